@@ -1,0 +1,64 @@
+"""What the rooms hand each other: who said what, when, as plain frozen values.
+
+The one decision: times are floats in seconds on the clock of the audio as the client sent it; nothing here knows
+windows, sampling rates or models. Rounding to the two decimals of the response happens where the response is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One spoken word, `start` and `end` in seconds, and who said it where that is known."""
+
+    text: str
+    start: float
+    end: float
+    speaker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One of Whisper's own segments; `text` keeps its leading space, as the tokenizer gave it."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerTurn:
+    """A stretch in which one speaker is heard; turns of different speakers may overlap."""
+
+    speaker: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerSegment:
+    """Text given to one speaker, or to nobody (`None`) where no turn covers it."""
+
+    speaker: str | None
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The whole answer of speech recognition: chunks in order of time, and what to tell the client.
+
+    `language` is Whisper's code ("en") or None where no window held speech to detect it from and none was asked for.
+    """
+
+    chunks: tuple[Chunk, ...]
+    language: str | None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All chunks' text, joined as the tokenizer spaced it."""
+        return "".join(chunk.text for chunk in self.chunks)
