@@ -29,9 +29,7 @@ class EndpointError(Exception):
     code: ClassVar[str] = "ERROR"
 
     def __init__(self, text: str) -> None:
-        printable = (
-            " ".join(f"{self.code}: {text}".split()).encode("ascii", "backslashreplace").decode("ascii")
-        )
+        printable = " ".join(f"{self.code}: {text}".split()).encode("ascii", "backslashreplace").decode("ascii")
         super().__init__(printable[:MAX_MESSAGE_CHARACTERS])
 
 
