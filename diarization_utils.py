@@ -1,0 +1,255 @@
+"""Who speaks when, and who said what: pyannote's speaker turns, and the text given to them.
+
+The one decision: pyannote stays behind this file. A waveform in memory and three hints go in, frozen turns come out;
+what version of a pipeline answered, what it printed and which switches it flipped for the whole process end here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from errors import ModelError, OutOfMemory, StartError
+from transcript import Chunk, SpeakerSegment, SpeakerTurn
+
+SAMPLE_RATE = 16_000
+GPU_BATCH, CPU_BATCH = 32, 8
+# A segment is cut where its speaker is silent for longer than this, in seconds.
+LONGEST_PAUSE = 2.0
+# What a chunk without duration is widened to, in seconds, so that it can lie within a turn.
+INSTANT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerHints:
+    """What the client knows about the number of speakers; None where it knows nothing."""
+
+    num_speakers: int | None = None
+    min_speakers: int | None = None
+    max_speakers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diarization:
+    """Speaker turns in order of time, in seconds.
+
+    `turns` may overlap, as people do. `exclusive` holds one speaker at a time and decides who said a chunk; pipelines
+    that do not compute it (before pyannote 4, or `legacy: true`) get `turns` there.
+    """
+
+    turns: tuple[SpeakerTurn, ...]
+    exclusive: tuple[SpeakerTurn, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class _Pipeline(Protocol):
+    """What is used of `pyannote.audio.Pipeline`."""
+
+    segmentation_batch_size: int
+    embedding_batch_size: int
+
+    def __call__(self, file: dict[str, Any], **hints: int) -> object: ...
+
+
+class Diarizer:
+    """A loaded pyannote pipeline, answering one waveform at a time."""
+
+    def __init__(self, pipeline: _Pipeline, batch_size: int) -> None:
+        self._pipeline = pipeline
+        self._batch_size = batch_size
+        # Batch sizes and TF32 are set for the length of a call: two calls at once would restore each other's.
+        self._lock = threading.Lock()
+
+    def diarize(self, samples: NDArray[np.float32], hints: SpeakerHints) -> Diarization:
+        """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
+
+        Audio without speech has no turns. A hint that the audio cannot meet (three speakers in one second) is not an
+        error: the turns found come with a warning. Raises ModelError, or OutOfMemory if a batch of one does not fit.
+        """
+        wanted = {name: count for name, count in asdict(hints).items() if count is not None}
+        with self._lock, _full_precision(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found = self._run(samples, wanted)
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                raise OutOfMemory("speaker diarization does not fit, even one window at a time") from error
+            except Exception as error:
+                raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
+        return Diarization(found.turns, found.exclusive, _unmet(hints, found.turns))
+
+    def _run(self, samples: NDArray[np.float32], wanted: dict[str, int]) -> Diarization:
+        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
+        batch_size = self._batch_size
+        while True:
+            self._pipeline.segmentation_batch_size = self._pipeline.embedding_batch_size = batch_size
+            try:
+                return _read(self._pipeline(file, **wanted), len(samples) / SAMPLE_RATE)
+            except (torch.OutOfMemoryError, MemoryError):
+                if batch_size == 1:
+                    raise
+            batch_size //= 2
+
+
+def load_diarizer(name: str, revision: str | None, token: str | None, device: torch.device) -> Diarizer:
+    """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
+
+    A folder that carries a SHA256SUMS is checked against it first, because pyannote unpickles its weights.
+    Raises StartError with the one line a person needs: what was refused, by whom, and what to do about it.
+    """
+    _verify_checksums(Path(name))
+    try:
+        # pyannote prints hints to stdout and warns about decoders that are not used here.
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pyannote.audio import Pipeline
+
+            pipeline = Pipeline.from_pretrained(name, revision=revision, token=token)
+            if pipeline is not None:
+                pipeline.to(device)
+    except Exception as error:
+        raise StartError(_refusal(name, error)) from error
+    if pipeline is None:
+        raise StartError(_refusal(name, PermissionError("no pipeline came back; it may be gated or private")))
+    return Diarizer(pipeline, CPU_BATCH if device.type == "cpu" else GPU_BATCH)
+
+
+def assign_speakers(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[SpeakerSegment]:
+    """Give each chunk to the speaker heard longest within it, and join neighbours of one speaker.
+
+    No chunk is lost, doubled or moved: the segments' texts, joined, are the chunks' texts, joined. A chunk that no
+    turn overlaps belongs to nobody (None). A pause of more than LONGEST_PAUSE seconds cuts a segment.
+    Takes O((n + m) log m) time per speaker for n chunks and m turns.
+    """
+    speakers = _speakers_of(chunks, turns)
+    starts_segment = [
+        here != before or chunk.start - previous.end > LONGEST_PAUSE
+        for (before, here), (previous, chunk) in zip(pairwise(speakers), pairwise(chunks), strict=True)
+    ]
+    bounds = [0, *(i for i, cut in enumerate(starts_segment, 1) if cut), len(chunks)]
+    return [
+        SpeakerSegment(
+            speakers[first],
+            "".join(chunk.text for chunk in chunks[first:after]),
+            chunks[first].start,
+            chunks[after - 1].end,
+        )
+        for first, after in pairwise(bounds)
+        if after > first
+    ]
+
+
+def _speakers_of(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[str | None]:
+    """Name the speaker with the largest summed overlap for each chunk; a tie goes to the first to speak."""
+    names = list(dict.fromkeys(turn.speaker for turn in sorted(turns, key=lambda turn: turn.start)))
+    if not names or not chunks:
+        return [None] * len(chunks)
+    starts = np.array([chunk.start for chunk in chunks])
+    ends = np.maximum([chunk.end for chunk in chunks], starts + INSTANT)
+    # (speakers, chunks), seconds
+    overlap = np.stack(
+        [_speech_between([turn for turn in turns if turn.speaker == name], starts, ends) for name in names]
+    )
+    best = overlap.argmax(axis=0)
+    return [names[speaker] if seconds > 0 else None for speaker, seconds in zip(best, overlap.max(axis=0), strict=True)]
+
+
+def _speech_between(
+    turns: Sequence[SpeakerTurn], starts: NDArray[np.float64], ends: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Measure one speaker's speech, in seconds, within each stretch.
+
+    The speech up to a moment grows along straight lines with knots at the turns' ends, so that two interpolations
+    replace a comparison of every stretch with every turn.
+    """
+    knots = [(0.0, 0.0)]
+    for turn in sorted(turns, key=lambda turn: turn.start):
+        at, spoken = knots[-1]
+        begin = max(turn.start, at)
+        if turn.end > begin:
+            knots += [(begin, spoken), (turn.end, spoken + turn.end - begin)]
+    times, seconds = np.array(knots).T
+    return np.asarray(np.interp(ends, times, seconds) - np.interp(starts, times, seconds))
+
+
+def _read(output: object, duration: float) -> Diarization:
+    """Read pyannote 4's DiarizeOutput, or the bare Annotation of earlier and legacy pipelines."""
+    turns = _turns(getattr(output, "speaker_diarization", output), duration)
+    exclusive = getattr(output, "exclusive_speaker_diarization", None)
+    return Diarization(turns, turns if exclusive is None else _turns(exclusive, duration))
+
+
+def _turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa: ANN401
+    """Turns of a `pyannote.core.Annotation`, within the audio: the padded last window may reach past its end."""
+    turns = (
+        SpeakerTurn(str(label), max(0.0, float(segment.start)), min(duration, float(segment.end)))
+        for segment, _, label in annotation.itertracks(yield_label=True)
+    )
+    return tuple(turn for turn in turns if turn.end > turn.start)
+
+
+def _unmet(hints: SpeakerHints, turns: Sequence[SpeakerTurn]) -> tuple[str, ...]:
+    found = len({turn.speaker for turn in turns})
+    least = hints.num_speakers or hints.min_speakers or 0
+    most = hints.num_speakers or hints.max_speakers or found
+    if not turns or least <= found <= most:
+        return ()
+    return (f"speaker hints could not be met: {found} found",)
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """Turn TF32 off, as pyannote would for good (and with a warning), and back to what it was."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _verify_checksums(folder: Path) -> None:
+    listing = folder / "SHA256SUMS"
+    if not listing.is_file():
+        return
+    for line in listing.read_text(encoding="ascii").splitlines():
+        digest, _, name = line.partition("  ")
+        file = folder / name
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise StartError(f"DIARIZATION_MODEL={folder.name}: {name} is missing or is not the file SHA256SUMS lists")
+
+
+def _refusal(name: str, error: Exception) -> str:
+    """Say in one line why the pipeline did not load; hub errors name the repository that was refused."""
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    subject = f"DIARIZATION_MODEL={name}"
+    named = re.search(r"huggingface\.co/(?:api/models/)?([\w.-]+/[\w.-]+)/(?:resolve|revision|tree)", str(error))
+    refused = named[1] if named else name
+    if isinstance(error, GatedRepoError | RepositoryNotFoundError | PermissionError):
+        if refused != name:
+            return (
+                f"{subject} also loads {refused}, which was refused: two licences must be accepted, at "
+                f"https://hf.co/{name} and https://hf.co/{refused}, by the account whose token is in HF_TOKEN"
+            )
+        return (
+            f"{subject} was refused: no such repository, or its licence is not accepted at https://hf.co/{name} "
+            "by the account whose token is in HF_TOKEN"
+        )
+    if isinstance(error, LocalEntryNotFoundError):
+        return f"{subject}: the hub cannot be reached and {refused} is not in the local cache"
+    reason = next(iter(str(error).splitlines()), "")
+    return f"{subject} could not be loaded ({type(error).__name__}: {reason})"
