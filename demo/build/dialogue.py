@@ -1,0 +1,112 @@
+"""Clips of one to four voices composed into a scene whose words, times and speakers are known.
+
+The one decision: composing is addition of samples and of times, drawn from a seeded generator and nothing else, so the
+truth of a scene is the truth of its clips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from demo.build.clip import SAMPLING_RATE, Clip, Samples, shift
+from demo.build.speech import draw_clip
+from demo.build.voices import Voice
+from transcript import SpeakerTurn, Word
+
+
+@dataclass(frozen=True)
+class Style:
+    """How people talk: seconds between sentences of one turn and between turns, and how often turns overlap.
+
+    `noise` is the standard deviation of white noise; `level_db` the range that each voice's level is drawn from.
+    """
+
+    sentences: tuple[int, int] = (1, 3)
+    breath: tuple[float, float] = (0.1, 0.4)
+    pause: tuple[float, float] = (0.2, 1.5)
+    overlap_share: float = 0.0
+    overlap: tuple[float, float] = (0.2, 1.2)
+    noise: float = 0.0
+    level_db: tuple[float, float] = (-6.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Samples (float32 mono 16 kHz) with every word (speaker, start, end) in order and every speaker's turns."""
+
+    samples: Samples
+    words: tuple[Word, ...]
+    turns: tuple[SpeakerTurn, ...]
+
+    @property
+    def duration(self) -> float:
+        """Length in seconds."""
+        return len(self.samples) / SAMPLING_RATE
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A clip that starts `start` seconds into the scene; clips of one `turn` belong to one speaker's turn."""
+
+    clip: Clip
+    speaker: str
+    start: float
+    turn: int
+
+    @property
+    def end(self) -> float:
+        """Where the clip ends in the scene, seconds."""
+        return self.start + self.clip.duration
+
+
+def draw_dialogue(voices: Sequence[Voice], duration: float, style: Style, generator: np.random.Generator) -> Scene:
+    """A dialogue that fills `duration` seconds; speaker i of `voices` is SPEAKER_0i, and no one follows oneself."""
+    levels = 10 ** (generator.uniform(*style.level_db, size=len(voices)) / 20)
+    placed: list[Placed] = []
+    speaker, turn, end = int(generator.integers(len(voices))), 0, generator.uniform(*style.breath)
+    while True:
+        start = _turn_start(placed, end, style, generator)
+        for _ in range(generator.integers(style.sentences[0], style.sentences[1] + 1)):
+            clip = draw_clip(voices[speaker], generator)
+            clip = replace(clip, samples=(clip.samples * levels[speaker]).astype(np.float32))
+            if start + clip.duration > duration:
+                return compose(placed, duration, style.noise, generator)
+            placed.append(Placed(clip, f"SPEAKER_{speaker:02d}", start, turn))
+            start = placed[-1].end + generator.uniform(*style.breath)
+        end, turn = placed[-1].end, turn + 1
+        if len(voices) > 1:
+            speaker = (speaker + int(generator.integers(1, len(voices)))) % len(voices)
+
+
+def compose(placed: Sequence[Placed], duration: float, noise: float, generator: np.random.Generator) -> Scene:
+    """Add the clips into a scene of `duration` seconds with white `noise`."""
+    samples = noise * generator.standard_normal(round(duration * SAMPLING_RATE))
+    for item in placed:
+        first = round(item.start * SAMPLING_RATE)
+        samples[first : first + len(item.clip.samples)] += item.clip.samples[: len(samples) - first]
+    words = [replace(shift(word, item.start), speaker=item.speaker) for item in placed for word in item.clip.words]
+    in_time = tuple(sorted(words, key=lambda word: word.start))
+    return Scene(np.clip(samples, -1, 1).astype(np.float32), in_time, _turns(placed))
+
+
+def _turn_start(placed: Sequence[Placed], end: float, style: Style, generator: np.random.Generator) -> float:
+    """After a pause, or over the last sentence's end; never over more than half of it, nor over an earlier turn's."""
+    if not placed or generator.random() >= style.overlap_share:
+        return float(end + generator.uniform(*style.pause))
+    last = placed[-1]
+    others = [item.end for item in placed if item.turn != last.turn]
+    start = end - min(float(generator.uniform(*style.overlap)), last.clip.duration / 2)
+    return max(start, *others) if others else start
+
+
+def _turns(placed: Sequence[Placed]) -> tuple[SpeakerTurn, ...]:
+    """From the first word to the last of the sentences that one speaker says in a row."""
+    turns: dict[int, SpeakerTurn] = {}
+    for item in placed:
+        start, end = item.start + item.clip.words[0].start, item.start + item.clip.words[-1].end
+        known = turns.get(item.turn)
+        turns[item.turn] = SpeakerTurn(item.speaker, known.start if known else start, end)
+    return tuple(turns.values())
