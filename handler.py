@@ -1,0 +1,233 @@
+"""The endpoint: `EndpointHandler` loads the models once, and every call walks one request through the rooms.
+
+The one decision: this file holds the order of the steps and the edges, nothing else. What the servers need is settled
+at the top (they import this file by its path), what a client reads at the bottom, and in between every exception that
+is not ours already becomes ours, so that neither a traceback nor a path leaves the endpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# hf-serve leaves the repository's folder off the import path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+
+from asr.assistants import with_assistant
+from asr.loading import Checkpoint, load_whisper
+from asr.transcriber import Transcriber, TranscriptionOptions
+from audio import Audio, AudioLimits, decode_audio, decode_base64
+from checkpoints import loading
+from config import InferenceConfig, ModelReference, ModelSettings, prepare_environment
+from diarization_utils import Diarization, Diarizer, SpeakerHints, assign_speakers, load_diarizer
+from errors import EndpointError, InvalidParameter, InvalidRequest, ModelError, OutOfMemory, StartError, Unsupported
+from transcript import Chunk, SpeakerSegment, Transcript
+
+logger = logging.getLogger("endpoint")
+
+BODY_KEYS = ("inputs", "parameters")
+# What a warning repeats of names that the client made up.
+MOST_NAMES, LONGEST_NAME = 8, 40
+
+
+class EndpointHandler:
+    """Speech recognition with speakers, as the servers call it; safe to call from several threads."""
+
+    def __init__(self, path: str = "", settings: ModelSettings | None = None) -> None:
+        """Load the models that `settings`, by default the environment, names.
+
+        `path` is where the server found this repository; models are looked for beside this file, which is there.
+        Ends the process where it cannot serve: SystemExit, which prints one line and passes through the servers.
+        """
+        logging.getLogger("hf-serve").addFilter(_hide_body)
+        prepare_environment()
+        try:
+            self._load(settings or _environment_settings())
+        except StartError as error:
+            raise SystemExit(str(error)) from error
+
+    def _load(self, settings: ModelSettings) -> None:
+        started = time.perf_counter()
+        device, dtype = _device()
+        asr, assistant, diarization = settings.asr_model, settings.assistant_model, settings.diarization_model
+        logger.info("loading the models")
+        with loading("ASR_MODEL", asr.name):
+            models = load_whisper(_checkpoint(asr, settings), device, dtype)
+        if assistant is not None:
+            with loading("ASSISTANT_MODEL", assistant.name):
+                models = with_assistant(models, _checkpoint(assistant, settings))
+        self._transcriber = Transcriber(models)
+        self._diarizer: Diarizer | None = None
+        if diarization is not None:
+            with loading("DIARIZATION_MODEL", diarization.name):
+                self._diarizer = load_diarizer(diarization.name, diarization.revision, settings.token, device)
+        self._limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
+        logger.info("models ready on %s after %.1f s", device.type, time.perf_counter() - started)
+
+    def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request body with text, timed chunks and speakers.
+
+        Raises ClientError, which the servers answer with 400, or ServerError (500), and nothing else.
+        """
+        started = time.perf_counter()
+        with _endpoint_errors():
+            inputs, config, ignored = _read_body(data)
+            options = self._options(config)
+            audio = decode_audio(decode_base64(inputs, self._limits), config.sampling_rate, self._limits)
+            transcript = self._transcriber.transcribe(audio.samples, options)
+            diarization = self._diarize(audio, transcript, config)
+            speakers = assign_speakers(transcript.chunks, diarization.exclusive) if diarization else []
+            warnings = (*ignored, *self._unused(config), *audio.warnings, *transcript.warnings)
+            warnings += diarization.warnings if diarization else ()
+            logger.info("%.1f s of audio answered in %.2f s", audio.duration, time.perf_counter() - started)
+            return _response(audio, transcript, speakers, config) | {"warnings": list(warnings)}
+
+    def _options(self, config: InferenceConfig) -> TranscriptionOptions:
+        """What speech recognition is asked for. Raises Unsupported or InvalidParameter where this model cannot do it.
+
+        Speakers are given to chunks, so that chunks are timed even where the client does not want to see them.
+        """
+        if config.return_timestamps == "word":
+            raise Unsupported("return_timestamps: word times are not offered; true gives a time for every chunk")
+        options = TranscriptionOptions(
+            task=config.task,
+            language=config.language,
+            batch_size=config.batch_size,
+            assisted=config.assisted,
+            chunk_length_s=config.chunk_length_s,
+            timestamps=config.return_timestamps is not False or self._diarizes(config),
+        )
+        self._transcriber.validate(options)
+        return options
+
+    def _diarizes(self, config: InferenceConfig) -> bool:
+        return config.diarize and self._diarizer is not None
+
+    def _diarize(self, audio: Audio, transcript: Transcript, config: InferenceConfig) -> Diarization | None:
+        """The speaker turns; None where nobody asks, no model is loaded, or nothing was said."""
+        if self._diarizer is None or not config.diarize or not transcript.chunks:
+            return None
+        return self._diarizer.diarize(audio.samples, _hints(config))
+
+    def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
+        """Warns of speaker hints that nobody will look at."""
+        if self._diarizes(config) or _hints(config) == SpeakerHints():
+            return ()
+        reason = "diarize is false" if self._diarizer else "no diarization model is loaded"
+        return (f"speaker hints are ignored: {reason}",)
+
+
+def _hide_body(record: logging.LogRecord) -> bool:
+    """Cut the request's body off the record in which hf-serve logs it, base64 audio and all."""
+    announced, found, _ = record.getMessage().partition("Received request with:")
+    if found:
+        record.msg, record.args = f"{announced}Received a request", ()
+    return True
+
+
+def _environment_settings() -> ModelSettings:
+    try:
+        return ModelSettings.from_environment()
+    except ValueError as error:
+        raise StartError(str(error)) from error
+
+
+def _device() -> tuple[torch.device, torch.dtype]:
+    """Where to compute and in what: half precision on an accelerator, where it is as good and twice as fast."""
+    if torch.cuda.is_available():
+        return torch.device("cuda"), torch.float16
+    if torch.backends.mps.is_available():
+        return torch.device("mps"), torch.float16
+    return torch.device("cpu"), torch.float32
+
+
+def _checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
+    return Checkpoint(model.name, model.revision, settings.token)
+
+
+def _hints(config: InferenceConfig) -> SpeakerHints:
+    return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
+
+
+@contextmanager
+def _endpoint_errors() -> Iterator[None]:
+    """Let our own errors pass and turn every other exception into one of them; the log says where it came from."""
+    try:
+        yield
+    except EndpointError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemory("this request does not fit into the memory of this endpoint") from error
+    except Exception as error:
+        origin = traceback.extract_tb(error.__traceback__)[-1]
+        logger.error("%s in %s, line %s", type(error).__name__, Path(origin.filename).name, origin.lineno)
+        raise ModelError(f"unexpected {type(error).__name__}; the log of the endpoint names its origin") from error
+
+
+def _read_body(data: object) -> tuple[str | bytes, InferenceConfig, tuple[str, ...]]:
+    """Split a body into the audio as it came, the checked parameters, and a warning for every group of ignored names.
+
+    Raises InvalidRequest for a wrong shape and InvalidParameter for a wrong parameter.
+    """
+    if not isinstance(data, dict):
+        raise InvalidRequest("the body should be a JSON object")
+    inputs, parameters = data.get("inputs"), data.get("parameters")
+    if not isinstance(inputs, str | bytes):
+        raise InvalidRequest("inputs: should be an audio file in base64")
+    if parameters is None:
+        parameters = {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("parameters: should be a JSON object")
+    try:
+        # Bytes come from the older toolkit, which takes their parameters from the query string, as text.
+        config = InferenceConfig.read(parameters, as_text=isinstance(inputs, bytes))
+    except ValueError as error:
+        raise InvalidParameter(str(error)) from error
+    unknown = {"keys": [key for key in data if key not in BODY_KEYS], "parameters": InferenceConfig.unknown(parameters)}
+    return inputs, config, tuple(_ignored(kind, names) for kind, names in unknown.items() if names)
+
+
+def _ignored(kind: str, names: Sequence[object]) -> str:
+    """Names the first few in ASCII and cut short: a client may have put anything there, audio included."""
+    shown = ", ".join(ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES])
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"unknown {kind} are ignored: {shown}{more}"
+
+
+def _response(
+    audio: Audio, transcript: Transcript, speakers: Sequence[SpeakerSegment], config: InferenceConfig
+) -> dict[str, Any]:
+    """The answer in plain Python types, times in seconds rounded to 2 decimals."""
+    duration = round(float(audio.duration), 2)
+    chunks = transcript.chunks if config.return_timestamps else ()
+    return {
+        "speakers": [
+            {"speaker": segment.speaker, "text": segment.text, "timestamp": timestamp}
+            for segment, timestamp in zip(speakers, _timestamps(speakers, duration), strict=True)
+        ],
+        "chunks": [
+            {"text": chunk.text, "timestamp": timestamp}
+            for chunk, timestamp in zip(chunks, _timestamps(chunks, duration), strict=True)
+        ],
+        "text": transcript.text,
+        "language": transcript.language,
+        "duration": duration,
+    }
+
+
+def _timestamps(spans: Sequence[Chunk] | Sequence[SpeakerSegment], duration: float) -> list[list[float]]:
+    """Start and end of each span, never before what precedes it, never past the end; NaN counts as no time passed."""
+    timestamps, now = [], 0.0
+    for span in spans:
+        start = min(max(now, float(span.start)), duration)
+        now = min(max(start, float(span.end)), duration)
+        timestamps.append([round(start, 2), round(now, 2)])
+    return timestamps
