@@ -1,0 +1,160 @@
+"""Loads a Whisper checkpoint, ready to decode: model, tokenizer, feature extractor and the facts that steer it.
+
+The one decision: a loaded model's generation configuration is replaced by a plain greedy one. What a checkpoint ships
+there (forced tokens, beams, languages, thresholds) would otherwise leak into every call of `generate`, which fills
+whatever a caller leaves unset from it; the facts that matter are kept, typed, in `Vocabulary`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoFeatureExtractor,
+    AutoModelForSpeechSeq2Seq,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    WhisperFeatureExtractor,
+)
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+from asr.vocabulary import Vocabulary, read_vocabulary
+from errors import StartError
+
+FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a model comes from: a hub id (with a revision, or the newest) or an absolute folder."""
+
+    name: str
+    revision: str | None = None
+    token: str | None = None
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The arguments that every `from_pretrained` takes."""
+        return {"pretrained_model_name_or_path": self.name, "revision": self.revision, "token": self.token}
+
+
+@dataclass(frozen=True, slots=True)
+class Assistant:
+    """A drafting model; `shares_encoder` where it is a decoder that reads the main model's encoder output."""
+
+    name: str
+    model: PreTrainedModel
+    shares_encoder: bool
+    only_language: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperModels:
+    """One Whisper, complete, with an assistant where one was loaded; never changed after loading."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    feature_extractor: WhisperFeatureExtractor
+    vocabulary: Vocabulary
+    assistant: Assistant | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return torch.device(self.model.device)
+
+    @property
+    def window_seconds(self) -> float:
+        """The longest stretch of audio that one encoder pass covers; 30 for every published checkpoint."""
+        return float(self.feature_extractor.chunk_length)
+
+
+def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:
+    """Load the main model. StartError where it is not a usable Whisper; what transformers raises passes through."""
+    config = AutoConfig.from_pretrained(**checkpoint.source)
+    require_whisper(checkpoint, config)
+    feature_extractor = AutoFeatureExtractor.from_pretrained(**checkpoint.source)
+    _require_matching_features(checkpoint, config, feature_extractor)
+    tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source)
+    model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, dtype)
+    vocabulary = read_vocabulary(checkpoint.name, config, model.generation_config, tokenizer)
+    model.generation_config = greedy_configuration(vocabulary)
+    return WhisperModels(checkpoint.name, model, tokenizer, feature_extractor, vocabulary)
+
+
+def load_weights(
+    auto_class: type[_BaseAutoModelClass], checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> PreTrainedModel:
+    """Weights from safetensors alone (a pickle can run code), in evaluation mode, attention through SDPA."""
+    model: PreTrainedModel = auto_class.from_pretrained(
+        **checkpoint.source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
+    )
+    return on_device(model, device)
+
+
+def on_device(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """The model moved there, in evaluation mode."""
+    model.to(device)  # type: ignore[arg-type]  # transformers wraps torch's `to`, which hides its signature
+    model.eval()
+    return model
+
+
+def greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
+    """Greedy search over one window, with nothing of the checkpoint's own settings.
+
+    `force_unique_generate_call` keeps a seq2seq assistant's draft rounds from seeking through the window on their own.
+    """
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_length=vocabulary.max_length,
+        bos_token_id=vocabulary.end_of_text,
+        eos_token_id=vocabulary.end_of_text,
+        pad_token_id=vocabulary.end_of_text,
+        decoder_start_token_id=vocabulary.start_of_transcript,
+        no_timestamps_token_id=vocabulary.no_timestamps,
+        max_initial_timestamp_index=vocabulary.max_initial_timestamp_index,
+        return_timestamps=False,
+        force_unique_generate_call=True,
+    )
+
+
+def drafting_configuration(vocabulary: Vocabulary) -> GenerationConfig:
+    """The same for an assistant: five tokens a round; where a draft has to end, `generate` says each round.
+
+    Drafts are not cut short at an unsure token: transformers then fits the threshold anew after every round, which
+    takes longer than a small assistant's tokens do.
+    """
+    configuration = greedy_configuration(vocabulary)
+    configuration.update(
+        max_length=None,
+        num_assistant_tokens=5,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0,
+    )
+    return configuration
+
+
+def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
+    """StartError unless the configuration is a Whisper's."""
+    if config.model_type != "whisper":
+        raise StartError(f"{checkpoint.name} is a {config.model_type} model, not a Whisper")
+
+
+def _require_matching_features(
+    checkpoint: Checkpoint, config: PretrainedConfig, feature_extractor: WhisperFeatureExtractor
+) -> None:
+    offered = (feature_extractor.feature_size, feature_extractor.nb_max_frames)
+    wanted = (config.num_mel_bins, config.max_source_positions * FRAMES_PER_POSITION)
+    if offered != wanted:
+        raise StartError(
+            f"{checkpoint.name}: its feature extractor makes {offered[0]} mel bins by {offered[1]} frames, "
+            f"its encoder reads {wanted[0]} by {wanted[1]}"
+        )
