@@ -1,0 +1,323 @@
+"""Untrusted bytes -> samples, float32 mono 16 kHz: the only decoder.
+
+PyAV, because its wheel carries ffmpeg's libraries: what ffmpeg decodes, decoded frame by frame inside this process,
+with no program to install, no temporary file and no pipe (an m4a whose index stands at its end has to be sought in).
+
+The one decision: nothing is believed that a file says about itself. libavformat sees this memory and nothing else,
+through the demuxers and decoders named below; the length is counted over the packets before anything is decoded and
+over the samples while decoding; one block of samples at a time is checked, downmixed and resampled.
+"""
+
+from __future__ import annotations
+
+import binascii
+import ctypes
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from io import BytesIO
+from itertools import chain, groupby
+from math import ceil
+
+import av
+import av.buffer
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.filter import Graph
+from av.packet import Packet
+from av.stream import Discard
+from numpy.typing import NDArray
+
+from errors import AudioTooLong, InvalidAudio
+
+SAMPLE_RATE = 16_000  # Hz, what Whisper and pyannote hear
+MIN_SECONDS = Fraction(1, 10)
+MAX_AMPLITUDE = 1e4
+MAX_CHANNELS = 8
+NATIVE_RATES = range(4_000, 192_001)  # Hz
+MAX_FORMAT_CHANGES = 100
+MAX_REREADING = 4  # an index may point at every byte this often (an edit list that repeats a passage)
+
+_BLOCK_SAMPLES = 16_384
+_LIBAV_MAX_BLOCK = 32 << 20  # bytes
+_PACKET_SLACK = 1.0  # seconds: encoder padding counts in packets and is trimmed while decoding
+_DECLARED_SLACK = 0.5  # seconds
+_UNSIZED_RIFF = 0x7FFF_0000  # sizes from here on are what writers to a pipe put, who cannot know the size
+
+_DEMUXERS = "aac,ac3,aiff,amr,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
+_DECODERS = ",".join(
+    [
+        "aac,aac_latm,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,amrnb,amrwb,eac3,flac,gsm,gsm_ms,libopus,mp1,mp1float",
+        "mp2,mp2float,mp3,mp3float,opus,speex,tta,vorbis,wavpack,wmapro,wmav1,wmav2",
+        *sorted(name for name in av.codecs_available if name.startswith("pcm_")),
+    ]
+)
+_OPTIONS = {
+    "format_whitelist": _DEMUXERS,
+    "codec_whitelist": _DECODERS,
+    "protocol_whitelist": "",
+    "max_streams": "16",
+}
+_BASE64_HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
+
+# 561 bytes of mp4 can announce an index of gigabytes. libavutil refuses any single block above this size, in this copy
+# of the library only; an honest index takes 24 bytes a packet, so 32 MiB hold about eight hours of AAC.
+ctypes.CDLL(av.buffer.__file__).av_max_alloc(ctypes.c_size_t(_LIBAV_MAX_BLOCK))
+
+
+@dataclass(frozen=True)
+class AudioLimits:
+    """What one request may bring: `max_seconds` of audio, `max_bytes` after base64."""
+
+    max_seconds: float
+    max_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Audio:
+    """`samples` (n,) mono at 16 kHz, `duration` in seconds of the original, `warnings` for the client."""
+
+    samples: NDArray[np.float32]
+    duration: float
+    warnings: tuple[str, ...]
+
+
+@dataclass
+class _Findings:
+    """What decoding has learnt about one file so far."""
+
+    seconds: Fraction = Fraction(0)
+    damaged: bool = False
+    cut: bool = False
+
+
+def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
+    """The audio file's bytes.
+
+    Text must be base64 of RFC 4648 section 4 (the standard alphabet, padded); white space may stand anywhere and a
+    `data:*;base64,` header in front. Bytes are the file already. Raises InvalidAudio, AudioTooLong.
+    """
+    data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
+    if not data:
+        raise InvalidAudio("inputs is empty")
+    _refuse_large(len(data), limits)
+    return data
+
+
+def _decode_text(text: str, limits: AudioLimits) -> bytes:
+    header = _BASE64_HEADER.match(text)
+    try:
+        digits = text[header.end() if header else 0 :].encode("ascii").translate(None, b" \t\n\r\v\f")
+    except UnicodeEncodeError:
+        raise InvalidAudio("inputs is not base64: it holds a character that is not ASCII") from None
+    _refuse_large(len(digits) * 3 // 4 - digits[-2:].count(b"="), limits)
+    if len(digits) % 4 or digits.endswith(b"==="):
+        raise InvalidAudio("inputs is not base64: its length or its padding is wrong")
+    try:
+        return binascii.a2b_base64(digits, strict_mode=True)
+    except binascii.Error:
+        raise InvalidAudio("inputs is not base64: only the standard alphabet with padding is accepted") from None
+
+
+def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
+    """Samples of the best audio stream in a file of any format named at the top of this module.
+
+    Channels are averaged. The audio is brought to `sampling_rate` (Hz) and from there to 16 kHz, both times by
+    libswresample's Kaiser-windowed sinc, the resampler behind Whisper's own `load_audio`; equal rates take no step.
+    Raises InvalidAudio where less than 0.1 s can be decoded, samples are not finite or beyond 1e4, channels exceed 8
+    or the rate lies outside 4-192 kHz; AudioTooLong beyond `limits`, before decoding unless the packets lie.
+    """
+    _refuse_large(len(data), limits)
+    findings = _Findings()
+    with _opened(data) as (container, stream):
+        _refuse_bomb(container, stream, len(data), limits)
+    with _opened(data) as (container, stream):
+        blocks = _blocks(_frames(container, stream, findings), findings, sampling_rate, limits)
+        samples = bytearray()  # grows in place, so that the peak is one copy
+        for block in blocks:
+            samples += block
+        warnings = _warnings(data, container, stream, findings)
+    if findings.seconds < MIN_SECONDS:
+        raise InvalidAudio(f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded")
+    heard = np.frombuffer(samples, np.float32)[: ceil(findings.seconds * SAMPLE_RATE)]
+    return Audio(heard, float(findings.seconds), warnings)
+
+
+def _refuse_large(size: int, limits: AudioLimits) -> None:
+    if size > limits.max_bytes:
+        raise AudioTooLong(f"the audio has {size} bytes, this endpoint accepts {limits.max_bytes}")
+
+
+def _refuse_long(seconds: Fraction, bound: float, limits: AudioLimits) -> None:
+    if seconds > bound:
+        raise AudioTooLong(f"the audio is longer than the {limits.max_seconds:g} s that this endpoint accepts")
+
+
+def _refuse_form(rate: int, channels: int) -> None:
+    if rate not in NATIVE_RATES:
+        raise InvalidAudio(f"its sample rate is {rate} Hz, accepted are {NATIVE_RATES[0]} to {NATIVE_RATES[-1]} Hz")
+    if channels > MAX_CHANNELS:
+        raise InvalidAudio(f"it has {channels} channels, at most {MAX_CHANNELS} are accepted")
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
+    """The container in `data` and its audio stream; what libav raises inside becomes InvalidAudio here."""
+    try:
+        with av.open(BytesIO(data), mode="r", options=_OPTIONS) as container:
+            yield container, _audio_stream(container)
+    except av.FFmpegError as error:
+        raise InvalidAudio("no audio could be read: damaged, or not of a supported format") from error
+
+
+def _audio_stream(container: InputContainer) -> AudioStream:
+    stream = container.streams.best("audio")
+    if not isinstance(stream, AudioStream):
+        raise InvalidAudio("no audio stream found")
+    codec = stream.codec_context
+    if codec is None or codec.name not in _DECODERS.split(","):
+        raise InvalidAudio("its audio codec is not supported")
+    _refuse_form(codec.sample_rate, codec.channels)
+    for other in container.streams:
+        if other is not stream:
+            other.discard = Discard.all
+    codec.thread_count = 1
+    codec.options = {"max_samples": str(1 << 20)}
+    return stream
+
+
+def _refuse_bomb(container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits) -> None:
+    """Refuses, without decoding, packets that last too long or amount to far more than the `size` bytes of the file."""
+    ticks = read = 0
+    for packet in _packets(container, stream, _Findings()):
+        ticks += packet.duration or 0
+        read += max(packet.size, 1)
+        if read > MAX_REREADING * size:
+            raise InvalidAudio("its index points at the same bytes over and over")
+    _refuse_long(Fraction(ticks) * stream.time_base, limits.max_seconds + _PACKET_SLACK, limits)
+
+
+def _packets(container: InputContainer, stream: AudioStream, findings: _Findings) -> Iterator[Packet[AudioStream]]:
+    try:
+        for packet in container.demux(stream):
+            findings.cut |= packet.is_corrupt
+            yield packet
+    except av.FFmpegError:
+        findings.damaged = True
+
+
+def _frames(container: InputContainer, stream: AudioStream, findings: _Findings) -> Iterator[AudioFrame]:
+    """Decoded frames; a packet that cannot be decoded is skipped and remembered."""
+    for packet in _packets(container, stream, findings):
+        try:
+            yield from packet.decode()
+        except av.FFmpegError:
+            findings.damaged = True
+
+
+def _form(frame: AudioFrame) -> tuple[int, int, str, str]:
+    return frame.sample_rate, frame.layout.nb_channels, frame.layout.name, frame.format.name
+
+
+def _blocks(
+    frames: Iterable[AudioFrame], findings: _Findings, sampling_rate: int, limits: AudioLimits
+) -> Iterator[memoryview]:
+    """Float32 samples at 16 kHz as bytes; a stream may change its format, each run of one is resampled by itself."""
+    for change, ((rate, channels, _, _), run) in enumerate(groupby(frames, _form)):
+        if change > MAX_FORMAT_CHANGES:
+            raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
+        _refuse_form(rate, channels)
+        mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
+        mono = _filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
+        heard = _checked(mono, findings, limits)
+        for block in _filtered(heard, ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))):
+            yield memoryview(block.planes[0])[: 4 * block.samples]
+
+
+def _checked(blocks: Iterable[AudioFrame], findings: _Findings, limits: AudioLimits) -> Iterator[AudioFrame]:
+    """The blocks, counted against the duration limit and looked through for samples that no microphone makes."""
+    for block in blocks:
+        findings.seconds += Fraction(block.samples, block.sample_rate)
+        _refuse_long(findings.seconds, limits.max_seconds, limits)
+        peak = np.abs(block.to_ndarray()).max()
+        if not peak <= MAX_AMPLITUDE:  # a NaN compares false
+            raise InvalidAudio("it holds samples that are not finite or far out of range")
+        yield block
+
+
+def _filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
+    """Frames of one format through a chain of libavfilter's filters, in blocks of bounded size, flushed at the end."""
+    graph: Graph | None = None
+    for frame in chain(frames, (None,)):
+        if graph is None:
+            if frame is None:
+                return
+            graph = _graph(frame, filters)
+        graph.push(frame)
+        yield from _pulled(graph)
+
+
+def _graph(frame: AudioFrame, filters: tuple[tuple[str, str], ...]) -> Graph:
+    graph = Graph()
+    graph.threads = 1
+    source = graph.add_abuffer(
+        sample_rate=frame.sample_rate,
+        format=frame.format,
+        layout=frame.layout.name,
+        time_base=Fraction(1, frame.sample_rate),
+    )
+    middle = [graph.add(name, setting) for name, setting in filters]
+    graph.link_nodes(source, *middle, graph.add("abuffersink")).configure()
+    graph.set_audio_frame_size(_BLOCK_SAMPLES)
+    return graph
+
+
+def _pulled(graph: Graph) -> Iterator[AudioFrame]:
+    while True:
+        try:
+            frame = graph.pull()
+        except (BlockingIOError, EOFError):
+            return
+        if isinstance(frame, AudioFrame):
+            yield frame
+
+
+def _warnings(data: bytes, container: InputContainer, stream: AudioStream, findings: _Findings) -> tuple[str, ...]:
+    warnings = []
+    others = len(container.streams.audio) - 1
+    if others:
+        warnings.append(f"the file has {others + 1} audio streams: stream {stream.index} was decoded")
+    declared = _declared_seconds(container, stream, len(data))
+    if declared > findings.seconds + _DECLARED_SLACK:
+        warnings.append(f"the audio ends at {float(findings.seconds):.2f} s where the file announces {declared:.2f} s")
+    elif _cut_short(data, findings):
+        warnings.append(f"the file is cut short: {float(findings.seconds):.2f} s could be decoded")
+    elif findings.damaged:
+        warnings.append("parts of the file are damaged and were skipped")
+    return tuple(warnings)
+
+
+def _declared_seconds(container: InputContainer, stream: AudioStream, size: int) -> float:
+    """Seconds that the container announces; 0 where it does not, or libavformat guessed them from the file's size."""
+    if stream.duration:
+        seconds = float(stream.duration * stream.time_base)
+    elif container.duration and len(container.streams) == 1:
+        seconds = container.duration / av.time_base
+    else:
+        return 0.0
+    guessed = abs(seconds * (stream.codec_context.bit_rate or 0) / 8 - size) < size / 50
+    return 0.0 if guessed else seconds
+
+
+def _cut_short(data: bytes, findings: _Findings) -> bool:
+    """Whether the last packet or Ogg page promises bytes that are not there."""
+    if data.startswith(b"OggS"):
+        page = data.rfind(b"OggS")
+        lacing = data[page + 27 : page + 27 + data[page + 26]] if len(data) > page + 26 else b""
+        return not lacing or page + 27 + len(lacing) + sum(lacing) > len(data)
+    unsized = data.startswith(b"RIFF") and int.from_bytes(data[4:8], "little") >= _UNSIZED_RIFF
+    return findings.cut and not unsized
