@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from errors import StartError
 
@@ -34,6 +35,7 @@ def loading(variable: str, name: str) -> Iterator[None]:
 
     Raises StartError, `variable` first, for whatever goes wrong inside and for a folder that is not what it lists.
     """
+    disable_progress_bar()
     try:
         verify_checksums(Path(name))
         yield
