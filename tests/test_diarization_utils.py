@@ -1,0 +1,308 @@
+"""Turns from pyannote's outputs, and chunks to speakers, against definitions written out the slow way."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+import torch
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+from hypothesis import given
+from hypothesis import strategies as st
+from pyannote.core import Annotation, Segment
+
+import diarization_utils
+from diarization_utils import LONGEST_PAUSE, Diarizer, SpeakerHints, assign_speakers, load_diarizer
+from errors import ModelError, OutOfMemory, StartError
+from transcript import Chunk, SpeakerTurn
+
+CPU = torch.device("cpu")
+SECOND = np.zeros(16_000, np.float32)
+
+
+# ---- who said what
+
+
+@st.composite
+def chunk_lists(draw):
+    """Chunks in order of time, told apart by their text; some without duration, some after long pauses."""
+    steps = draw(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 300)), max_size=12))
+    chunks, clock = [], 0
+    for number, (pause, length) in enumerate(steps):
+        start = clock + pause
+        clock = start + length
+        chunks.append(Chunk(f" {number}", start / 100, clock / 100))
+    return chunks
+
+
+turn_lists = st.lists(
+    st.builds(
+        lambda who, start, length: SpeakerTurn(f"S{who}", start / 100, (start + length) / 100),
+        st.integers(0, 3),
+        st.integers(0, 4000),
+        st.integers(1, 500),
+    ),
+    max_size=12,
+)
+
+
+def seconds_heard(speaker: str, chunk: Chunk, turns: list[SpeakerTurn]) -> int:
+    """Hundredths of a second in which `speaker` is heard within `chunk`, counted one by one."""
+    first, after = round(chunk.start * 100), max(round(chunk.end * 100), round(chunk.start * 100) + 1)
+    return sum(
+        any(t.speaker == speaker and round(t.start * 100) <= at < round(t.end * 100) for t in turns)
+        for at in range(first, after)
+    )
+
+
+@given(chunk_lists(), turn_lists)
+def test_no_chunk_is_lost_doubled_or_moved(chunks, turns):
+    segments = assign_speakers(chunks, turns)
+    assert "".join(s.text for s in segments) == "".join(c.text for c in chunks)
+    times = [time for s in segments for time in (s.start, s.end)]
+    assert times == sorted(times)
+    assert {s.start for s in segments} <= {c.start for c in chunks}
+    assert {s.end for s in segments} <= {c.end for c in chunks}
+
+
+@given(chunk_lists(), turn_lists)
+def test_each_chunk_goes_to_the_speaker_heard_longest(chunks, turns):
+    given_to = {text: s.speaker for s in assign_speakers(chunks, turns) for text in s.text.split()}
+    for chunk in chunks:
+        heard = {turn.speaker: seconds_heard(turn.speaker, chunk, turns) for turn in turns}
+        speaker = given_to[chunk.text.strip()]
+        assert heard.get(speaker, 0) == max(heard.values(), default=0)
+        assert (speaker is None) == (max(heard.values(), default=0) == 0)
+
+
+@given(chunk_lists(), turn_lists)
+def test_neighbours_differ_in_speaker_or_are_far_apart(chunks, turns):
+    for before, after in pairwise(assign_speakers(chunks, turns)):
+        assert before.speaker != after.speaker or after.start - before.end > LONGEST_PAUSE
+
+
+def test_one_speaker_is_cut_at_a_long_pause_only():
+    chunks = [Chunk(" a", 0, 1), Chunk(" b", 1.5, 2), Chunk(" c", 9, 10)]
+    segments = assign_speakers(chunks, [SpeakerTurn("S0", 0, 10)])
+    assert [(s.text, s.start, s.end) for s in segments] == [(" a b", 0, 2), (" c", 9, 10)]
+
+
+def test_overlaps_of_one_speaker_add_up():
+    turns = [SpeakerTurn("S0", 0, 3), SpeakerTurn("S1", 3, 7), SpeakerTurn("S0", 7, 10)]
+    assert assign_speakers([Chunk(" a", 0, 10)], turns)[0].speaker == "S0"
+
+
+def test_without_turns_nobody_spoke():
+    assert [s.speaker for s in assign_speakers([Chunk(" a", 0, 1)], [])] == [None]
+    assert assign_speakers([], [SpeakerTurn("S0", 0, 1)]) == []
+
+
+# ---- pyannote's answers
+
+
+@dataclass
+class DiarizeOutput:
+    """What pyannote.audio 4 answers."""
+
+    speaker_diarization: Annotation
+    exclusive_speaker_diarization: Annotation
+
+
+def annotation(*turns: tuple[str, float, float]) -> Annotation:
+    result = Annotation()
+    for track, (speaker, start, end) in enumerate(turns):
+        result[Segment(start, end), track] = speaker
+    return result
+
+
+class Pipeline:
+    """Answers `output`, or raises it, and remembers how it was called."""
+
+    def __init__(self, output, largest_batch=64):
+        self.output, self.largest_batch = output, largest_batch
+        self.segmentation_batch_size = self.embedding_batch_size = 1
+        self.calls = []
+
+    def __call__(self, file, **hints):
+        self.calls.append((file, hints, self.segmentation_batch_size, self.embedding_batch_size))
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        if self.embedding_batch_size > self.largest_batch:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if isinstance(self.output, Exception):
+            raise self.output
+        return self.output
+
+
+def test_both_views_of_pyannote_4_are_kept():
+    output = DiarizeOutput(annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1)))
+    found = Diarizer(Pipeline(output), 8).diarize(SECOND, SpeakerHints())
+    assert found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
+    assert found.exclusive == (SpeakerTurn("A", 0, 0.5), SpeakerTurn("B", 0.5, 1))
+
+
+def test_a_legacy_annotation_stands_for_both():
+    found = Diarizer(Pipeline(annotation(("A", 0, 0.6), ("B", 0.5, 1))), 8).diarize(SECOND, SpeakerHints())
+    assert found.exclusive == found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
+
+
+def test_turns_stay_within_the_audio():
+    found = Diarizer(Pipeline(annotation(("A", -0.1, 0.5), ("A", 0.9, 7), ("B", 3, 4))), 8)
+    assert found.diarize(SECOND, SpeakerHints()).turns == (SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.9, 1))
+
+
+def test_no_speaker_means_no_turns():
+    found = Diarizer(Pipeline(DiarizeOutput(Annotation(), Annotation())), 8).diarize(SECOND, SpeakerHints(2))
+    assert (found.turns, found.exclusive, found.warnings) == ((), (), ())
+
+
+def test_the_waveform_and_the_hints_given_are_passed_on():
+    pipeline = Pipeline(annotation(("A", 0, 1), ("B", 0, 1)))
+    Diarizer(pipeline, 8).diarize(SECOND, SpeakerHints(min_speakers=2, max_speakers=4))
+    file, hints, *batch_sizes = pipeline.calls[0]
+    assert hints == {"min_speakers": 2, "max_speakers": 4}
+    assert (file["waveform"].shape, file["sample_rate"], batch_sizes) == ((1, 16_000), 16_000, [8, 8])
+
+
+@pytest.mark.parametrize("hints", [SpeakerHints(num_speakers=3), SpeakerHints(min_speakers=3)])
+def test_hints_that_cannot_be_met_are_a_warning(hints):
+    found = Diarizer(Pipeline(annotation(("A", 0, 1))), 8).diarize(SECOND, hints)
+    assert found.turns
+    assert found.warnings == ("speaker hints could not be met: 1 found",)
+
+
+def test_out_of_memory_halves_the_batch_for_this_call_only():
+    pipeline = Pipeline(annotation(("A", 0, 1)), largest_batch=2)
+    diarizer = Diarizer(pipeline, 8)
+    for _ in range(2):
+        assert diarizer.diarize(SECOND, SpeakerHints()).turns
+    assert [call[3] for call in pipeline.calls] == [8, 4, 2, 8, 4, 2]
+
+
+def test_out_of_memory_with_a_batch_of_one_is_said():
+    with pytest.raises(OutOfMemory) as caught:
+        Diarizer(Pipeline(None, largest_batch=0), 4).diarize(SECOND, SpeakerHints())
+    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+
+
+@pytest.mark.parametrize("output", [RuntimeError("/secret/path"), "not an annotation"])
+def test_what_pyannote_raises_or_answers_wrongly_is_a_model_error(output):
+    with pytest.raises(ModelError) as caught:
+        Diarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.fixture
+def tf32():
+    """TF32 on, and off again afterwards, as it is for matrix products by default."""
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = True
+    yield switches
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
+
+
+@pytest.mark.parametrize("output", [annotation(("A", 0, 1)), RuntimeError()])
+def test_tf32_is_left_as_it_was(output, tf32):
+    with contextlib.suppress(ModelError):
+        Diarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
+    assert [switch.allow_tf32 for switch in tf32] == [True, True]
+
+
+# ---- starting
+
+
+def refused(kind: type[Exception], url: str) -> Exception:
+    """A hub error as huggingface_hub raises it."""
+    response = httpx2.Response(403, request=httpx2.Request("GET", url))
+    return kind(f"403 Client Error.\n\nCannot access gated repo for url {url}.", response=response)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands for the hub: repository names to files, or to the error that asking for one raises."""
+    from pyannote.audio.utils import hf_hub
+
+    files: dict[str, object] = {}
+
+    def download(repository, *_, **__):
+        answer = files[repository]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(hf_hub, "hf_hub_download", download)
+    return files
+
+
+def start_failure(name: str) -> str:
+    with pytest.raises(StartError) as caught:
+        load_diarizer(name, None, "hf_secret", CPU)
+    assert "hf_secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_gated_pipeline_is_one_clear_line(hub, capsys):
+    hub["some/pipeline"] = refused(GatedRepoError, "https://huggingface.co/some/pipeline/resolve/main/config.yaml")
+    message = start_failure("some/pipeline")
+    assert "licence is not accepted at https://hf.co/some/pipeline" in message
+    assert "HF_TOKEN" in message
+    assert capsys.readouterr().out == ""
+
+
+def test_a_part_behind_another_licence_is_named(hub, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n"
+        "  params: {segmentation: pyannote/segmentation-3.0}\n"
+    )
+    hub["pyannote/speaker-diarization-3.1"] = str(config)
+    url = "https://huggingface.co/pyannote/speaker-diarization-community-1/resolve/main/plda/plda.npz"
+    hub["pyannote/segmentation-3.0"] = refused(GatedRepoError, url)
+    message = start_failure("pyannote/speaker-diarization-3.1")
+    assert "two licences must be accepted" in message
+    assert "https://hf.co/pyannote/speaker-diarization-3.1" in message
+    assert "https://hf.co/pyannote/speaker-diarization-community-1" in message
+
+
+def test_a_hub_out_of_reach_is_said(hub):
+    hub["some/pipeline"] = LocalEntryNotFoundError("cannot find the requested files")
+    assert "hub cannot be reached" in start_failure("some/pipeline")
+
+
+def test_older_releases_that_return_none_are_understood(monkeypatch):
+    from pyannote.audio import Pipeline as Stock
+
+    monkeypatch.setattr(Stock, "from_pretrained", lambda *_, **__: None)
+    assert "licence is not accepted" in start_failure("some/pipeline")
+
+
+def test_a_missing_folder_is_said(tmp_path):
+    assert "could not be loaded" in start_failure(str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("content", [b"other weights", None])
+def test_weights_that_are_not_those_listed_are_never_unpickled(tmp_path, monkeypatch, content):
+    (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'weights').hexdigest()}  model.bin\n")
+    if content is not None:
+        (tmp_path / "model.bin").write_bytes(content)
+    from pyannote.audio import Pipeline as Stock
+
+    monkeypatch.setattr(Stock, "from_pretrained", lambda *_, **__: pytest.fail("loaded"))
+    assert "model.bin" in start_failure(str(tmp_path))
+
+
+def test_the_right_weights_pass_the_check(tmp_path):
+    (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'weights').hexdigest()}  part/model.bin\n")
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "model.bin").write_bytes(b"weights")
+    diarization_utils._verify_checksums(Path(tmp_path))
