@@ -1,0 +1,115 @@
+"""What every test stands on: no network but loopback, few threads, and models made here or shipped in `demo/`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import ipaddress
+import os
+import socket
+import wave
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from handler import EndpointHandler
+
+# Read by libraries when they are imported, so that fixtures import those late; it keeps small rooms' tests quick, too.
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+for _name in ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL", "HF_TOKEN", "MAX_AUDIO_SECONDS", "MAX_AUDIO_BYTES"):
+    os.environ.pop(_name, None)
+
+# How fast a machine is decides no test.
+hypothesis.settings.register_profile(
+    "any_machine", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any_machine")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_names_are_looked_up() -> Iterator[None]:
+    """pytest-socket refuses connections beyond loopback; a name look-up would leave the machine before that."""
+    look_up = socket.getaddrinfo
+
+    def numeric_only(host, *arguments, **options):
+        name = host.decode() if isinstance(host, bytes) else host
+        if name not in (None, "", "localhost") and not _is_loopback(name):
+            raise AssertionError(f"a test looked up the name {name!r}")
+        return look_up(host, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", numeric_only)
+        yield
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def whisper_folder(tmp_path_factory) -> Path:
+    """A Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
+    from tiny_whispers import SMALL, save
+
+    return save(tmp_path_factory.mktemp("whisper"), SMALL)
+
+
+@pytest.fixture(scope="session")
+def assistant_folder(tmp_path_factory) -> Path:
+    """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the encoder."""
+    from tiny_whispers import SMALL, model_of, save, without_layers
+
+    return save(tmp_path_factory.mktemp("assistant"), SMALL, without_layers(model_of(SMALL), kept=(0,)))
+
+
+@pytest.fixture(scope="session")
+def tiny_handler(whisper_folder, assistant_folder) -> EndpointHandler:
+    """The endpoint on the two models above, without diarization."""
+    from config import ModelSettings
+    from handler import EndpointHandler
+
+    settings = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(assistant_folder))
+    return EndpointHandler(settings=settings)
+
+
+@pytest.fixture(scope="session")
+def demo_handler() -> EndpointHandler:
+    """The endpoint on the models that ship with the repository."""
+    from config import DEMO_MODELS, ModelSettings
+    from handler import EndpointHandler
+
+    missing = [name for name in ("asr", "assistant", "diarization") if not (DEMO_MODELS / name).is_dir()]
+    if missing:
+        pytest.skip(f"no demo model: {', '.join(missing)}")
+    return EndpointHandler(settings=ModelSettings.for_demo())
+
+
+@pytest.fixture(scope="session")
+def wav() -> Callable[..., bytes]:
+    """Makes a WAV file of 16-bit samples from `samples` in -1 to 1, (n,) or (n, channels)."""
+
+    def make(samples: np.ndarray, rate: int = 16_000) -> bytes:
+        file = io.BytesIO()
+        with wave.open(file, "wb") as writer:
+            writer.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
+            writer.setsampwidth(2)
+            writer.setframerate(rate)
+            writer.writeframes((samples * 32_767).astype("<i2").tobytes())
+        return file.getvalue()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def hum(wav) -> str:
+    """Base64 of one second that is not silent: a random Whisper has something to say about it."""
+    noise = np.random.default_rng(0).normal(0, 0.1, 16_000).clip(-1, 1)
+    return base64.b64encode(wav(noise)).decode()

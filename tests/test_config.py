@@ -1,0 +1,290 @@
+"""Settings and parameters: every bound from both sides, and messages that name the culprit and keep its value."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import config
+from config import DEMO_MODELS, MOST_SPEAKERS, REPOSITORY, InferenceConfig, ModelReference, ModelSettings
+
+DEFAULTS = {
+    "task": "transcribe",
+    "batch_size": 24,
+    "assisted": False,
+    "chunk_length_s": 30,
+    "sampling_rate": 16_000,
+    "language": None,
+    "num_speakers": None,
+    "min_speakers": None,
+    "max_speakers": None,
+    "return_timestamps": True,
+    "diarize": True,
+}
+BOUNDS = {
+    "batch_size": (1, 128),
+    "chunk_length_s": (1, 30),
+    "sampling_rate": (8_000, 48_000),
+    "num_speakers": (1, MOST_SPEAKERS),
+    "min_speakers": (1, MOST_SPEAKERS),
+    "max_speakers": (1, MOST_SPEAKERS),
+}
+SWITCHES = ("assisted", "diarize")
+SECRET = "hf_do_not_show_me"
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+speaker_counts = st.none() | st.integers(1, MOST_SPEAKERS)
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in (*config.MODEL_VARIABLES, "HF_TOKEN", "MAX_AUDIO_SECONDS", "MAX_AUDIO_BYTES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# ---- one request's parameters
+
+
+def test_no_parameters_are_the_documented_defaults():
+    assert InferenceConfig.read({}).model_dump() == DEFAULTS
+
+
+@pytest.mark.parametrize(("name", "bounds"), BOUNDS.items())
+def test_bounds_are_inclusive_and_hold_on_both_sides(name, bounds):
+    least, most = bounds
+    for value in (least, most):
+        assert getattr(InferenceConfig.read({name: value}), name) == value
+    for value in (least - 1, most + 1, 10**400, -(10**400)):
+        with pytest.raises(ValueError, match=f"^{name}: should be (greater|less) than"):
+            InferenceConfig.read({name: value})
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("value", [True, "24", 24.0, 2.5, float("nan"), float("inf"), [24], {"n": 24}])
+def test_only_an_integer_is_an_integer(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: should be a valid integer"):
+        InferenceConfig.read({name: value})
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("value", [0, 1, "true", None, "yes"])
+def test_only_a_boolean_is_a_boolean(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: should be a valid boolean"):
+        InferenceConfig.read({name: value})
+
+
+@pytest.mark.parametrize("value", [True, False, "segment", "word"])
+def test_return_timestamps_accepts(value):
+    assert InferenceConfig.read({"return_timestamps": value}).return_timestamps is value
+
+
+@pytest.mark.parametrize("value", [1, None, "words", "true"])
+def test_return_timestamps_refuses_and_says_what_it_accepts(value):
+    with pytest.raises(ValueError, match=r"^return_timestamps: .*boolean or .*'segment' or 'word'"):
+        InferenceConfig.read({"return_timestamps": value})
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(DEFAULTS, json_values)))
+def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
+    refusal = ""
+    try:
+        accepted = InferenceConfig.read(parameters)
+    except ValueError as error:
+        refusal = str(error)
+    if refusal:
+        assert re.fullmatch(f"({'|'.join(parameters)}): .{{1,200}}", refusal)
+    else:
+        assert {name: getattr(accepted, name) for name in parameters} == parameters
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(("num_speakers", "min_speakers", "max_speakers"), speaker_counts)))
+def test_speaker_counts_are_refused_exactly_where_no_count_satisfies_them(hints):
+    exact, least, most = hints["num_speakers"], hints["min_speakers"], hints["max_speakers"]
+    satisfying = [
+        count
+        for count in range(1, MOST_SPEAKERS + 1)
+        if exact in (None, count) and (least or 1) <= count <= (most or MOST_SPEAKERS)
+    ]
+    if satisfying:
+        InferenceConfig.read(hints)
+    else:
+        with pytest.raises(ValueError, match=r"^(num|min)_speakers: "):
+            InferenceConfig.read(hints)
+
+
+@given(st.dictionaries(st.text(max_size=10), json_values, max_size=5))
+def test_unknown_names_change_nothing_and_are_reported(parameters):
+    unknown = {name: value for name, value in parameters.items() if name not in DEFAULTS}
+    assert InferenceConfig.read(unknown) == InferenceConfig()
+    assert InferenceConfig.unknown({**unknown, "task": "translate"}) == tuple(unknown)
+
+
+def test_a_refused_value_is_not_repeated():
+    with pytest.raises(ValueError, match=r"^language: ") as caught:
+        InferenceConfig.read({"language": SECRET * 10_000})
+    assert "do_not" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ({"batch_size": "8"}, "batch_size", 8),
+        ({"batch_size": 8}, "batch_size", 8),
+        ({"assisted": "true"}, "assisted", True),
+        ({"assisted": True}, "assisted", True),
+        ({"return_timestamps": "false"}, "return_timestamps", False),
+        ({"return_timestamps": "word"}, "return_timestamps", "word"),
+        ({"language": "en"}, "language", "en"),
+    ],
+)
+def test_a_query_string_delivers_text(text, name, value):
+    accepted = getattr(InferenceConfig.read(text, as_text=True), name)
+    assert (accepted, type(accepted)) == (value, type(value))
+
+
+@pytest.mark.parametrize("parameters", [{"batch_size": "2.5"}, {"num_speakers": True}, {"batch_size": "129"}])
+def test_text_does_not_loosen_the_bounds(parameters):
+    with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
+        InferenceConfig.read(parameters, as_text=True)
+
+
+# ---- where a model comes from
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "revision"),
+    [
+        ("openai/whisper-large-v3", "openai/whisper-large-v3", None),
+        (" openai/whisper-tiny ", "openai/whisper-tiny", None),
+        ("gpt2", "gpt2", None),
+        ("pyannote/speaker-diarization-3.1@v2.1", "pyannote/speaker-diarization-3.1", "v2.1"),
+        ("a/b@refs/pr/7", "a/b", "refs/pr/7"),
+        ("models/asr", "models/asr", None),
+    ],
+)
+def test_hub_ids(tmp_path, text, name, revision):
+    assert ModelReference.parse(text, tmp_path) == ModelReference(name, revision)
+
+
+@pytest.mark.parametrize("text", ["models/asr", "./models/asr", "models/../models/asr", "{root}/models/asr"])
+def test_a_folder_that_exists_is_taken_and_starts_at_the_repository(tmp_path, text):
+    (tmp_path / "models" / "asr").mkdir(parents=True)
+    assert ModelReference.parse(text.format(root=tmp_path), tmp_path).name == str(tmp_path / "models" / "asr")
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "/no/such/folder", "../x", "a/b/c", "a/b@", "a/b@../x", "a b", "https://x/y"]
+)
+def test_what_is_no_model_is_refused(tmp_path, text):
+    with pytest.raises(ValueError, match=r"hub id .* nor an existing folder"):
+        ModelReference.parse(text, tmp_path)
+
+
+# ---- the environment
+
+
+def settings(monkeypatch, **variables: str) -> ModelSettings:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return ModelSettings.from_environment()
+
+
+def test_defaults_of_the_environment(monkeypatch):
+    read = settings(monkeypatch, ASR_MODEL="a/b")
+    assert read.asr_model == ModelReference("a/b")
+    assert (read.assistant_model, read.diarization_model, read.token) == (None, None, None)
+    assert (read.max_audio_seconds, read.max_audio_bytes) == (7200, 512 * 2**20)
+
+
+def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
+    read = settings(
+        monkeypatch,
+        ASR_MODEL="a/b@main",
+        ASSISTANT_MODEL="",
+        DIARIZATION_MODEL="c/d",
+        HF_TOKEN=f"{SECRET}\n",
+        MAX_AUDIO_SECONDS="12.5",
+        MAX_AUDIO_BYTES="",
+    )
+    assert read.asr_model == ModelReference("a/b", "main")
+    assert (read.assistant_model, read.diarization_model) == (None, ModelReference("c/d"))
+    assert (read.token, read.max_audio_seconds, read.max_audio_bytes) == (SECRET, 12.5, 512 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("variables", "culprit"),
+    [
+        ({}, "ASR_MODEL: is required"),
+        ({"ASR_MODEL": ""}, "ASR_MODEL: is required"),
+        ({"ASSISTANT_MODEL": "a/b"}, "ASR_MODEL: is required"),
+        ({"ASR_MODEL": "/no/such/folder"}, "ASR_MODEL: neither a hub id"),
+        ({"ASR_MODEL": "a/b", "DIARIZATION_MODEL": "x y"}, "DIARIZATION_MODEL: neither a hub id"),
+        ({"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "two hours"}, "MAX_AUDIO_SECONDS: should be a valid number"),
+        ({"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "inf"}, "MAX_AUDIO_SECONDS: should be a finite number"),
+        ({"ASR_MODEL": "a/b", "MAX_AUDIO_BYTES": "0"}, "MAX_AUDIO_BYTES: should be greater than 0"),
+    ],
+)
+def test_a_wrong_environment_names_the_variable(monkeypatch, variables, culprit):
+    with pytest.raises(ValueError, match=f"^{culprit}") as caught:
+        settings(monkeypatch, HF_TOKEN=SECRET, **variables)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_token_is_not_shown(monkeypatch):
+    assert SECRET not in repr(settings(monkeypatch, ASR_MODEL="a/b", HF_TOKEN=SECRET))
+
+
+def test_no_env_file_is_read(monkeypatch, tmp_path):
+    (tmp_path / ".env").write_text("ASR_MODEL=a/b\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^ASR_MODEL: is required"):
+        ModelSettings.from_environment()
+
+
+def test_the_demo_takes_the_models_that_ship(monkeypatch, tmp_path):
+    monkeypatch.setattr(config, "DEMO_MODELS", tmp_path)
+    for name in ("asr", "assistant", "diarization"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("MAX_AUDIO_SECONDS", "60")
+    demo = ModelSettings.for_demo()
+    folders = (demo.asr_model, demo.assistant_model, demo.diarization_model)
+    assert folders == tuple(ModelReference(str(tmp_path / name)) for name in ("asr", "assistant", "diarization"))
+    assert demo.max_audio_seconds == 60
+
+
+@pytest.mark.parametrize("name", config.MODEL_VARIABLES)
+def test_one_model_variable_and_the_demo_takes_none_of_its_own(monkeypatch, name):
+    monkeypatch.setenv(name, "a/b")
+    if name == "ASR_MODEL":
+        assert ModelSettings.for_demo() == ModelSettings.from_environment()
+    else:
+        with pytest.raises(ValueError, match=r"^ASR_MODEL: is required"):
+            ModelSettings.for_demo()
+
+
+def test_the_demo_models_stand_in_the_repository():
+    assert DEMO_MODELS.is_relative_to(REPOSITORY)
+    assert (REPOSITORY / "handler.py").is_file()
+
+
+def test_telemetry_is_off_however_it_was_set():
+    script = "import json, os, config; config.prepare_environment(); print(json.dumps(dict(os.environ)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYANNOTE_METRICS_ENABLED": "true"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["PYANNOTE_METRICS_ENABLED"] == "false"
