@@ -100,11 +100,12 @@ def _refusal(name: str, error: BaseException) -> str | None:
 
 
 def _licence(name: str, repository: str) -> str:
-    also = "" if repository == name else f", which {name} loads,"
-    return (
-        f"access to {repository}{also} is restricted: accept its licence at https://hf.co/{repository} with the "
-        "account whose token is in HF_TOKEN"
-    )
+    if repository == name:
+        steps = f"access to {name} is restricted: accept its licence at https://hf.co/{name}"
+    else:
+        both = f"https://hf.co/{name} and https://hf.co/{repository}"
+        steps = f"it loads {repository}, which is restricted: two licences must be accepted, at {both},"
+    return f"{steps} with the account whose token is in HF_TOKEN"
 
 
 def _other_reason(causes: list[BaseException]) -> str:

@@ -7,15 +7,12 @@ what version of a pipeline answered, what it printed and which switches it flipp
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,23 +103,17 @@ class Diarizer:
 def load_diarizer(name: str, revision: str | None, token: str | None, device: torch.device) -> Diarizer:
     """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
 
-    A folder that carries a SHA256SUMS is checked against it first, because pyannote unpickles its weights.
-    Raises StartError with the one line a person needs: what was refused, by whom, and what to do about it.
+    StartError where no pipeline comes back, as older releases answer a refusal; what pyannote raises passes through.
     """
-    _verify_checksums(Path(name))
-    try:
-        # pyannote prints hints to stdout and warns about decoders that are not used here.
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pyannote.audio import Pipeline
+    # pyannote prints hints to stdout and warns about decoders that are not used here.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyannote.audio import Pipeline
 
-            pipeline = Pipeline.from_pretrained(name, revision=revision, token=token)
-            if pipeline is not None:
-                pipeline.to(device)
-    except Exception as error:
-        raise StartError(_refusal(name, error)) from error
-    if pipeline is None:
-        raise StartError(_refusal(name, PermissionError("no pipeline came back; it may be gated or private")))
+        pipeline = Pipeline.from_pretrained(name, revision=revision, token=token)
+        if pipeline is None:
+            raise StartError(f"{name}: no pipeline came back; it may be private, or its licence not be accepted")
+        pipeline.to(device)
     return Diarizer(pipeline, CPU_BATCH if device.type == "cpu" else GPU_BATCH)
 
 
@@ -219,37 +210,3 @@ def _full_precision() -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-def _verify_checksums(folder: Path) -> None:
-    listing = folder / "SHA256SUMS"
-    if not listing.is_file():
-        return
-    for line in listing.read_text(encoding="ascii").splitlines():
-        digest, _, name = line.partition("  ")
-        file = folder / name
-        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            raise StartError(f"DIARIZATION_MODEL={folder.name}: {name} is missing or is not the file SHA256SUMS lists")
-
-
-def _refusal(name: str, error: Exception) -> str:
-    """Say in one line why the pipeline did not load; hub errors name the repository that was refused."""
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    subject = f"DIARIZATION_MODEL={name}"
-    named = re.search(r"huggingface\.co/(?:api/models/)?([\w.-]+/[\w.-]+)/(?:resolve|revision|tree)", str(error))
-    refused = named[1] if named else name
-    if isinstance(error, GatedRepoError | RepositoryNotFoundError | PermissionError):
-        if refused != name:
-            return (
-                f"{subject} also loads {refused}, which was refused: two licences must be accepted, at "
-                f"https://hf.co/{name} and https://hf.co/{refused}, by the account whose token is in HF_TOKEN"
-            )
-        return (
-            f"{subject} was refused: no such repository, or its licence is not accepted at https://hf.co/{name} "
-            "by the account whose token is in HF_TOKEN"
-        )
-    if isinstance(error, LocalEntryNotFoundError):
-        return f"{subject}: the hub cannot be reached and {refused} is not in the local cache"
-    reason = next(iter(str(error).splitlines()), "")
-    return f"{subject} could not be loaded ({type(error).__name__}: {reason})"

@@ -42,7 +42,10 @@ def refusal_of(error: Exception) -> str:
             "access to owner/model is restricted: accept its licence at https://hf.co/owner/",
         ),
         (hub_error(401, "GatedRepo"), "access to owner/model is restricted: accept its licence"),
-        (hub_error(403, "GatedRepo", "o/part"), "access to o/part, which owner/model loads, is restricted: accept its"),
+        (
+            hub_error(403, "GatedRepo", "o/part"),
+            "it loads o/part, which is restricted: two licences must be accepted",
+        ),
         (hub_error(401, "RepoNotFound"), "HF_TOKEN is missing or wrong, or there is no such repository"),
         (hub_error(401), "HF_TOKEN is missing or wrong, or there is no such repository"),
         (hub_error(404, "RepoNotFound"), "the hub has no repository owner/model that HF_TOKEN may read"),
