@@ -129,7 +129,7 @@ def _hide_body(record: logging.LogRecord) -> bool:
     """Cut the request's body off the record in which hf-serve logs it, base64 audio and all."""
     announced, found, _ = record.getMessage().partition("Received request with:")
     if found:
-        record.msg, record.args = f"{announced}Received a request", ()
+        record.msg, record.args = f"{announced}Received request, body not logged", ()
     return True
 
 

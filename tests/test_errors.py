@@ -1,0 +1,51 @@
+"""The promise about messages: the code first, ASCII, one line, at most 500 characters; and who is to blame."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import errors
+from errors import ClientError, EndpointError, ServerError, StartError
+
+CODES = {
+    ClientError: {"INVALID_REQUEST", "INVALID_PARAMETER", "INVALID_AUDIO", "AUDIO_TOO_LONG", "UNSUPPORTED"},
+    ServerError: {"MODEL_ERROR", "OUT_OF_MEMORY"},
+}
+
+
+def leaves(kind: type[EndpointError]) -> list[type[EndpointError]]:
+    below = [leaf for child in kind.__subclasses__() for leaf in leaves(child)]
+    return below or [kind]
+
+
+@pytest.mark.parametrize(("kind", "codes"), CODES.items())
+def test_the_codes_are_those_of_the_contract(kind, codes):
+    assert {leaf.code for leaf in leaves(kind)} == codes
+
+
+def test_servers_tell_client_faults_by_value_error():
+    assert all(issubclass(leaf, ValueError) for leaf in leaves(ClientError))
+    assert not any(issubclass(leaf, ValueError) for leaf in [*leaves(ServerError), StartError])
+
+
+@pytest.mark.parametrize("kind", leaves(EndpointError), ids=lambda kind: kind.code)
+def test_every_error_is_drawn_in_the_docstring(kind):
+    assert errors.__doc__
+    assert kind.__name__ in errors.__doc__
+    assert kind.code in errors.__doc__
+
+
+@given(st.sampled_from(leaves(EndpointError)), st.text(max_size=700))
+def test_any_text_makes_a_short_ascii_line_behind_its_code(kind, text):
+    message = str(kind(text))
+    assert message.startswith(f"{kind.code}:")
+    assert message.isascii()
+    assert "\n" not in message
+    assert len(message) <= 500
+
+
+@given(st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1, max_size=100))
+def test_plain_text_is_left_as_it_is(text):
+    assert str(StartError(text)) == f"START_FAILED: {text}"

@@ -1,0 +1,357 @@
+"""The path of a request and its edges: what reaches the rooms, what comes back, and what the log holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import handler
+from asr.transcriber import TranscriptionOptions
+from config import REPOSITORY, ModelSettings
+from diarization_utils import Diarization, SpeakerHints
+from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
+from handler import EndpointHandler
+from transcript import Chunk, SpeakerTurn, Transcript
+
+CHUNKS = (Chunk(" good morning", 0.0, 0.4), Chunk(" yes", 0.5, 0.9))
+TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
+RESPONSE_KEYS = {"speakers", "chunks", "text", "language", "duration", "warnings"}
+
+
+@dataclass
+class SpokenFor:
+    """A transcriber that answers what it was made with, or raises it, and remembers what it was asked."""
+
+    answer: Transcript | Exception = field(default_factory=lambda: Transcript(CHUNKS, "en"))
+    asked: list[TranscriptionOptions] = field(default_factory=list)
+
+    def validate(self, options: TranscriptionOptions) -> None:
+        pass
+
+    def transcribe(self, samples: np.ndarray, options: TranscriptionOptions) -> Transcript:
+        self.asked.append(options)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@dataclass
+class Heard:
+    """A diarizer that found these turns, and remembers the hints."""
+
+    turns: tuple[SpeakerTurn, ...] = TURNS
+    warnings: tuple[str, ...] = ()
+    hints: list[SpeakerHints] = field(default_factory=list)
+
+    def diarize(self, samples: np.ndarray, hints: SpeakerHints) -> Diarization:
+        self.hints.append(hints)
+        return Diarization(self.turns, self.turns, self.warnings)
+
+
+@pytest.fixture
+def endpoint(tiny_handler):
+    """Makes an endpoint of the real rooms around a given transcriber and diarizer."""
+
+    def make(transcriber: SpokenFor, diarizer: Heard | None = None) -> EndpointHandler:
+        made = object.__new__(EndpointHandler)
+        made._transcriber, made._diarizer, made._limits = transcriber, diarizer, tiny_handler._limits
+        return made
+
+    return make
+
+
+# ---- the response
+
+
+def test_the_response_of_the_contract(endpoint, hum):
+    diarizer = Heard(warnings=("speaker hints could not be met: 2 found",))
+    assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}}) == {
+        "speakers": [
+            {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
+            {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
+        ],
+        "chunks": [
+            {"text": " good morning", "timestamp": [0.0, 0.4]},
+            {"text": " yes", "timestamp": [0.5, 0.9]},
+        ],
+        "text": " good morning yes",
+        "language": "en",
+        "duration": 1.0,
+        "warnings": ["speaker hints could not be met: 2 found"],
+    }
+    assert diarizer.hints == [SpeakerHints(3, None, None)]
+
+
+def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
+    response = endpoint(SpokenFor())({"inputs": hum})
+    assert (response["speakers"], response["text"], response["warnings"]) == ([], " good morning yes", [])
+
+
+def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
+    response = endpoint(SpokenFor(), Heard(turns=()))({"inputs": hum})
+    assert [segment["speaker"] for segment in response["speakers"]] == [None]
+
+
+def test_where_nothing_is_said_nobody_is_looked_for(endpoint, hum):
+    diarizer = Heard()
+    response = endpoint(SpokenFor(Transcript((), None)), diarizer)({"inputs": hum})
+    assert response == {"speakers": [], "chunks": [], "text": "", "language": None, "duration": 1.0, "warnings": []}
+    assert diarizer.hints == []
+
+
+def test_diarize_false_skips_diarization(endpoint, hum):
+    diarizer = Heard()
+    assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"diarize": False}})["speakers"] == []
+    assert diarizer.hints == []
+
+
+@pytest.mark.parametrize(("diarizer", "timed"), [(None, False), (Heard(), True)], ids=["alone", "for speakers"])
+def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_only(endpoint, hum, diarizer, timed):
+    transcriber = SpokenFor()
+    response = endpoint(transcriber, diarizer)({"inputs": hum, "parameters": {"return_timestamps": False}})
+    assert (response["chunks"], response["text"]) == ([], " good morning yes")
+    assert transcriber.asked[0].timestamps is timed
+    assert len(response["speakers"]) == (2 if diarizer else 0)
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats())), st.floats(0, 1e5).map(lambda seconds: round(seconds, 2)))
+def test_times_are_finite_monotone_rounded_and_within_the_audio(spans, duration):
+    chunks = [Chunk("", start, end) for start, end in spans]
+    times = [time for pair in handler._timestamps(chunks, duration) for time in pair]
+    assert len(times) == 2 * len(spans)
+    assert all(math.isfinite(time) and 0 <= time <= duration and time == round(time, 2) for time in times)
+    assert times == sorted(times)
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=20).map(sorted))
+def test_times_in_order_are_left_alone(hundredths):
+    moments = [moment / 100 for moment in hundredths]
+    pairs = list(zip(moments[::2], moments[1::2], strict=False))
+    assert handler._timestamps([Chunk("", *pair) for pair in pairs], 100.0) == [list(pair) for pair in pairs]
+
+
+def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
+    response = tiny_handler({"inputs": hum, "parameters": {"assisted": True, "language": "en"}})
+    assert set(response) == RESPONSE_KEYS
+    assert json.loads(json.dumps(response, allow_nan=False)) == response
+    assert response["text"] == "".join(chunk["text"] for chunk in response["chunks"])
+
+
+# ---- the request
+
+
+def test_every_parameter_reaches_the_transcriber(endpoint, hum):
+    transcriber = SpokenFor()
+    endpoint(transcriber)(
+        {
+            "inputs": hum,
+            "parameters": {
+                "task": "translate",
+                "language": "nl",
+                "batch_size": 3,
+                "assisted": True,
+                "chunk_length_s": 15,
+                "return_timestamps": "segment",
+            },
+        }
+    )
+    assert transcriber.asked == [TranscriptionOptions("translate", "nl", 3, True, 15, True)]
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 5, {}, {"inputs": None}, {"inputs": 5}, {"inputs": ["x"]}])
+def test_a_body_of_another_shape_is_refused(tiny_handler, data):
+    with pytest.raises(InvalidRequest):
+        tiny_handler(data)
+
+
+@pytest.mark.parametrize("parameters", [[], "batch_size=1", 5, True])
+def test_parameters_of_another_shape_are_refused(tiny_handler, hum, parameters):
+    with pytest.raises(InvalidRequest, match="parameters: should be a JSON object"):
+        tiny_handler({"inputs": hum, "parameters": parameters})
+
+
+def test_null_parameters_are_none(endpoint, hum):
+    assert endpoint(SpokenFor())({"inputs": hum, "parameters": None}) == endpoint(SpokenFor())({"inputs": hum})
+
+
+def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
+    transcriber = SpokenFor()
+    noise = np.random.default_rng(1).normal(0, 0.1, 8_000)
+    body = {"inputs": wav(noise, rate=8_000), "parameters": {"batch_size": "2", "assisted": "true"}}
+    assert endpoint(transcriber)(body)["duration"] == 1.0
+    assert transcriber.asked[0] == TranscriptionOptions(batch_size=2, assisted=True)
+
+
+def test_word_times_are_not_offered(tiny_handler, hum):
+    with pytest.raises(Unsupported, match="return_timestamps"):
+        tiny_handler({"inputs": hum, "parameters": {"return_timestamps": "word"}})
+
+
+def test_what_the_checkpoint_does_not_know_is_refused(tiny_handler, hum):
+    with pytest.raises(InvalidParameter, match="language"):
+        tiny_handler({"inputs": hum, "parameters": {"language": "klingon"}})
+
+
+def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
+    body = {"inputs": hum, "options": 1, "parameters": {"temperature": 0.2, "generate_kwargs": {"num_beams": 5}}}
+    assert endpoint(SpokenFor())(body)["warnings"] == [
+        "unknown keys are ignored: options",
+        "unknown parameters are ignored: temperature, generate_kwargs",
+    ]
+
+
+@given(st.dictionaries(st.text(), st.none(), min_size=1))
+def test_warnings_about_names_stay_short_and_ascii(names):
+    warning = handler._ignored("parameters", list(names))
+    assert warning.isascii()
+    assert len(warning) < 700
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    ("diarizer", "parameters", "warnings"),
+    [
+        (None, {"num_speakers": 2}, ["speaker hints are ignored: no diarization model is loaded"]),
+        (None, {"max_speakers": 2, "diarize": False}, ["speaker hints are ignored: no diarization model is loaded"]),
+        (Heard(), {"min_speakers": 2, "diarize": False}, ["speaker hints are ignored: diarize is false"]),
+        (Heard(), {"num_speakers": 2}, []),
+        (None, {"num_speakers": None}, []),
+    ],
+)
+def test_hints_that_nobody_looks_at_are_a_warning(endpoint, hum, diarizer, parameters, warnings):
+    assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": parameters})["warnings"] == warnings
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("raised", "answered"),
+    [
+        (RuntimeError("/secret/path: the patient said"), ModelError),
+        (ValueError("bad tensor"), ModelError),
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory),
+        (MemoryError(), OutOfMemory),
+        (Unsupported("as it is"), Unsupported),
+    ],
+)
+def test_what_a_model_raises_becomes_ours_and_says_nothing_it_should_not(endpoint, hum, caplog, raised, answered):
+    with pytest.raises(answered) as caught:
+        endpoint(SpokenFor(raised))({"inputs": hum})
+    for text in (str(caught.value), caplog.text):
+        assert "secret" not in text
+        assert "patient" not in text
+
+
+def test_the_log_names_the_origin_of_what_was_unexpected(endpoint, hum, caplog):
+    with pytest.raises(ModelError, match="unexpected KeyError"):
+        endpoint(SpokenFor(KeyError("x")))({"inputs": hum})
+    assert "KeyError in test_handler.py, line" in caplog.text
+
+
+# ---- the start
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({}, "START_FAILED: ASR_MODEL: is required"),
+        ({"ASR_MODEL": "/no/such"}, "START_FAILED: ASR_MODEL: neither a hub id"),
+        ({"ASR_MODEL": "owner/model"}, "START_FAILED: ASR_MODEL=owner/model: the hub cannot be reached"),
+        ({"ASR_MODEL": "tests"}, "START_FAILED: ASR_MODEL=.*could not be loaded"),
+    ],
+)
+def test_a_start_that_must_fail_ends_the_process_with_one_line(monkeypatch, variables, line):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=f"^{line}") as caught:
+        EndpointHandler("")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field_name", ["assistant_model", "diarization_model"])
+def test_the_line_names_the_variable_of_the_model_at_fault(whisper_folder, tmp_path, field_name):
+    settings = ModelSettings(asr_model=str(whisper_folder), **{field_name: str(tmp_path)})
+    with pytest.raises(SystemExit, match=f"^START_FAILED: {field_name.upper()}="):
+        EndpointHandler(settings=settings)
+
+
+def test_accelerators_compute_in_half_precision(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert handler._device() == (torch.device("cpu"), torch.float32)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert handler._device() == (torch.device("mps"), torch.float16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert handler._device() == (torch.device("cuda"), torch.float16)
+
+
+def test_a_server_may_import_the_file_by_its_path_from_anywhere(tmp_path):
+    script = (
+        "import importlib.util, os, sys\n"
+        f"spec = importlib.util.spec_from_file_location('handler', {str(REPOSITORY / 'handler.py')!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "assert 'handler' not in sys.modules and 'pyannote.audio' not in sys.modules\n"
+        "module.EndpointHandler('/repository')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "START_FAILED: ASR_MODEL: is required\n")
+
+
+# ---- the log
+
+
+def test_hf_serves_log_of_the_body_is_cut(caplog, tiny_handler, hum):
+    logger = logging.getLogger("hf-serve")
+    with caplog.at_level(logging.INFO):
+        logger.info(f"[abc] Received request with: {{'inputs': '{hum}'}}")  # as hf_serve.routers.custom writes it
+        logger.info("another %s", "line")
+    assert caplog.messages == ["[abc] Received request, body not logged", "another line"]
+
+
+def test_the_filter_is_there_once_however_often_the_endpoint_is_made(whisper_folder):
+    for _ in range(2):
+        EndpointHandler(settings=ModelSettings(asr_model=str(whisper_folder)))
+    assert logging.getLogger("hf-serve").filters.count(handler._hide_body) == 1
+
+
+def test_our_log_counts_and_times(tiny_handler, hum, caplog):
+    with caplog.at_level(logging.INFO, logger="endpoint"):
+        response = tiny_handler({"inputs": hum})
+    assert "1.0 s of audio answered in" in caplog.text
+    assert response["text"] == "" or response["text"] not in caplog.text
+
+
+def test_requests_at_once_are_answered_as_one_after_another(tiny_handler, hum):
+    bodies = [
+        {"inputs": hum, "parameters": {"assisted": assisted, "language": language, "return_timestamps": timestamps}}
+        for assisted in (False, True)
+        for language in ("en", None)
+        for timestamps in (True, False)
+    ]
+    serial = [tiny_handler(body) for body in bodies]
+    answers: list[dict] = [{}] * len(bodies)
+
+    def ask(index: int) -> None:
+        with contextlib.suppress(Exception):
+            answers[index] = tiny_handler(bodies[index])
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == serial
