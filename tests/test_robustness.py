@@ -1,0 +1,447 @@
+"""The fault table: hostile, broken and merely odd requests, each with the code it must get, on real rooms."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import logging
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import pytest_socket
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audio import AudioLimits
+from config import ModelSettings
+from errors import EndpointError
+from handler import EndpointHandler
+
+RATE = 16_000
+SECRET = "hf_this_token_must_not_show"
+LIMITS = AudioLimits(max_seconds=10, max_bytes=400_000)
+
+
+def text64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def noise(seconds: float, channels: int = 1) -> np.ndarray:
+    shape = (round(seconds * RATE),) if channels == 1 else (round(seconds * RATE), channels)
+    return np.random.default_rng(0).normal(0, 0.1, shape).clip(-1, 1)
+
+
+def wav_header(size: int, kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16) -> bytes:
+    """A RIFF header announcing `size` bytes of samples; kind 1 is PCM, 3 is float."""
+    frame = channels * bits // 8
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, kind, channels, rate, rate * frame % 2**32, frame, bits)
+    return b"RIFF" + struct.pack("<I", 36 + size) + b"WAVE" + form + b"data" + struct.pack("<I", size)
+
+
+def pcm(samples: np.ndarray, **form: int) -> bytes:
+    data = (samples * 32_767).astype("<i2").tobytes()
+    return wav_header(len(data), **form) + data
+
+
+def float_wav(samples: np.ndarray) -> bytes:
+    data = samples.astype("<f4").tobytes()
+    return wav_header(len(data), kind=3, bits=32) + data
+
+
+def with_sample(value: float) -> bytes:
+    samples = noise(1)
+    samples[5_000] = value
+    return float_wav(samples)
+
+
+GOOD = pcm(noise(1))
+GOOD64 = text64(GOOD)
+
+BODIES: dict[str, tuple[Any, str]] = {
+    "body is null": (None, "INVALID_REQUEST"),
+    "body is a list": ([{"inputs": GOOD64}], "INVALID_REQUEST"),
+    "body is text": (GOOD64, "INVALID_REQUEST"),
+    "body is empty": ({}, "INVALID_REQUEST"),
+    "inputs under another name": ({"audio": GOOD64}, "INVALID_REQUEST"),
+    "inputs null": ({"inputs": None}, "INVALID_REQUEST"),
+    "inputs a number": ({"inputs": 5}, "INVALID_REQUEST"),
+    "inputs true": ({"inputs": True}, "INVALID_REQUEST"),
+    "inputs a list": ({"inputs": [GOOD64]}, "INVALID_REQUEST"),
+    "inputs an object": ({"inputs": {"raw": [0.0], "sampling_rate": 16_000}}, "INVALID_REQUEST"),
+    "parameters a list": ({"inputs": GOOD64, "parameters": []}, "INVALID_REQUEST"),
+    "parameters text": ({"inputs": GOOD64, "parameters": "batch_size=1"}, "INVALID_REQUEST"),
+    "shape before parameters": ({"inputs": 5, "parameters": {"batch_size": 0}}, "INVALID_REQUEST"),
+    "parameters before audio": ({"inputs": "!", "parameters": {"batch_size": 0}}, "INVALID_PARAMETER"),
+}
+
+PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
+    "batch_size 0": ({"batch_size": 0}, "INVALID_PARAMETER"),
+    "batch_size 129": ({"batch_size": 129}, "INVALID_PARAMETER"),
+    "batch_size text": ({"batch_size": "24"}, "INVALID_PARAMETER"),
+    "batch_size true": ({"batch_size": True}, "INVALID_PARAMETER"),
+    "batch_size 24.0": ({"batch_size": 24.0}, "INVALID_PARAMETER"),
+    "batch_size NaN": ({"batch_size": float("nan")}, "INVALID_PARAMETER"),
+    "batch_size of 400 digits": ({"batch_size": 10**400}, "INVALID_PARAMETER"),
+    "chunk_length_s 0.01": ({"chunk_length_s": 0.01}, "INVALID_PARAMETER"),
+    "chunk_length_s -5": ({"chunk_length_s": -5}, "INVALID_PARAMETER"),
+    "chunk_length_s 0": ({"chunk_length_s": 0}, "INVALID_PARAMETER"),
+    "chunk_length_s 31": ({"chunk_length_s": 31}, "INVALID_PARAMETER"),
+    "sampling_rate 7999": ({"sampling_rate": 7_999}, "INVALID_PARAMETER"),
+    "sampling_rate 1e9": ({"sampling_rate": 10**9}, "INVALID_PARAMETER"),
+    "num_speakers 0": ({"num_speakers": 0}, "INVALID_PARAMETER"),
+    "num_speakers -1": ({"num_speakers": -1}, "INVALID_PARAMETER"),
+    "num_speakers 1000": ({"num_speakers": 1_000}, "INVALID_PARAMETER"),
+    "num_speakers 2.5": ({"num_speakers": 2.5}, "INVALID_PARAMETER"),
+    "num_speakers true": ({"num_speakers": True}, "INVALID_PARAMETER"),
+    "min above max": ({"min_speakers": 3, "max_speakers": 2}, "INVALID_PARAMETER"),
+    "num below min": ({"num_speakers": 1, "min_speakers": 2}, "INVALID_PARAMETER"),
+    "num above max": ({"num_speakers": 3, "max_speakers": 2}, "INVALID_PARAMETER"),
+    "hints checked though unused": ({"num_speakers": 0, "diarize": False}, "INVALID_PARAMETER"),
+    "language a number": ({"language": 5}, "INVALID_PARAMETER"),
+    "language unknown": ({"language": "klingon"}, "INVALID_PARAMETER"),
+    "language empty": ({"language": ""}, "INVALID_PARAMETER"),
+    "language of a megabyte": ({"language": SECRET * 40_000}, "INVALID_PARAMETER"),
+    "language half a character": ({"language": "\ud800\ud800"}, "INVALID_PARAMETER"),
+    "language not in this checkpoint": ({"language": "yue"}, "INVALID_PARAMETER"),
+    "task unknown": ({"task": "sing"}, "INVALID_PARAMETER"),
+    "task null": ({"task": None}, "INVALID_PARAMETER"),
+    "assisted text": ({"assisted": "true"}, "INVALID_PARAMETER"),
+    "assisted 1": ({"assisted": 1}, "INVALID_PARAMETER"),
+    "diarize text": ({"diarize": "no"}, "INVALID_PARAMETER"),
+    "return_timestamps words": ({"return_timestamps": "words"}, "INVALID_PARAMETER"),
+    "return_timestamps 1": ({"return_timestamps": 1}, "INVALID_PARAMETER"),
+    "word times": ({"return_timestamps": "word"}, "UNSUPPORTED"),
+}
+
+TEXTS: dict[str, tuple[str, str]] = {
+    "a URL": ("https://example.com/audio.wav", "INVALID_AUDIO"),
+    "a URL of this machine": ("http://127.0.0.1:1/audio.wav", "INVALID_AUDIO"),
+    "a file URL": ("file:///etc/hostname", "INVALID_AUDIO"),
+    "a path": ("/etc/hostname", "INVALID_AUDIO"),
+    "a path that is base64": ("/etc/passwd1", "INVALID_AUDIO"),
+    "nothing": ("", "INVALID_AUDIO"),
+    "white space": (" \r\n\t ", "INVALID_AUDIO"),
+    "no base64": ("!!!!", "INVALID_AUDIO"),
+    "without padding": (text64(b"abcd").rstrip("="), "INVALID_AUDIO"),
+    "too much padding": (GOOD64 + "====", "INVALID_AUDIO"),
+    "padding in the middle": ("QQ==" + GOOD64, "INVALID_AUDIO"),
+    "the other alphabet": ("-_-_", "INVALID_AUDIO"),
+    "not ASCII": ("ä" * 8, "INVALID_AUDIO"),
+    "half a character": ("\ud800" * 8, "INVALID_AUDIO"),
+    "a data URL without base64": ("data:audio/wav,hello", "INVALID_AUDIO"),
+    "above the byte limit": (text64(bytes(LIMITS.max_bytes + 1)), "AUDIO_TOO_LONG"),
+}
+
+FILES: dict[str, tuple[bytes, str]] = {
+    "a byte": (b"\0", "INVALID_AUDIO"),
+    "plain text": (b"hello " * 100, "INVALID_AUDIO"),
+    "a web page": (b"<!doctype html><html></html>" * 20, "INVALID_AUDIO"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(500), "INVALID_AUDIO"),
+    "an archive": (b"PK\x03\x04" + bytes(500), "INVALID_AUDIO"),
+    "half a header": (GOOD[:20], "INVALID_AUDIO"),
+    "a header alone": (wav_header(0), "INVALID_AUDIO"),
+    "50 ms": (pcm(noise(0.05)), "INVALID_AUDIO"),
+    "NaN": (with_sample(float("nan")), "INVALID_AUDIO"),
+    "infinity": (with_sample(float("-inf")), "INVALID_AUDIO"),
+    "1e38": (with_sample(1e38), "INVALID_AUDIO"),
+    "9 channels": (pcm(noise(1), channels=9), "INVALID_AUDIO"),
+    "255 channels": (pcm(noise(1), channels=255), "INVALID_AUDIO"),
+    "no channel": (pcm(noise(1), channels=0), "INVALID_AUDIO"),
+    "1 Hz": (pcm(noise(1), rate=1), "INVALID_AUDIO"),
+    "4 GHz": (pcm(noise(1), rate=2**32 - 1), "INVALID_AUDIO"),
+    "a list of files": (b"ffconcat version 1.0\nfile /etc/hostname\n", "INVALID_AUDIO"),
+    "a playlist": (b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile:///etc/hostname\n", "INVALID_AUDIO"),
+    "a session description": (
+        b"v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=audio 5004 RTP/AVP 0\n",
+        "INVALID_AUDIO",
+    ),
+    "above the time limit": (pcm(noise(10.5)), "AUDIO_TOO_LONG"),
+}
+
+REFUSALS: dict[str, tuple[Any, str]] = (
+    BODIES
+    | {name: ({"inputs": GOOD64, "parameters": given_}, code) for name, (given_, code) in PARAMETERS.items()}
+    | {name: ({"inputs": text}, code) for name, (text, code) in TEXTS.items()}
+    | {name: ({"inputs": text64(file)}, code) for name, (file, code) in FILES.items()}
+)
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "plain": {"inputs": GOOD64},
+    "raw bytes": {"inputs": GOOD},
+    "a data URL": {"inputs": f"data:audio/wav;base64,{GOOD64}"},
+    "lines of 76": {"inputs": base64.encodebytes(GOOD).decode()},
+    "8 channels": {"inputs": text64(pcm(noise(1, channels=8), channels=8))},
+    "native 4 kHz": {"inputs": text64(pcm(noise(0.5), rate=4_000))},
+    "native 96 kHz": {"inputs": text64(pcm(noise(3), rate=96_000))},
+    "decoded to 8 kHz": {"inputs": GOOD64, "parameters": {"sampling_rate": 8_000}},
+    "floats": {"inputs": text64(float_wav(noise(1)))},
+    "silence": {"inputs": text64(pcm(np.zeros(3 * RATE)))},
+    "loud": {"inputs": text64(pcm(np.sign(noise(1))))},
+    "several windows, one by one": {"inputs": text64(pcm(noise(7))), "parameters": {"batch_size": 1}},
+    "several windows, short": {"inputs": text64(pcm(noise(7))), "parameters": {"chunk_length_s": 1, "batch_size": 4}},
+    "assisted, in batches": {"inputs": text64(pcm(noise(7))), "parameters": {"assisted": True, "batch_size": 8}},
+    "translated": {"inputs": GOOD64, "parameters": {"task": "translate", "language": "German"}},
+    "without times": {"inputs": GOOD64, "parameters": {"return_timestamps": False}},
+    "names of anything": {"inputs": GOOD64, "\ud800": 1, "parameters": {"\n" * 1_000: 1, SECRET[3:] * 1_000: 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def endpoint(whisper_folder, assistant_folder) -> EndpointHandler:
+    """Tiny models, tight limits, and a token that must not show."""
+    return EndpointHandler(
+        settings=ModelSettings(
+            asr_model=str(whisper_folder),
+            assistant_model=str(assistant_folder),
+            hf_token=SECRET,
+            max_audio_seconds=LIMITS.max_seconds,
+            max_audio_bytes=LIMITS.max_bytes,
+        )
+    )
+
+
+def outcome(endpoint: EndpointHandler, body: Any) -> dict[str, Any] | str:
+    """The response, or the message of the refusal; any other exception is a failure of the test."""
+    try:
+        return endpoint(body)
+    except EndpointError as error:
+        return str(error)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(("body", "code"), REFUSALS.values(), ids=REFUSALS)
+def test_fault(endpoint, body, code, caplog):
+    with caplog.at_level(logging.DEBUG):
+        message = outcome(endpoint, body)
+    assert isinstance(message, str), "answered"
+    assert message.startswith(f"{code}: ")
+    assert message.isascii()
+    assert len(message) <= 500
+    for secret in (SECRET, GOOD64[100:140], "/etc/", "/tmp/"):
+        assert secret not in message + caplog.text
+
+
+class Counted:
+    """Counts the calls that pass through it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.calls += 1
+        return self.function(*arguments, **options)
+
+
+@pytest.fixture
+def encoder_passes(endpoint, monkeypatch) -> Counted:
+    """Counts how often the main model listens: nothing is decoded without that."""
+    encoder = endpoint._transcriber.models.model.get_encoder()
+    counted = Counted(encoder.forward)
+    monkeypatch.setattr(encoder, "forward", counted)
+    return counted
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_no_model_runs_for_a_refused_request(endpoint, name, encoder_passes):
+    outcome(endpoint, REFUSALS[name][0])
+    assert encoder_passes.calls == 0
+
+
+def test_the_count_above_would_notice(endpoint, encoder_passes):
+    outcome(endpoint, ANSWERS["plain"])
+    assert encoder_passes.calls > 0
+
+
+@pytest.mark.parametrize("name", [*BODIES, *PARAMETERS])
+def test_nothing_is_decoded_for_a_request_refused_by_its_form(endpoint, name, monkeypatch):
+    decoders = [Counted(lambda *_: b""), Counted(lambda *_: None)]
+    for decode, counted in zip(("decode_base64", "decode_audio"), decoders, strict=True):
+        monkeypatch.setattr(sys.modules[EndpointHandler.__module__], decode, counted)
+    outcome(endpoint, REFUSALS[name][0])
+    assert [counted.calls for counted in decoders] == [0, 0]
+
+
+_audit: list[str] | None = None
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if _audit is not None and event in ("open", "socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
+        _audit.append(f"{event} {arguments[0]!r}")
+
+
+sys.addaudithook(_note)
+
+
+@contextmanager
+def audited() -> Iterator[list[str]]:
+    """What Python opened, connected to, looked up or started while the block ran."""
+    global _audit
+    _audit = events = []
+    try:
+        yield events
+    finally:
+        _audit = None
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_is_never_opened_nor_fetched(endpoint, name):
+    outcome(endpoint, {"inputs": GOOD64})
+    with audited() as events:
+        outcome(endpoint, {"inputs": TEXTS[name][0]})
+    assert events == []
+
+
+def test_the_path_of_a_real_recording_is_not_opened(endpoint, tmp_path):
+    recording = tmp_path / "aaaa"
+    recording.write_bytes(GOOD)
+    for text in (str(recording), recording.as_uri()):
+        with audited() as events:
+            assert str(outcome(endpoint, {"inputs": text})).startswith("INVALID_AUDIO")
+        assert events == []
+
+
+# ---- what is answered
+
+
+def check_response(response: Any) -> None:
+    """The promises that hold for every answer."""
+    assert isinstance(response, dict), response
+    assert set(response) == {"speakers", "chunks", "text", "language", "duration", "warnings"}
+    times = [time for chunk in response["chunks"] for time in chunk["timestamp"]]
+    assert times == sorted(times)
+    assert all(0 <= time <= response["duration"] for time in times)
+    assert all(warning.isascii() and len(warning) <= 500 for warning in response["warnings"])
+
+
+@pytest.mark.parametrize("body", ANSWERS.values(), ids=ANSWERS)
+def test_odd_but_good(endpoint, body):
+    check_response(endpoint(body))
+
+
+def test_the_same_audio_in_another_wrapping_gets_the_same_answer(endpoint):
+    plain, *others = (endpoint(ANSWERS[name]) for name in ("plain", "raw bytes", "a data URL", "lines of 76"))
+    assert others == [plain] * 3
+
+
+def test_silence_has_no_words(endpoint):
+    response = endpoint(ANSWERS["silence"])
+    assert (response["text"], response["chunks"], response["speakers"]) == ("", [], [])
+    assert response["duration"] == 3.0
+
+
+def test_a_truncated_file_is_answered_with_a_warning(endpoint):
+    response = endpoint({"inputs": text64(GOOD[: len(GOOD) // 2])})
+    check_response(response)
+    assert response["duration"] == pytest.approx(0.5, abs=0.05)
+    assert len(response["warnings"]) == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from([GOOD64, "en"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+parameter_names = ["task", "batch_size", "assisted", "language", "num_speakers", "return_timestamps", "diarize", "x"]
+parameters = json_values | st.dictionaries(st.sampled_from(parameter_names), json_values, max_size=3)
+
+
+@settings(max_examples=300)
+@given(st.fixed_dictionaries({}, optional={"inputs": json_values, "parameters": parameters, "x": json_values}))
+def test_any_json_is_answered_or_refused_with_a_code(endpoint, body):
+    answered = outcome(endpoint, body)
+    if isinstance(answered, dict):
+        check_response(answered)
+    else:
+        assert answered.split(":")[0] in ("INVALID_REQUEST", "INVALID_PARAMETER", "INVALID_AUDIO", "UNSUPPORTED")
+
+
+@given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=8), st.integers(100, len(GOOD)))
+def test_a_damaged_recording_is_answered_or_refused_with_a_code(endpoint, place, damage, length):
+    file = bytearray(GOOD[:3_244])
+    file[place % 60 : place % 60 + len(damage)] = damage
+    answered = outcome(endpoint, {"inputs": text64(bytes(file[:length]))})
+    if isinstance(answered, dict):
+        check_response(answered)
+    else:
+        assert answered.split(":")[0] in ("INVALID_AUDIO", "AUDIO_TOO_LONG")
+
+
+# ---- many requests
+
+
+def mixed_bodies() -> list[Any]:
+    refused = [
+        REFUSALS[name][0] for name in ("inputs null", "batch_size 0", "no base64", "NaN", "above the time limit")
+    ]
+    return [*ANSWERS.values(), *refused]
+
+
+def test_mixed_requests_at_once_are_answered_as_one_after_another(endpoint):
+    bodies = mixed_bodies()
+    serial = [outcome(endpoint, body) for body in bodies]
+    at_once: list[Any] = [None] * len(bodies)
+
+    def ask(start: int) -> None:
+        for index in range(start, len(bodies), 4):
+            at_once[index] = outcome(endpoint, bodies[index])
+
+    threads = [threading.Thread(target=ask, args=(start,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert at_once == serial
+
+
+def test_a_request_leaves_no_trace_for_the_next(endpoint):
+    alone = {name: endpoint(body) for name, body in ANSWERS.items()}
+    assert {name: endpoint(ANSWERS[name]) for name in reversed(ANSWERS)} == alone
+
+
+def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def footprint() -> tuple[int, int, list[Path]]:
+        return psutil.Process().num_fds(), psutil.Process().num_threads(), list(tmp_path.iterdir())
+
+    for body in mixed_bodies():
+        outcome(endpoint, body)
+    before = footprint()
+    for body in mixed_bodies():
+        outcome(endpoint, body)
+    assert footprint() == before
+
+
+def test_logs_hold_no_audio_text_or_token(endpoint, caplog):
+    with caplog.at_level(logging.DEBUG):
+        responses = [outcome(endpoint, body) for body in mixed_bodies()]
+    said = [chunk["text"].strip() for answer in responses if isinstance(answer, dict) for chunk in answer["chunks"]]
+    words = {word for text in said for word in text.split() if len(word) > 4}
+    assert words, "nothing was said that could have leaked"
+    for secret in (SECRET, GOOD64[100:140], *words):
+        assert secret not in caplog.text
+
+
+def test_another_limit_is_another_answer(endpoint):
+    patient = copy.copy(endpoint)
+    patient._limits = AudioLimits(max_seconds=11, max_bytes=LIMITS.max_bytes)
+    check_response(patient(REFUSALS["above the time limit"][0]))
+
+
+def test_the_suite_cannot_reach_out():
+    with pytest.warns(UserWarning, match="192.0.2.1"), pytest.raises(pytest_socket.SocketConnectBlockedError):
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).connect(("192.0.2.1", 80))
+    with pytest.raises(AssertionError, match="looked up the name"):
+        socket.create_connection(("huggingface.co", 443))
