@@ -74,10 +74,10 @@ def _load(models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfi
         return load_weights(AutoModelForCausalLM, checkpoint, models.device, models.model.dtype)
     whole = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, torch.device("cpu"), models.model.dtype)
     shares = same_shape and _equal_encoders(models.model, whole)
-    return on_device(_decoder_alone(whole) if shares else whole, models.device)
+    return on_device(decoder_alone(whole) if shares else whole, models.device)
 
 
-def _decoder_alone(whole: PreTrainedModel) -> PreTrainedModel:
+def decoder_alone(whole: PreTrainedModel) -> PreTrainedModel:
     """The model without its encoder, as Distil-Whisper's assistants are used; the weights are not copied."""
     configuration = copy.deepcopy(whole.config)
     decoder: PreTrainedModel = AutoModelForCausalLM.from_config(

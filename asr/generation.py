@@ -133,13 +133,15 @@ class WindowDecoder:
             return self._generate(windows, steering)
 
     def _generate(self, windows: Sequence[NDArray[np.float32]], steering: Steering) -> list[Decoded]:
+        """One call of `generate`. Without an attention mask: given one, though Whisper never reads it, an assistant
+        with its own encoder feeds its cache the whole text again at every draft round (transformers 5.22).
+        """
         models, begin, confidence = self.models, len(steering.prompt), Confidence()
         features = self._features(windows)
         with self._first_position() as heard:
             sequences = GenerationMixin.generate(  # (rows, prompt + tokens + end of text + padding)
                 models.model,  # type: ignore[arg-type]
                 features,
-                attention_mask=torch.ones_like(features[:, 0], dtype=torch.long),  # not to be asked for; never read
                 decoder_input_ids=torch.tensor([steering.prompt] * len(windows), device=models.device),
                 logits_processor=LogitsProcessorList([TokenRules(models, steering), confidence]),
                 assistant_model=models.assistant.model if steering.assisted and models.assistant else None,

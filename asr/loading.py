@@ -7,7 +7,7 @@ whatever a caller leaves unset from it; the facts that matter are kept, typed, i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class Checkpoint:
 
     name: str
     revision: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     @property
     def source(self) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_whispers import LARGE_V3, PUBLISHED, SMALL, loaded, model_of, noise, save, without_layers
+from transformers import WhisperForCausalLM
+
+from asr.assistants import with_assistant
+from asr.loading import Checkpoint, WhisperModels
+from asr.transcriber import Transcriber, TranscriptionOptions
+from errors import StartError
+
+ENGLISH_SIZED = replace(SMALL, multilingual=False)
+
+
+def fitted(folder, main: WhisperModels) -> WhisperModels:
+    return with_assistant(main, Checkpoint(str(folder)))
+
+
+@pytest.fixture
+def main() -> WhisperModels:
+    return loaded(SMALL, seed=1, dtype=torch.float32)
+
+
+def test_the_same_encoder_is_shared_and_not_kept_twice(tmp_path, main):
+    distilled = without_layers(main.model, (1,))
+    distilled.generation_config = model_of(SMALL).generation_config
+    assistant = fitted(save(tmp_path, SMALL, distilled), main).assistant
+    assert assistant.shares_encoder
+    assert not any("encoder.layers" in name for name, _ in assistant.model.named_parameters() if "decoder" not in name)
+    assert len(assistant.model.model.decoder.layers) == 1
+    torch.testing.assert_close(
+        assistant.model.model.decoder.layers[0].fc1.weight, main.model.model.decoder.layers[1].fc1.weight
+    )
+
+
+def test_an_encoder_published_in_half_precision_is_still_the_same(tmp_path, main):
+    distilled = without_layers(main.model, (0,)).half()
+    distilled.generation_config = model_of(SMALL).generation_config
+    assert fitted(save(tmp_path, SMALL, distilled), main).assistant.shares_encoder
+
+
+def test_one_other_weight_and_the_assistant_listens_for_itself(tmp_path, main):
+    tuned = without_layers(main.model, (0,))
+    tuned.generation_config = model_of(SMALL).generation_config
+    with torch.no_grad():
+        tuned.model.encoder.layers[1].fc2.bias[3] += 0.01
+    assistant = fitted(save(tmp_path, SMALL, tuned), main).assistant
+    assert not assistant.shares_encoder
+    assert assistant.model.config.is_encoder_decoder
+
+
+def test_a_smaller_whisper_listens_for_itself(tmp_path, main):
+    assistant = fitted(save(tmp_path, SMALL, model_of(SMALL, width=16)), main).assistant
+    assert not assistant.shares_encoder
+
+
+def test_a_decoder_without_an_encoder_reads_the_main_models(tmp_path, main):
+    config = model_of(SMALL).config
+    config.architectures = ["WhisperForCausalLM"]
+    decoder = WhisperForCausalLM(config)
+    decoder.generation_config = model_of(SMALL).generation_config
+    assert fitted(save(tmp_path, SMALL, decoder), main).assistant.shares_encoder
+
+
+def test_a_decoder_made_for_another_encoder_is_refused(tmp_path, main):
+    config = model_of(SMALL, width=16).config
+    decoder = WhisperForCausalLM(config)
+    decoder.generation_config = model_of(SMALL).generation_config
+    with pytest.raises(StartError, match="has no encoder"):
+        fitted(save(tmp_path, SMALL, decoder), main)
+
+
+def test_large_v2_does_not_draft_for_large_v3(tmp_path):
+    """Large-v3 knows one language more, which moves every token after it."""
+    main = loaded(LARGE_V3, dtype=torch.float32)
+    with pytest.raises(StartError) as refusal:
+        fitted(save(tmp_path, PUBLISHED["tiny"]), main)
+    assert str(tmp_path.name) in str(refusal.value)
+    assert "tiny" in str(refusal.value)
+    assert "vocab_size is 51865 here and 51866 there" in str(refusal.value)
+
+
+def test_an_english_only_model_of_equal_size_does_not_fit(tmp_path, main):
+    shifted = replace(SMALL, text_entries=401, languages=3)
+    with pytest.raises(StartError, match="special tokens have different numbers"):
+        fitted(save(tmp_path, shifted), main)
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE_V3], ids=["small", "large-v3"])
+def test_a_pinned_language_is_the_only_one(tmp_path, shape):
+    main = loaded(shape, dtype=torch.float32)
+    distilled = model_of(shape)
+    distilled.generation_config.language = "<|en|>"
+    assert fitted(save(tmp_path, shape, distilled), main).assistant.only_language == "en"
+
+
+def test_a_multilingual_assistant_has_no_only_language(tmp_path, main):
+    assert fitted(save(tmp_path, SMALL), main).assistant.only_language is None
+
+
+def test_an_english_only_pair(tmp_path):
+    main = loaded(ENGLISH_SIZED, dtype=torch.float32)
+    models = fitted(save(tmp_path, ENGLISH_SIZED), main)
+    assert models.assistant.only_language == "en"
+    transcriber = Transcriber(models)
+    plain, assisted = (
+        transcriber.transcribe(noise(2.0), TranscriptionOptions(assisted=assisted)) for assisted in (False, True)
+    )
+    assert assisted == plain

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_whispers import PUBLISHED, SMALL, feature_extractor_of, model_of, noise, save, tokenizer_of
+from transformers import BertConfig, WhisperFeatureExtractor
+
+from asr.loading import Checkpoint, WhisperModels, load_whisper
+from asr.transcriber import Transcriber, TranscriptionOptions
+from errors import StartError
+
+CPU = torch.device("cpu")
+
+
+def load(folder) -> WhisperModels:
+    return load_whisper(Checkpoint(str(folder)), CPU, torch.float32)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configurations_load_and_answer(name, tmp_path):
+    shape = PUBLISHED[name]
+    models = load(save(tmp_path, shape, model_of(shape, seed=3)))
+    transcriber = Transcriber(models)
+    transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
+    assert transcript.language in (models.vocabulary.languages if shape.multilingual else {"en"})
+    assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
+    untimed = transcriber.transcribe(noise(2.0), TranscriptionOptions(language="English", timestamps=False))
+    assert len(untimed.chunks) <= 1
+
+
+def test_what_a_checkpoint_would_have_generation_do_is_gone(tmp_path):
+    model = model_of(SMALL)
+    model.generation_config.update(num_beams=5, temperature=0.7, do_sample=True, forced_decoder_ids=[[1, 402]])
+    configuration = load(save(tmp_path, SMALL, model)).model.generation_config
+    assert (configuration.num_beams, configuration.do_sample, configuration.temperature) == (1, False, None)
+    assert not hasattr(configuration, "lang_to_id")
+    assert getattr(configuration, "forced_decoder_ids", None) is None
+
+
+def test_attention_dtype_and_mode(tmp_path):
+    model = load_whisper(Checkpoint(str(save(tmp_path, SMALL))), CPU, torch.float16).model
+    assert model.dtype == torch.float16
+    assert model.config._attn_implementation == "sdpa"
+    assert not model.training
+
+
+def test_another_architecture_is_refused(tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(StartError, match="is a bert model, not a Whisper"):
+        load(tmp_path)
+
+
+def test_a_feature_extractor_of_another_checkpoint_is_refused(tmp_path):
+    save(tmp_path, SMALL)
+    WhisperFeatureExtractor(feature_size=128, chunk_length=3).save_pretrained(tmp_path)
+    with pytest.raises(StartError, match="128 mel bins by 300 frames, its encoder reads 80 by 300"):
+        load(tmp_path)
+
+
+def test_pickled_weights_are_not_read(tmp_path):
+    save(tmp_path, SMALL)
+    torch.save(model_of(SMALL).state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(OSError, match="safetensors"):
+        load(tmp_path)
+
+
+def test_a_token_is_not_part_of_what_is_printed():
+    assert "hf_secret" not in repr(Checkpoint("owner/name", token="hf_secret"))
+
+
+def test_tokenizer_and_features_come_with_the_model(tmp_path):
+    models = load(save(tmp_path, SMALL))
+    assert len(models.tokenizer) == len(tokenizer_of(SMALL)) == models.vocabulary.size
+    assert models.window_seconds == feature_extractor_of(SMALL).chunk_length

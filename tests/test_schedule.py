@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.schedule import Schedule, Window
+from asr.windows import FRAME, SAMPLE_RATE
+
+RNG = np.random.default_rng(0)
+
+
+def speech(seconds: float, level: float = 0.1) -> np.ndarray:
+    return RNG.normal(0, level, round(seconds * SAMPLE_RATE)).astype(np.float32)
+
+
+def silence(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
+
+
+def run(schedule: Schedule, batch_size: int, unfinished=lambda window: None) -> list[list[Window]]:
+    batches = []
+    while batch := schedule.take(batch_size):
+        batches.append(batch)
+        for window in batch:
+            schedule.finish(window, unfinished(window))
+    return batches
+
+
+def test_windows_between_pauses_share_a_batch():
+    samples = np.concatenate([np.concatenate([speech(8), silence(1)]) for _ in range(6)])
+    batches = run(Schedule(samples, 10 * SAMPLE_RATE), 4)
+    assert [len(batch) for batch in batches] == [4, 2]
+
+
+def test_running_speech_is_heard_in_order():
+    batches = run(Schedule(speech(40), 10 * SAMPLE_RATE), 4)
+    windows = [window for batch in batches for window in batch]
+    assert all(len(batch) == 1 for batch in batches)
+    assert [window.start for window in windows[1:]] == [window.stop for window in windows[:-1]]
+    assert windows[-1].stop == 40 * SAMPLE_RATE
+
+
+def test_the_tail_starts_the_next_window():
+    schedule = Schedule(speech(15), 10 * SAMPLE_RATE)
+    first = schedule.take(1)[0]
+    assert schedule.finish(first, first.stop - SAMPLE_RATE)
+    assert schedule.take(1)[0].start == first.stop - SAMPLE_RATE
+
+
+def test_a_tail_before_a_pause_is_heard_alone_if_it_sounds():
+    samples = np.concatenate([speech(8), silence(1), speech(8)])
+    schedule = Schedule(samples, 10 * SAMPLE_RATE)
+    first = schedule.take(1)[0]
+    assert schedule.finish(first, 6 * SAMPLE_RATE)
+    assert schedule.take(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
+
+
+def test_a_silent_tail_is_not_heard_again():
+    samples = np.concatenate([speech(8), silence(1), speech(8)])
+    schedule = Schedule(samples, 10 * SAMPLE_RATE)
+    first = schedule.take(1)[0]
+    assert not schedule.finish(first, 8 * SAMPLE_RATE + FRAME)
+    assert schedule.take(1)[0].start == first.stop
+
+
+def test_a_window_hardly_understood_is_not_tried_for_ever():
+    schedule = Schedule(speech(30), 10 * SAMPLE_RATE)
+    batches = run(schedule, 1, unfinished=lambda window: window.start)
+    assert len(batches) <= 5
+
+
+def test_silence_is_never_handed_out():
+    assert run(Schedule(silence(100), 30 * SAMPLE_RATE), 4) == []
+    batches = run(Schedule(np.concatenate([silence(300), speech(5)]), 30 * SAMPLE_RATE), 4)
+    assert sum(len(batch) for batch in batches) == 1
+
+
+def test_windows_put_back_come_first_again():
+    samples = np.concatenate([np.concatenate([speech(8), silence(1)]) for _ in range(6)])
+    schedule = Schedule(samples, 10 * SAMPLE_RATE)
+    taken = schedule.take(4)
+    schedule.put_back(taken)
+    assert schedule.take(2) == taken[:2]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(0.1, 12), min_size=1, max_size=8), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
+    """Tails depend on the window alone, as a decoder's answers do; so must the windows that follow."""
+    samples = np.concatenate([part for length in lengths for part in (speech(length), silence(0.5))])
+    tail = {}
+
+    def unfinished(window: Window) -> int | None:
+        return tail.setdefault(window, random.choice([None, window.stop - 2 * SAMPLE_RATE]))
+
+    def windows(size: int) -> set[Window]:
+        return {window for batch in run(Schedule(samples, 5 * SAMPLE_RATE), size, unfinished) for window in batch}
+
+    assert windows(1) == windows(batch_size)
+
+
+def test_progress_never_exceeds_its_total():
+    samples = np.concatenate([speech(25), silence(1), speech(9), silence(1), speech(18)])
+    schedule = Schedule(samples, 10 * SAMPLE_RATE)
+    while batch := schedule.take(2):
+        for window in batch:
+            schedule.finish(window)
+        assert 0 < schedule.done <= schedule.total
+    assert schedule.done == schedule.total

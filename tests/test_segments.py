@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_whispers import SMALL, model_of
+
+from asr.segments import Segment, read_segments
+
+BEGIN = 1000
+
+
+def at(seconds: float) -> int:
+    return BEGIN + round(seconds / 0.02)
+
+
+def test_closed_segments():
+    heard = read_segments([at(0), 5, 6, at(1.2), at(1.8), 7, at(2.9)], BEGIN, 30.0)
+    assert heard.closed == (Segment((5, 6), 0.0, 1.2), Segment((7,), 1.8, pytest.approx(2.9)))
+    assert heard.unfinished is None
+
+
+def test_a_lone_start_leaves_a_tail_from_the_last_end():
+    heard = read_segments([at(0), 5, at(12), at(12.5)], BEGIN, 30.0)
+    assert heard.closed == (Segment((5,), 0.0, 12.0),)
+    assert heard.unfinished == Segment((), 12.0, 30.0)
+
+
+def test_text_without_an_end_is_unfinished():
+    heard = read_segments([at(0), 5, at(12), at(12.5), 6, 7], BEGIN, 30.0)
+    assert heard.unfinished == Segment((6, 7), 12.0, 30.0)
+
+
+def test_text_that_nothing_precedes_is_closed_by_the_window():
+    heard = read_segments([at(0.5), 5, 6], BEGIN, 14.0)
+    assert heard == type(heard)((Segment((5, 6), 0.5, 14.0),))
+
+
+def test_a_single_end_means_silence_after_it():
+    assert read_segments([at(0), 5, at(12)], BEGIN, 30.0).unfinished is None
+
+
+def test_no_tokens_no_segments():
+    assert read_segments([], BEGIN, 30.0).closed == ()
+    assert read_segments([at(0)], BEGIN, 30.0).closed == ()
+
+
+def test_times_beyond_the_window_are_its_end():
+    heard = read_segments([at(0), 5, at(9), at(9), 6, at(20), at(20)], BEGIN, 10.0)
+    assert [segment.end for segment in heard.closed] == [9.0, 10.0]
+    assert heard.unfinished is None
+
+
+@given(st.lists(st.one_of(st.integers(0, 50), st.integers(BEGIN, BEGIN + 1500)), max_size=30), st.floats(0.1, 30))
+def test_any_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
+    heard = read_segments(tokens, BEGIN, seconds)
+    segments = [*heard.closed, *([heard.unfinished] if heard.unfinished else [])]
+    kept = [token for segment in segments for token in segment.tokens]
+    text = [token for token in tokens if token < BEGIN]
+    assert kept == text or (kept == text[: len(kept)] and heard.closed[-1].end == seconds)
+    assert all(0 <= segment.start <= segment.end <= seconds for segment in segments)
+
+
+def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
+    """transformers' own reading of a window of 30 seconds: its segments, and the frame where it goes on."""
+    model = model_of(SMALL)
+    return model._retrieve_segment(
+        seek_sequence=torch.tensor(tokens),
+        seek_outputs=[torch.tensor(tokens)],
+        time_offset=torch.zeros(1, dtype=torch.float64),
+        timestamp_begin=begin,
+        seek_num_frames=torch.tensor([3000]),
+        time_precision=0.02,
+        time_precision_features=0.01,
+        input_stride=2,
+        prev_idx=0,
+        idx=0,
+        return_token_timestamps=False,
+        decoder_input_ids=torch.zeros(1, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [at(0), 5, at(1), at(1), 6, at(2)],
+        [at(0), 5, at(1), at(1.5), 6, at(2), at(2)],
+        [at(0), 5, at(1), at(1.5), 6, at(2), at(2.5), 7, 8],
+        [at(1), 5, 6],
+        [at(0), 5, at(7)],
+    ],
+)
+def test_segments_and_tails_as_transformers_reads_them(tokens):
+    theirs, resume = published_rules(tokens, BEGIN)
+    ours = read_segments(tokens, BEGIN, 30.0)
+    text = [[token for token in segment["tokens"].tolist() if token < BEGIN] for segment in theirs]
+    assert [list(segment.tokens) for segment in ours.closed] == text
+    tail = 3000 if ours.unfinished is None else round(ours.unfinished.start * 100)
+    assert int(resume) == tail

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_whispers import SMALL, SMALL_ENGLISH, loaded, model_of, noise
+
+from asr.assistants import decoder_alone
+from asr.generation import Decoded, Steering
+from asr.loading import Assistant, WhisperModels, drafting_configuration
+from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.windows import FRAME, SAMPLE_RATE
+from errors import InvalidParameter, OutOfMemory
+
+MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
+ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
+FIRST_WORD, WORDS = 300, 30  # text tokens of the made-up vocabulary, one a word
+MISHEARD = 299
+
+
+def spoken(word: int, frames: int) -> np.ndarray:
+    """A word as the listener below hears it: its number is in its level."""
+    return np.full(frames * FRAME, 0.3 + 0.01 * word, np.float32)
+
+
+class Listener:
+    """Stands in for the decoder: reads the words from their levels, and ends windows inside speech as Whisper does.
+
+    A word that the window's end cuts is left open: announced by its start alone, or with words that were misheard.
+    """
+
+    def __init__(self, models: WhisperModels = MODELS, mishears: bool = False) -> None:
+        self.vocabulary = models.vocabulary
+        self.mishears = mishears
+        self.batches: list[int] = []
+
+    def detect_language(self, _window: np.ndarray) -> tuple[str, float]:
+        return "en", 0.0
+
+    def decode(self, windows: list[np.ndarray], _steering: Steering) -> list[Decoded]:
+        self.batches.append(len(windows))
+        return [Decoded(tuple(self.hear(window)), 0.0, -0.1) for window in windows]
+
+    def hear(self, window: np.ndarray) -> list[int]:
+        levels = window[::FRAME]
+        edges = [0, *(np.flatnonzero(np.diff(levels)) + 1), len(levels)]
+        tokens: list[int] = []
+        for start, stop in itertools.pairwise(edges):
+            if levels[start] == 0:
+                continue
+            if stop == len(levels) and self.cut(window):
+                begin = self.vocabulary.timestamp_begin + start
+                tokens += [begin, MISHEARD] if self.mishears else [tokens[-1] if tokens else begin]
+                break
+            word = round((float(levels[start]) - 0.3) / 0.01)
+            tokens += [
+                self.vocabulary.timestamp_begin + start,
+                FIRST_WORD + word,
+                self.vocabulary.timestamp_begin + stop,
+            ]
+        return tokens
+
+    def cut(self, window: np.ndarray) -> bool:
+        """Whether the sound goes on at the window's end, as far as its samples tell."""
+        return bool(window[-1] != 0)
+
+
+def transcribe(samples: np.ndarray, decoder: object, models: WhisperModels = MODELS, **options: object):
+    transcriber = Transcriber(models)
+    transcriber.decoder = decoder
+    return transcriber.transcribe(samples, TranscriptionOptions(**options))
+
+
+def words_of(chunks) -> list[str]:
+    return [word for chunk in chunks for word in chunk.text.split()]
+
+
+@st.composite
+def conversations(draw):
+    """Words of 0.3 to 1.6 s with gaps from none to a second, neighbours different; their texts and times in frames."""
+    spans = draw(
+        st.lists(st.tuples(st.integers(15, 80), st.sampled_from([0, 0, 0, 2, 10, 50])), min_size=1, max_size=40)
+    )
+    parts, truth, position = [], [], 0
+    for index, (length, gap) in enumerate(spans):
+        word = (index * 7) % WORDS
+        parts += [spoken(word, length), np.zeros(gap * FRAME, np.float32)]
+        truth.append((f"word{FIRST_WORD + word - 256}", position, position + length))
+        position += length + gap
+    return np.concatenate([*parts, np.zeros(10 * FRAME, np.float32)]), truth
+
+
+@settings(deadline=None, max_examples=150)
+@given(conversations(), st.integers(4, 30), st.integers(1, 8), st.booleans())
+def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(conversation, chunk_length_s, batch_size, mishears):
+    samples, truth = conversation
+    transcript = transcribe(
+        samples, Listener(mishears=mishears), language="en", chunk_length_s=chunk_length_s, batch_size=batch_size
+    )
+    heard = [(chunk.text.strip(), round(chunk.start * 50), round(chunk.end * 50)) for chunk in transcript.chunks]
+    assert heard == truth
+
+
+def test_the_stand_ins_windows_do_end_inside_words():
+    """Else the property above would hold for want of seams."""
+    samples = np.concatenate([spoken(index % WORDS, 60) for index in range(60)])
+    listener = Listener()
+    transcript = transcribe(samples, listener, language="en", chunk_length_s=10)
+    assert len(listener.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
+    assert len(words_of(transcript.chunks)) == 60 - 1  # the last word ends with the audio: announced, never closed
+
+
+def test_unfinished_words_that_nothing_follows_are_kept():
+    class Breaks(Listener):
+        def hear(self, window: np.ndarray) -> list[int]:
+            begin = self.vocabulary.timestamp_begin
+            end = len(window) // FRAME
+            return [begin, 301, begin + end - 5, begin + end - 5, 302]
+
+    chunks = transcribe(np.append(spoken(1, 200), np.zeros(50 * FRAME, np.float32)), Breaks(), language="en").chunks
+    assert words_of(chunks) == ["word45", "word46"]
+    assert chunks[-1].end == 5.0
+
+
+def test_chunks_are_ordered_and_within_the_audio():
+    models = loaded(SMALL, seed=2, dtype=torch.float32)
+    samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)])
+    transcript = Transcriber(models).transcribe(samples, TranscriptionOptions(language="en", batch_size=3))
+    times = [time for chunk in transcript.chunks for time in (chunk.start, chunk.end)]
+    assert transcript.chunks
+    assert times == sorted(times)
+    assert min(times) >= 0
+    assert max(times) <= len(samples) / SAMPLE_RATE
+
+
+def test_batch_size_changes_no_answer():
+    models = loaded(SMALL, seed=2)
+    samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)])
+    transcriber = Transcriber(models)
+    answers = {transcriber.transcribe(samples, TranscriptionOptions(batch_size=size)) for size in (1, 2, 24)}
+    assert len(answers) == 1
+
+
+def test_without_timestamps_a_window_is_a_chunk():
+    class Talks(Listener):
+        def hear(self, window: np.ndarray) -> list[int]:
+            return [301, 302]
+
+    samples = np.concatenate([spoken(0, 400), np.zeros(50 * FRAME, np.float32), spoken(0, 400)])
+    transcript = transcribe(samples, Talks(), language="en", timestamps=False, chunk_length_s=10)
+    assert [chunk.text for chunk in transcript.chunks] == [" word45 word46"] * 2
+    assert transcript.chunks[0].end == transcript.chunks[1].start
+    assert transcript.chunks[1].end == 17.0
+
+
+@pytest.mark.parametrize("samples", [np.zeros(0, np.float32), np.zeros(40 * SAMPLE_RATE, np.float32)])
+def test_silence_is_no_words_and_no_decoding(samples):
+    listener = Listener()
+    transcript = transcribe(samples, listener)
+    assert (transcript.chunks, transcript.text, transcript.language) == ((), "", None)
+    assert listener.batches == []
+
+
+@pytest.mark.parametrize(("no_speech", "sureness", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)])
+def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, sureness, kept):
+    class Doubts(Listener):
+        def decode(self, windows, steering):
+            return [
+                replace(answer, no_speech=no_speech, mean_log_probability=sureness)
+                for answer in super().decode(windows, steering)
+            ]
+
+    samples = np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32))
+    assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
+
+
+class Guesses(Listener):
+    """Hears no speech in the first windows, and another language there."""
+
+    def __init__(self, answers: list[tuple[str, float]]) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def detect_language(self, _window: np.ndarray) -> tuple[str, float]:
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "language"),
+    [
+        ([("zh", 0.1)], "zh"),
+        ([("es", 0.9), ("de", 0.2), ("zh", 0.1)], "de"),
+        ([("es", 0.9), ("de", 0.8), ("zh", 0.7)], "es"),
+    ],
+)
+def test_the_language_is_that_of_the_first_window_with_speech(answers, language):
+    samples = np.concatenate([np.append(spoken(0, 400), np.zeros(50 * FRAME, np.float32))] * 3)
+    transcript = transcribe(samples, Guesses(answers), chunk_length_s=10)
+    assert transcript.language == language
+
+
+def test_every_window_is_decoded_in_the_language_found():
+    class Notes(Listener):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompts = []
+
+        def detect_language(self, _window):
+            return "zh", 0.0
+
+        def decode(self, windows, steering):
+            self.prompts.append(steering.prompt)
+            return super().decode(windows, steering)
+
+    notes = Notes()
+    transcribe(np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10)
+    assert set(notes.prompts) == {MODELS.vocabulary.prompt("zh", "transcribe", timestamps=True)}
+
+
+@pytest.mark.parametrize("language", ["en", "EN", "English", None])
+def test_an_english_only_model_accepts_english(language):
+    options = TranscriptionOptions(language=language)
+    Transcriber(ENGLISH_ONLY).validate(options)
+    transcript = transcribe(spoken(0, 50), Listener(ENGLISH_ONLY), ENGLISH_ONLY, language=language)
+    assert transcript.language == "en"
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "message"),
+    [
+        (ENGLISH_ONLY, {"language": "German"}, "language: the model is English-only"),
+        (ENGLISH_ONLY, {"task": "translate"}, "task: the model is English-only"),
+        (MODELS, {"language": "klingon"}, "language: 'klingon' is not a language Whisper knows"),
+        (MODELS, {"language": "Dutch"}, "language: the model does not know Dutch"),
+        (
+            replace(MODELS, vocabulary=replace(MODELS.vocabulary, tasks={"transcribe": 1})),
+            {"task": "translate"},
+            "task",
+        ),
+    ],
+)
+def test_refusals_name_the_parameter(models, options, message):
+    with pytest.raises(InvalidParameter, match=f"INVALID_PARAMETER: {message}"):
+        Transcriber(models).validate(TranscriptionOptions(**options))
+
+
+def test_a_refusal_comes_before_any_work():
+    listener = Listener()
+    with pytest.raises(InvalidParameter):
+        transcribe(spoken(0, 50), listener, language="klingon")
+    assert listener.batches == []
+
+
+class Steered(Listener):
+    """Remembers whether an assistant was to draft."""
+
+    def decode(self, windows, steering):
+        self.assisted = steering.assisted
+        return super().decode(windows, steering)
+
+
+def assisted_by(only_language: str | None) -> WhisperModels:
+    return replace(MODELS, assistant=Assistant("tiny", MODELS.model, True, only_language))
+
+
+@pytest.mark.parametrize(
+    ("models", "language", "drafts", "warning"),
+    [
+        (MODELS, "en", False, "no assistant model is loaded"),
+        (assisted_by(None), "de", True, None),
+        (assisted_by("en"), "en", True, None),
+        (assisted_by("en"), "German", False, "knows English alone"),
+        (assisted_by("en"), None, True, None),
+    ],
+)
+def test_an_assistant_drafts_where_it_can(models, language, drafts, warning):
+    steered = Steered(models)
+    transcript = transcribe(spoken(0, 50), steered, models, language=language, assisted=True)
+    assert steered.assisted is drafts
+    assert [warning in text for text in transcript.warnings] == ([True] if warning else [])
+
+
+def test_assisted_transcripts_equal_plain_ones():
+    models = loaded(SMALL, seed=2)
+    drafter = decoder_alone(model_of(SMALL, seed=5, dtype=torch.float64))
+    drafter.generation_config = drafting_configuration(models.vocabulary)
+    transcriber = Transcriber(replace(models, assistant=Assistant("tiny", drafter, True, None)))
+    samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(2)])
+    plain, assisted = (
+        transcriber.transcribe(samples, TranscriptionOptions(assisted=assisted)) for assisted in (False, True)
+    )
+    assert assisted == plain
+
+
+class Crowded(Listener):
+    """A device with room for few windows."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def decode(self, windows, steering):
+        if len(windows) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().decode(windows, steering)
+
+
+def test_out_of_memory_halves_the_batch_for_good():
+    samples = np.concatenate([np.append(spoken(index, 200), np.zeros(50 * FRAME, np.float32)) for index in range(16)])
+    roomy, crowded = Listener(), Crowded(room=3)
+    options = {"language": "en", "chunk_length_s": 5, "batch_size": 16}
+    assert transcribe(samples, crowded, **options) == transcribe(samples, roomy, **options)
+    assert crowded.batches == [2] * 8
+
+
+def test_no_room_for_one_window():
+    with pytest.raises(OutOfMemory, match="OUT_OF_MEMORY: one window does not fit"):
+        transcribe(spoken(0, 50), Crowded(room=0), language="en")
+
+
+def test_progress_is_logged_as_counts_alone(caplog):
+    samples = np.concatenate([np.append(spoken(index, 200), np.zeros(50 * FRAME, np.float32)) for index in range(4)])
+    with caplog.at_level(logging.INFO, logger="endpoint"):
+        transcribe(samples, Listener(), language="en", chunk_length_s=5, batch_size=2)
+    assert [record.getMessage() for record in caplog.records] == ["window 2 of 4", "window 4 of 4"]
+    assert [(record.done, record.total) for record in caplog.records] == [(2, 4), (4, 4)]
+
+
+def test_concurrent_requests_equal_serial_ones():
+    transcriber = Transcriber(loaded(SMALL, seed=2))
+    requests = [
+        (noise(2.0 + index, index), TranscriptionOptions(timestamps=index % 2 == 0, batch_size=1 + index))
+        for index in range(4)
+    ]
+    serial = [transcriber.transcribe(*request) for request in requests]
+    answers: dict[int, object] = {}
+    threads = [
+        threading.Thread(target=lambda index=index: answers.update({index: transcriber.transcribe(*requests[index])}))
+        for index in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answers[index] for index in range(4)] == serial
