@@ -1,0 +1,164 @@
+"""Windows as batches of tensors: tokens, and for every token when it is spoken.
+
+The one decision: a batch holds windows of one length, so that nothing is padded but tokens; a process of its own draws
+them while the model trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+from transformers import WhisperTokenizer
+
+from demo.build.corpus import SpokenMel, load_corpus
+from demo.build.speech import vocabulary
+from demo.build.tokenizer import END_OF_TEXT, token_id
+from demo.build.windows import Spoken, Window, draw_window
+
+IGNORED = -100
+TIMED_SHARE, TRANSLATE_SHARE, OTHER_LANGUAGE_SHARE = 0.7, 0.1, 0.04
+BATCH_SIZES = {4: 20, 10: 8, 30: 3}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`features` [B, 80, T]; `tokens`, `targets` [B, L]; `spans` [B, L, 2]: seconds of what each target names.
+
+    Targets are `IGNORED` where nothing is learnt, spans NaN where a target is not heard. `labels` [B, T / 2] names the
+    word heard in each encoder frame.
+    """
+
+    features: Tensor
+    tokens: Tensor
+    targets: Tensor
+    spans: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids that targets are built from; `words` maps ids of `vocabulary()`."""
+
+    end: int
+    start: int
+    languages: tuple[int, ...]
+    translate: int
+    transcribe: int
+    no_speech: int
+    no_timestamps: int
+    words: tuple[int, ...]
+
+    @staticmethod
+    def of(tokenizer: WhisperTokenizer) -> SpecialTokens:
+        """Look the ids up; every word of the vocabulary is one token."""
+        start, translate = token_id(tokenizer, "<|startoftranscript|>"), token_id(tokenizer, "<|translate|>")
+        words = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in vocabulary()]
+        if any(len(ids) != 1 for ids in words):
+            raise ValueError("a word of the vocabulary is not one token")
+        return SpecialTokens(
+            end=token_id(tokenizer, END_OF_TEXT),
+            start=start,
+            languages=tuple(range(start + 1, translate)),
+            translate=translate,
+            transcribe=token_id(tokenizer, "<|transcribe|>"),
+            no_speech=token_id(tokenizer, "<|nospeech|>"),
+            no_timestamps=token_id(tokenizer, "<|notimestamps|>"),
+            words=tuple(ids[0] for ids in words),
+        )
+
+    def timestamp(self, seconds: float) -> int:
+        """The token of the nearest 20 ms."""
+        return self.no_timestamps + 1 + round(min(seconds, 30.0) * 50)
+
+
+Timed = tuple[int, float, float]
+
+
+class WindowBatches(IterableDataset[Batch]):
+    """Endless batches; `shares` are the shares of 4, 10 and 30 s windows among them."""
+
+    def __init__(self, folder: Path, special: SpecialTokens, shares: Sequence[float], seed: int) -> None:
+        self.folder, self.special, self.shares, self.seed = folder, special, shares, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Draw from the clips that the corpus holds now."""
+        torch.set_num_threads(1)
+        generator = np.random.default_rng(self.seed)
+        corpus = load_corpus(self.folder)
+        lengths = list(BATCH_SIZES)
+        while True:
+            seconds = lengths[int(generator.choice(len(lengths), p=self.shares))]
+            yield draw_batch(corpus, seconds, self.special, generator)
+
+
+def draw_batch(
+    corpus: Sequence[SpokenMel], seconds: int, special: SpecialTokens, generator: np.random.Generator
+) -> Batch:
+    """One batch of windows of `seconds`."""
+    windows = [draw_window(corpus, seconds, generator) for _ in range(BATCH_SIZES[seconds])]
+    return collate(windows, [target_tokens(window, special, generator) for window in windows], special)
+
+
+def target_tokens(window: Window, special: SpecialTokens, generator: np.random.Generator) -> list[Timed]:
+    """Whisper's target for a window, from <|startoftranscript|> to <|endoftext|>, each token with its seconds."""
+    task = special.translate if generator.random() < TRANSLATE_SHARE else special.transcribe
+    other = generator.random() < OTHER_LANGUAGE_SHARE
+    language = int(generator.choice(special.languages)) if other else special.languages[0]
+    prompt = [_untimed(token) for token in (special.start, language, task)]
+    timed = generator.random() < TIMED_SHARE or not all(segment.complete for segment in window.segments)
+    body = _timed_body(window, special) if timed else [_untimed(special.no_timestamps), *_words(window, special)]
+    return [*prompt, *body, _untimed(special.end)]
+
+
+def collate(windows: Sequence[Window], sequences: Sequence[list[Timed]], special: SpecialTokens) -> Batch:
+    """Stack; the token after <|startoftranscript|> is learnt as English or as silence, whatever the prompt says."""
+    longest = max(map(len, sequences)) - 1
+    tokens = np.full((len(windows), longest), special.end)
+    targets = np.full((len(windows), longest), IGNORED)
+    spans = np.full((len(windows), longest, 2), np.nan, np.float32)
+    for row, (window, sequence) in enumerate(zip(windows, sequences, strict=True)):
+        ids = [token for token, _, _ in sequence]
+        tokens[row, : len(ids) - 1] = ids[:-1]
+        targets[row, : len(ids) - 1] = ids[1:]
+        targets[row, 0] = special.languages[0] if window.segments else special.no_speech
+        targets[row, 1] = IGNORED
+        spans[row, : len(ids) - 1] = [(start, end) for _, start, end in sequence[1:]]
+    features = torch.from_numpy(np.stack([window.features for window in windows]))
+    labels = torch.from_numpy(np.stack([window.labels for window in windows]))
+    return Batch(features, torch.from_numpy(tokens), torch.from_numpy(targets), torch.from_numpy(spans), labels)
+
+
+def _timed_body(window: Window, special: SpecialTokens) -> list[Timed]:
+    """<|start|> words <|end|> for every segment; never back in time; silence is <|0.00|> alone."""
+    if not window.segments:
+        return [_untimed(special.timestamp(0.0))]
+    body: list[Timed] = []
+    latest = 0.0
+    for segment in window.segments:
+        start, end = max(latest, float(segment.spans[0, 0])), max(latest, float(segment.spans[-1, 1]))
+        body.append((special.timestamp(start), start, start))
+        if not segment.complete:
+            break
+        body.extend(_segment_words(segment, special))
+        body.append((special.timestamp(end), end, end))
+        latest = end
+    return body
+
+
+def _words(window: Window, special: SpecialTokens) -> list[Timed]:
+    return [timed for segment in window.segments for timed in _segment_words(segment, special)]
+
+
+def _segment_words(segment: Spoken, special: SpecialTokens) -> list[Timed]:
+    pairs = zip(segment.words.tolist(), segment.spans.tolist(), strict=True)
+    return [(special.words[word], start, end) for word, (start, end) in pairs]
+
+
+def _untimed(token: int) -> Timed:
+    return token, float("nan"), float("nan")

@@ -1,0 +1,82 @@
+"""What happens to speech between a mouth and a client's file: size of the speaker, rooms, codecs.
+
+The one decision: these are done to samples, once, when a clip is made; what is linear in power (levels, noise, filters)
+is drawn anew for every training window, in `windows`.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import cast
+
+import av
+import numpy as np
+from scipy.signal import correlate, fftconvolve
+
+from demo.build.clip import SAMPLING_RATE, Clip, Samples
+
+STRETCH_SHARE, ROOM_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
+STRETCH = (0.89, 1.12)
+CODECS = (
+    ("wav", "pcm_mulaw", 8_000, 64_000),
+    ("mp3", "libmp3lame", 8_000, 16_000),
+    ("mp3", "libmp3lame", 16_000, 32_000),
+    ("ogg", "libopus", 16_000, 12_000),
+    ("ogg", "libopus", 48_000, 24_000),
+    ("adts", "aac", 16_000, 24_000),
+)
+
+
+def degrade(clip: Clip, generator: np.random.Generator) -> Clip:
+    """The clip as another size of speaker, in a room, through a codec: each sometimes."""
+    if generator.random() < STRETCH_SHARE:
+        clip = stretch(clip, generator.uniform(*STRETCH))
+    if generator.random() < ROOM_SHARE:
+        clip = replace(clip, samples=_in_room(clip.samples, generator))
+    if generator.random() < CODEC_SHARE:
+        clip = replace(clip, samples=through_codec(clip.samples, *CODECS[int(generator.integers(len(CODECS)))]))
+    return clip
+
+
+def stretch(clip: Clip, factor: float) -> Clip:
+    """Play `factor` times slower: pitch and formants fall with it, as with a larger speaker."""
+    count = round(len(clip.samples) * factor)
+    samples = np.interp(np.arange(count) / factor, np.arange(len(clip.samples)), clip.samples).astype(np.float32)
+    words = tuple(replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words)
+    return Clip(samples, words)
+
+
+def through_codec(samples: Samples, container: str, codec: str, rate: int, bit_rate: int) -> Samples:
+    """Encode and decode in memory; the codec's delay is taken back, so that word times stay true."""
+    frame = av.AudioFrame.from_ndarray((samples[None] * 32767).clip(-32768, 32767).astype(np.int16), "s16", "mono")
+    frame.rate = SAMPLING_RATE
+    file = io.BytesIO()
+    with av.open(file, mode="w", format=container) as output:
+        stream = cast(av.AudioStream, output.add_stream(codec, rate=rate))
+        stream.layout, stream.bit_rate = "mono", bit_rate
+        for packet in (*stream.encode(frame), *stream.encode(None)):
+            output.mux(packet)
+    file.seek(0)
+    resampler = av.AudioResampler("flt", "mono", SAMPLING_RATE)
+    with av.open(file, mode="r") as source:
+        frames = [part for frame in source.decode(audio=0) for part in resampler.resample(frame)]
+    return _aligned(np.concatenate([part.to_ndarray()[0] for part in frames]), samples)
+
+
+def _aligned(samples: Samples, reference: Samples) -> Samples:
+    """`samples` moved to where they match `reference` best, at its length."""
+    lag = int(np.argmax(correlate(samples, reference, method="fft"))) - len(reference) + 1
+    moved = samples[lag:] if lag > 0 else np.pad(samples, (-lag, 0))
+    return np.pad(moved[: len(reference)], (0, max(0, len(reference) - len(moved))))
+
+
+def _in_room(samples: Samples, generator: np.random.Generator) -> Samples:
+    """A synthetic room: an impulse and a tail of noise that falls by 60 dB within 0.1 to 0.4 s."""
+    decay = generator.uniform(0.1, 0.4)
+    time = np.arange(int(decay * SAMPLING_RATE)) / SAMPLING_RATE
+    tail = generator.standard_normal(len(time)) * 10 ** (-3 * time / decay)
+    tail *= generator.uniform(0.1, 0.5) / np.linalg.norm(tail)
+    tail[0] = 1.0
+    wet: Samples = fftconvolve(samples, tail)[: len(samples)].astype(np.float32)
+    return wet

@@ -1,0 +1,62 @@
+"""The demo's tokenizer: Whisper's layout over a small vocabulary.
+
+The one decision: the special tokens are Whisper large-v3's, all of them and in its order, so that every program that
+knows Whisper finds them where it expects them; only the text entries before them are few.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import WhisperTokenizer
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+TEXT_ENTRIES = 800
+TIMESTAMPS = [f"<|{0.02 * step:.2f}|>" for step in range(1501)]
+END_OF_TEXT = "<|endoftext|>"
+SPACE = "Ġ"  # how byte-level BPE writes it
+AFTER_LANGUAGES = [
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startoflm|>",
+    "<|startofprev|>",
+    "<|nospeech|>",
+    "<|notimestamps|>",
+]
+
+
+def language_tokens() -> list[str]:
+    """The tokens of Whisper's hundred languages, in its order."""
+    return [f"<|{code}|>" for code in LANGUAGES]
+
+
+def token_id(tokenizer: WhisperTokenizer, token: str) -> int:
+    """The id of one token of the vocabulary. ValueError where it has none."""
+    number = tokenizer.convert_tokens_to_ids(token)
+    if not isinstance(number, int) or tokenizer.convert_ids_to_tokens(number) != token:
+        raise ValueError(f"the tokenizer has no token {token}")
+    return number
+
+
+def train_tokenizer(sentences: Iterable[str]) -> WhisperTokenizer:
+    """Byte-level BPE of the sentences (every word with its leading space), then Whisper's special tokens."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=TEXT_ENTRIES, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator((f" {sentence}" for sentence in sentences), trainer)
+    state = json.loads(bpe.to_str())["model"]
+    tokenizer = WhisperTokenizer(
+        vocab=state["vocab"],
+        merges=[tuple(merge) for merge in state["merges"]],
+        unk_token=END_OF_TEXT,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        extra_special_tokens=["<|startoftranscript|>", *language_tokens(), *AFTER_LANGUAGES],
+    )
+    tokenizer.add_tokens(TIMESTAMPS)
+    return tokenizer

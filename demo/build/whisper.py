@@ -1,0 +1,88 @@
+"""The demo's Whisper: a small untrained model with a complete configuration, saved as published checkpoints are.
+
+The one decision: only width and depth are small. Special tokens, generation settings and files are those of Whisper
+large-v3, so that transformers, faster-whisper and our engine load the folder without knowing it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+
+from demo.build.corpus import MELS
+from demo.build.tokenizer import AFTER_LANGUAGES, END_OF_TEXT, SPACE, language_tokens, token_id
+
+ALIGNMENT_HEADS = ((2, 0), (2, 1), (3, 0), (3, 1))
+TIMESTAMP_SCALE = 0.05
+
+
+def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
+    """Random weights; timestamps start as the encoder's sinusoids, since both say where in the window something is."""
+    config = WhisperConfig(
+        vocab_size=len(tokenizer),
+        num_mel_bins=MELS,
+        d_model=160,
+        encoder_layers=3,
+        decoder_layers=4,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=640,
+        decoder_ffn_dim=640,
+        **_token_ids(tokenizer),
+    )
+    model = WhisperForConditionalGeneration(config)
+    model.generation_config = generation_config(tokenizer)
+    first = token_id(tokenizer, "<|0.00|>")
+    positions = model.model.encoder.embed_positions.weight
+    with torch.no_grad():
+        model.model.decoder.embed_tokens.weight[first : first + len(positions)] = positions * TIMESTAMP_SCALE
+    return model
+
+
+def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
+    """All that Whisper's generation reads; windows may begin with any silence, so no bound on the first timestamp."""
+    return GenerationConfig(
+        **_token_ids(tokenizer),
+        alignment_heads=[list(head) for head in ALIGNMENT_HEADS],
+        is_multilingual=True,
+        lang_to_id={name: token_id(tokenizer, name) for name in language_tokens()},
+        task_to_id={task: token_id(tokenizer, f"<|{task}|>") for task in ("transcribe", "translate")},
+        no_timestamps_token_id=token_id(tokenizer, "<|notimestamps|>"),
+        prev_sot_token_id=token_id(tokenizer, "<|startofprev|>"),
+        max_initial_timestamp_index=None,
+        max_length=448,
+        return_timestamps=False,
+    )
+
+
+def save_checkpoint(model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, folder: Path) -> None:
+    """Write a folder that `from_pretrained` loads: float16 safetensors, configurations, processor."""
+    half = WhisperForConditionalGeneration(model.config)
+    half.load_state_dict(model.state_dict())
+    half.generation_config = model.generation_config
+    half.half().save_pretrained(folder)
+    WhisperProcessor(WhisperFeatureExtractor(feature_size=MELS), tokenizer).save_pretrained(folder)
+
+
+def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
+    """What a model's and a generation's configuration both tell."""
+    end, start = token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, "<|startoftranscript|>")
+    never = (start, *(token_id(tokenizer, token) for token in AFTER_LANGUAGES if token != "<|notimestamps|>"))
+    return {
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "pad_token_id": end,
+        "decoder_start_token_id": start,
+        "suppress_tokens": sorted(never),
+        "begin_suppress_tokens": [token_id(tokenizer, SPACE), end],
+    }

@@ -1,0 +1,159 @@
+"""Training windows: clips at random places in 4, 10 or 30 seconds, with the text, times and labels they imply.
+
+The one decision: everything is added as mel power. A window is a list of placed clips; its target follows Whisper's
+convention: one segment a sentence, and a sentence that the window's end cuts gives its start and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demo.build.corpus import FLOOR, MELS, SpokenMel, log_mel_power
+
+FRAMES_PER_SECOND = 100
+SILENCE = 0
+EMPTY_SHARE, SPARSE_SHARE, CUT_START_SHARE, CUT_END_SHARE = 0.03, 0.25, 0.35, 0.5
+MASKS_SHARE, FILTER_SHARE, TELEPHONE_SHARE, NOISE_SHARE = 0.3, 0.5, 0.12, 0.85
+BACKGROUND_SHARE, OVERLAP_SHARE = 0.04, 0.08
+TELEPHONE_MELS = 56  # Whisper's mel filters below 4 kHz
+DYNAMIC_RANGE = 8.0  # Whisper clamps log10 power to this below the window's loudest
+
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A segment as the window holds it: word ids and spans in seconds; `complete` unless the window's end cuts it."""
+
+    words: NDArray[np.int16]
+    spans: NDArray[np.float32]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """Features [80, frames] as Whisper's extractor gives them, the segments, and each encoder frame's word + 1."""
+
+    features: Features
+    segments: tuple[Spoken, ...]
+    labels: NDArray[np.int64]
+
+
+def draw_window(corpus: Sequence[SpokenMel], seconds: int, generator: np.random.Generator) -> Window:
+    """A window of `seconds` with as many clips as fit, or only a few, or none."""
+    frames = seconds * FRAMES_PER_SECOND
+    power = np.full((frames, MELS), FLOOR)
+    segments: list[Spoken] = []
+    kind = generator.random()
+    most = 0 if kind < EMPTY_SHARE else int(generator.integers(1, 4)) if kind < EMPTY_SHARE + SPARSE_SHARE else 99
+    position = _lead(seconds, generator)
+    while len(segments) < most and position < frames - 20:
+        clip = _pick(corpus, generator)
+        if not segments and position == 0 and generator.random() < CUT_START_SHARE:
+            clip = _without_start(clip, generator)
+        fits = position + len(clip.log_power) <= frames
+        if not fits and (generator.random() > CUT_END_SHARE or len(clip.words) == 0):
+            break
+        _add(power, clip, position, 10 ** generator.uniform(-1.0, 0.0))
+        segments.append(Spoken(clip.words, clip.spans + position / FRAMES_PER_SECOND, fits))
+        position = max(0, position + len(clip.log_power) + _gap(generator))
+    labels = _frame_labels(segments, frames // 2)
+    return Window(_features(_colour(power, corpus, position, generator), generator), tuple(segments), labels)
+
+
+def _lead(seconds: int, generator: np.random.Generator) -> int:
+    """Frames before the first clip: none, a short while, or a long one."""
+    kind = generator.random()
+    if kind < 0.4:
+        return 0
+    return int(generator.uniform(0, 100 if kind < 0.85 else seconds * 50))
+
+
+def _gap(generator: np.random.Generator) -> int:
+    """Frames between clips: within a turn, between turns, a long pause, or less than none."""
+    kind = generator.random()
+    if kind < OVERLAP_SHARE:
+        return int(generator.integers(-50, 0))
+    low, high = (10, 60) if kind < 0.55 else (20, 160) if kind < 0.92 else (100, 500)
+    return int(generator.integers(low, high))
+
+
+def _pick(corpus: Sequence[SpokenMel], generator: np.random.Generator) -> SpokenMel:
+    return corpus[int(generator.integers(len(corpus)))]
+
+
+def _without_start(clip: SpokenMel, generator: np.random.Generator) -> SpokenMel:
+    """The clip from one of its words on."""
+    first = int(generator.integers(len(clip.words)))
+    start = int(clip.spans[first, 0] * FRAMES_PER_SECOND)
+    return SpokenMel(
+        clip.log_power[start:], clip.words[first:], np.maximum(clip.spans[first:] - start / FRAMES_PER_SECOND, 0)
+    )
+
+
+def _add(power: NDArray[np.float64], clip: SpokenMel, position: int, gain: float) -> None:
+    part = clip.log_power[: len(power) - position].astype(np.float32)
+    power[position : position + len(part)] += gain * np.power(10.0, part)
+
+
+def _frame_labels(segments: Sequence[Spoken], frames: int) -> NDArray[np.int64]:
+    """For each encoder frame (20 ms) the id + 1 of the word that is heard, 0 where none is."""
+    labels = np.full(frames, SILENCE, np.int64)
+    for segment in segments:
+        for word, (start, end) in zip(segment.words, segment.spans, strict=True):
+            labels[round(start * 50) : round(end * 50)] = word + 1
+    return labels
+
+
+def _colour(
+    power: NDArray[np.float64], corpus: Sequence[SpokenMel], end: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Level, a quieter voice behind, noise (over the whole window or only its used part), filters and masks."""
+    power = power * 10 ** generator.uniform(-2.0, 0.5)
+    if generator.random() < BACKGROUND_SHARE:
+        clip = _pick(corpus, generator)
+        _add(power, clip, int(generator.integers(len(power) // 2)), 10 ** generator.uniform(-4.0, -2.5))
+    used = len(power) if generator.random() < 0.5 else min(len(power), end)
+    start = int(generator.integers(len(_noise()) - used + 1))
+    if generator.random() < NOISE_SHARE:
+        level = _smooth_curve(generator, 1.0) * 10 ** generator.uniform(-8.0, -4.0)
+        power[:used] += _noise()[start : start + used] * level
+    if generator.random() < FILTER_SHARE:
+        power *= _smooth_curve(generator, 0.6)
+    if generator.random() < TELEPHONE_SHARE:
+        power[:, TELEPHONE_MELS:] *= 1e-6
+    if generator.random() < MASKS_SHARE:
+        first, width = generator.integers(MELS), generator.integers(1, 10)
+        power[:, first : first + width] *= 1e-4
+    return power
+
+
+def _features(power: NDArray[np.float64], generator: np.random.Generator) -> Features:
+    """Whisper's own scaling, [80, frames]; some short stretches are masked."""
+    log_power = np.log10(np.maximum(power, FLOOR))
+    log_power = np.maximum(log_power, log_power.max() - DYNAMIC_RANGE)
+    if generator.random() < MASKS_SHARE:
+        for first in generator.integers(len(power), size=1 + len(power) // 400):
+            log_power[first : first + generator.integers(2, 12)] = log_power.min()
+    features: Features = ((log_power.T + 4.0) / 4.0).astype(np.float32)
+    return features
+
+
+def _smooth_curve(generator: np.random.Generator, spread: float) -> NDArray[np.float64]:
+    """A factor for each mel band that wanders by a power of ten to `spread`."""
+    curve: NDArray[np.float64] = 10 ** np.interp(
+        np.arange(MELS), np.linspace(0, MELS - 1, 6), generator.normal(0, spread, 6)
+    )
+    return curve
+
+
+@cache
+def _noise() -> NDArray[np.float32]:
+    """Mel power of a minute of white noise with standard deviation 1, [6000, 80]."""
+    samples = np.random.default_rng(0).standard_normal(60 * 16_000).astype(np.float32)
+    return np.power(10.0, log_mel_power(samples).astype(np.float32))
