@@ -54,6 +54,11 @@ def espeak_speakers(split: Split) -> tuple[str, ...]:
     return tuple(name for name in speakers(split) if name not in FLITE_PITCH)
 
 
+def recorded_speakers(split: Split) -> tuple[str, ...]:
+    """The names of a split's flite voices."""
+    return tuple(name for name in speakers(split) if name in FLITE_PITCH)
+
+
 def draw_voice(name: str, generator: np.random.Generator) -> Voice:
     """The speaker called `name` with an accent (espeak), pitch and speed of its own."""
     if name in FLITE_PITCH:

@@ -1,0 +1,91 @@
+"""Distils the demo's assistant: the main model's encoder, and two decoder layers that guess what it will say.
+
+The one decision: the recipe is Distil-Whisper's (Gandhi et al. 2023): the first and last decoder layers are copied, the
+encoder is frozen, and the student learns the main model's distribution and its most likely token.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoProcessor, GenerationConfig, WhisperForConditionalGeneration
+
+from demo.build.acceptance import acceptance
+from demo.build.asr import CHOICE, NAMES, SEED
+from demo.build.batches import IGNORED, Batch, SpecialTokens
+from demo.build.objectives import encode
+from demo.build.scoring import draw_utterances
+from demo.build.training import Plan, Training
+from demo.build.whisper import ALIGNMENT_HEADS, save_checkpoint
+
+WEIGHTS = {"divergence": 0.8, "text": 1.0}
+PLAN = Plan(
+    seconds=600.0, first_shares=(0.4, 0.2, 0.4), last_shares=(0.25, 0.15, 0.6), print_every=15.0, evaluate_every=200.0
+)
+
+
+class Distillation(nn.Module):
+    """Teacher and student on one frozen encoder."""
+
+    def __init__(self, teacher: WhisperForConditionalGeneration, student: WhisperForConditionalGeneration) -> None:
+        super().__init__()
+        self.teacher, self.student = teacher.requires_grad_(False), student
+        student.model.encoder.requires_grad_(False)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Losses: divergence from the teacher's distribution, and cross entropy of its most likely tokens."""
+        chosen = batch.targets != IGNORED
+        with torch.no_grad():
+            hidden = encode(self.teacher, batch.features)
+            wanted = _scores(self.teacher, batch.tokens, hidden)[chosen]
+        guessed = _scores(self.student, batch.tokens, hidden)[chosen]
+        return {
+            "divergence": F.kl_div(guessed, wanted, reduction="batchmean", log_target=True),
+            "text": F.nll_loss(guessed, wanted.argmax(-1)),
+        }
+
+
+def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
+    """Distil the model in `main` into `folder`, resuming from `state`; the checkpoint with the best drafts stays."""
+    torch.manual_seed(0)
+    teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
+    tokenizer = AutoProcessor.from_pretrained(main).tokenizer
+    student = first_and_last_layers(teacher)
+    training = Training(Distillation(teacher, student), WEIGHTS, state, plan)
+    utterances = [utterance for part in CHOICE for utterance in draw_utterances(NAMES, *part, SEED)]
+
+    def evaluate() -> float:
+        share = acceptance(teacher, student, utterances)
+        print(f"step {training.steps} acceptance {share:.1%}", flush=True)
+        return -share
+
+    training.run(corpus, SpecialTokens.of(tokenizer), evaluate, lambda: save_checkpoint(student, tokenizer, folder))
+
+
+def first_and_last_layers(teacher: WhisperForConditionalGeneration) -> WhisperForConditionalGeneration:
+    """The teacher with two of its decoder layers; the last one's heads stay the alignment heads."""
+    layers = teacher.model.decoder.layers
+    config = copy.deepcopy(teacher.config)
+    config.decoder_layers = 2
+    student = WhisperForConditionalGeneration(config)
+    student.model.encoder.load_state_dict(teacher.model.encoder.state_dict())
+    decoder = student.model.decoder
+    decoder.load_state_dict(teacher.model.decoder.state_dict(), strict=False)
+    for layer, origin in zip(decoder.layers, (layers[0], layers[-1]), strict=True):
+        layer.load_state_dict(origin.state_dict())
+    student.tie_weights()
+    settings = teacher.generation_config.to_dict()
+    settings["alignment_heads"] = [[1, head] for layer, head in ALIGNMENT_HEADS if layer == len(layers) - 1]
+    student.generation_config = GenerationConfig.from_dict(settings)
+    return student
+
+
+def _scores(model: WhisperForConditionalGeneration, tokens: Tensor, hidden: Tensor) -> Tensor:
+    """Log probabilities [B, L, V]."""
+    decoded = model.model.decoder(tokens, encoder_hidden_states=hidden, use_cache=False)
+    scores: Tensor = model.proj_out(decoded.last_hidden_state).float().log_softmax(-1)
+    return scores

@@ -1,0 +1,44 @@
+"""Prints the figures that the model cards of the recogniser and its assistant quote.
+
+The one decision: the sentences are others than those that checkpoints were chosen on; the voices are the development
+voices, espeak's and, apart, flite's recorded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoProcessor, WhisperForConditionalGeneration
+
+from demo.build.acceptance import acceptance
+from demo.build.scoring import Utterance, draw_utterances, window_features, word_error_rate
+from demo.build.voices import espeak_speakers, recorded_speakers
+
+SEED = 11
+PARTS = ((4.0, 80), (30.0, 16), (70.0, 8))
+
+
+def evaluate(main: Path, assistant: Path) -> Iterator[str]:
+    """One line a figure: word error rates by length of audio, language detection, acceptance of drafts."""
+    model = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32).eval()
+    tokenizer = AutoProcessor.from_pretrained(main).tokenizer
+    drafter = WhisperForConditionalGeneration.from_pretrained(assistant, dtype=torch.float32).eval()
+    voices = {"espeak": espeak_speakers("development"), "flite rms": recorded_speakers("development")}
+    heard: list[Utterance] = []
+    for engine, names in voices.items():
+        for seconds, count in PARTS:
+            utterances = draw_utterances(names, seconds, count, SEED)
+            yield f"WER {engine} {seconds:.0f} s ({count}): {word_error_rate(model, tokenizer, utterances):.1%}"
+            heard += utterances if engine == "espeak" else []
+    yield f"English detected: {english_share(model, heard):.1%}"
+    yield f"Drafts of 5 kept: {acceptance(model, drafter, heard):.1%}"
+
+
+def english_share(model: WhisperForConditionalGeneration, utterances: Sequence[Utterance]) -> float:
+    """The share of utterances whose first window is taken for English."""
+    first = torch.cat([window_features(utterance.samples)[:1] for utterance in utterances])
+    detected = torch.cat([model.detect_language(window[None]) for window in first])
+    english = model.generation_config.to_dict()["lang_to_id"]["<|en|>"]
+    return float((detected == english).float().mean())
