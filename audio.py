@@ -44,6 +44,7 @@ MAX_REREADING = 4  # an index may point at every byte this often (an edit list t
 
 _BLOCK_SAMPLES = 16_384
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
+_LIBAV_MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds: encoder padding counts in packets and is trimmed while decoding
 _DECLARED_SLACK = 0.5  # seconds
 _UNSIZED_RIFF = 0x7FFF_0000  # sizes from here on are what writers to a pipe put, who cannot know the size
@@ -186,7 +187,8 @@ def _audio_stream(container: InputContainer) -> AudioStream:
         if other is not stream:
             other.discard = Discard.all
     codec.thread_count = 1
-    codec.options = {"max_samples": str(1 << 20)}
+    codec.options = {"max_samples": str(_LIBAV_MAX_FRAME)}
+    codec.open()
     return stream
 
 
