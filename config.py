@@ -81,7 +81,7 @@ class ModelSettings(BaseSettings):
     @classmethod
     def from_environment(cls) -> Self:
         """Read the environment. Raises ValueError naming the variable and what is wrong with it."""
-        return _read_settings(cls)
+        return cls._checked()
 
     @classmethod
     def for_demo(cls) -> Self:
@@ -90,7 +90,14 @@ class ModelSettings(BaseSettings):
         if named.intersection(MODEL_VARIABLES):
             return cls.from_environment()
         folders = {"asr_model": "asr", "assistant_model": "assistant", "diarization_model": "diarization"}
-        return _read_settings(cls, **{field: str(DEMO_MODELS / folder) for field, folder in folders.items()})
+        return cls._checked(**{field: str(DEMO_MODELS / folder) for field, folder in folders.items()})
+
+    @classmethod
+    def _checked(cls, **models: Any) -> Self:  # noqa: ANN401
+        try:
+            return cls(**models)
+        except ValidationError as error:
+            raise ValueError(_first_fault(error, str.upper)) from error
 
     @property
     def token(self) -> str | None:
@@ -144,13 +151,6 @@ class InferenceConfig(BaseModel):
         if self.num_speakers is not None and not least <= self.num_speakers <= most:
             raise PydanticCustomError("speakers", "num_speakers: contradicts min_speakers or max_speakers")
         return self
-
-
-def _read_settings[Settings: ModelSettings](kind: type[Settings], **models: Any) -> Settings:  # noqa: ANN401
-    try:
-        return kind(**models)
-    except ValidationError as error:
-        raise ValueError(_first_fault(error, str.upper)) from error
 
 
 def _first_fault(error: ValidationError, rename: Callable[[str], str] = str) -> str:
