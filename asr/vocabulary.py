@@ -51,12 +51,12 @@ def read_vocabulary(
     name: str, config: PretrainedConfig, generation_config: GenerationConfig, tokenizer: PreTrainedTokenizerBase
 ) -> Vocabulary:
     """Gather the facts of a checkpoint. StartError where it has no timestamps or, multilingual, no languages."""
-    declared = generation_config.to_dict()
-    no_timestamps = declared.get("no_timestamps_token_id") or _token(tokenizer, "<|notimestamps|>")
+    declared, entries = generation_config.to_dict(), tokenizer.get_vocab()
+    no_timestamps = declared.get("no_timestamps_token_id") or entries.get("<|notimestamps|>")
     if no_timestamps is None:
         raise StartError(f"{name}: its vocabulary has no <|notimestamps|> token")
     multilingual = _is_multilingual(config, declared)
-    languages = _languages(declared, tokenizer) if multilingual else {}
+    languages = _languages(declared, entries) if multilingual else {}
     if multilingual and not languages:
         raise StartError(f"{name}: it is multilingual but names no languages")
     return Vocabulary(
@@ -67,7 +67,7 @@ def read_vocabulary(
         no_timestamps=no_timestamps,
         multilingual=multilingual,
         languages=languages,
-        tasks=_tasks(declared, tokenizer) if multilingual else {},
+        tasks=_tasks(declared, entries) if multilingual else {},
         suppress=tuple(declared.get("suppress_tokens") or ()),
         begin_suppress=tuple(declared.get("begin_suppress_tokens") or ()),
         max_initial_timestamp_index=declared.get("max_initial_timestamp_index"),
@@ -81,23 +81,16 @@ def _is_multilingual(config: PretrainedConfig, declared: dict[str, Any]) -> bool
     return bool(declared.get("lang_to_id")) or config.vocab_size >= MULTILINGUAL_VOCABULARY
 
 
-def _languages(declared: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def _languages(declared: dict[str, Any], entries: dict[str, int]) -> dict[str, int]:
     if declared.get("lang_to_id"):
         return {token.strip("<|>"): index for token, index in declared["lang_to_id"].items()}
-    found = {code: _token(tokenizer, f"<|{code}|>") for code in CODES}
-    return {code: index for code, index in found.items() if index is not None}
+    return {code: entries[f"<|{code}|>"] for code in CODES if f"<|{code}|>" in entries}
 
 
-def _tasks(declared: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def _tasks(declared: dict[str, Any], entries: dict[str, int]) -> dict[str, int]:
     if declared.get("task_to_id"):
         return dict(declared["task_to_id"])
-    found = {task: _token(tokenizer, f"<|{task}|>") for task in ("transcribe", "translate")}
-    return {task: index for task, index in found.items() if index is not None}
-
-
-def _token(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
-    index: int | None = tokenizer.get_vocab().get(text)
-    return index
+    return {task: entries[f"<|{task}|>"] for task in ("transcribe", "translate") if f"<|{task}|>" in entries}
 
 
 def _first(*values: int | list[int] | None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_whispers import SMALL, SMALL_ENGLISH, Published, loaded, model_of, noise, without_layers
+from tiny_whispers import ENDLESS, SMALL, SMALL_ENGLISH, Published, loaded, model_of, noise, without_layers
 
 from asr.assistants import decoder_alone
 from asr.generation import Steering, WindowDecoder
@@ -22,12 +22,12 @@ def steering_for(models: WhisperModels, timestamps: bool = True, assisted: bool 
     return Steering(models.vocabulary.prompt(language, "transcribe", timestamps), timestamps, assisted)
 
 
-def with_drafts_by(models: WhisperModels, kind: str) -> WhisperModels:
+def with_drafts_by(models: WhisperModels, shape: Published, kind: str) -> WhisperModels:
     """An assistant of either kind, or the main model's equal, whose drafts are all accepted."""
     if kind == "shared encoder":
         drafter = decoder_alone(without_layers(models.model, (1,)))
     elif kind == "own encoder":
-        drafter = model_of(SMALL, seed=7, dtype=torch.float64)
+        drafter = model_of(shape, seed=7, dtype=torch.float64)
     else:
         drafter = decoder_alone(copy.deepcopy(models.model))
     drafter.generation_config = drafting_configuration(models.vocabulary)
@@ -57,7 +57,9 @@ def transformers_own(shape: Published, seed: int, windows: list[np.ndarray], tim
 
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("shape", [SMALL, SMALL_128, SMALL_ENGLISH], ids=["80 mel", "128 mel", "english"])
+@pytest.mark.parametrize(
+    "shape", [SMALL, SMALL_128, SMALL_ENGLISH, ENDLESS], ids=["80 mel", "128 mel", "english", "to the limit"]
+)
 def test_tokens_are_those_of_transformers(shape, seed, timestamps):
     models = loaded(shape, seed)
     decoded = WindowDecoder(models).decode(WINDOWS, steering_for(models, timestamps))
@@ -65,12 +67,13 @@ def test_tokens_are_those_of_transformers(shape, seed, timestamps):
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("shape", [SMALL, ENDLESS], ids=["ending", "to the limit"])
 @pytest.mark.parametrize("kind", ["shared encoder", "own encoder", "equal"])
-def test_assisted_tokens_equal_plain_ones(kind, timestamps):
-    models = with_drafts_by(loaded(SMALL, 2), kind)
+def test_assisted_tokens_equal_plain_ones(kind, shape, timestamps):
+    models = with_drafts_by(loaded(shape, 2), shape, kind)
     decoder = WindowDecoder(models)
-    plain = decoder.decode(WINDOWS[:3], steering_for(models, timestamps))
-    assisted = decoder.decode(WINDOWS[:3], steering_for(models, timestamps, assisted=True))
+    plain = decoder.decode(WINDOWS[:2], steering_for(models, timestamps))
+    assisted = decoder.decode(WINDOWS[:2], steering_for(models, timestamps, assisted=True))
     assert [answer.tokens for answer in assisted] == [answer.tokens for answer in plain]
     for ours, theirs in zip(assisted, plain, strict=True):
         assert ours.no_speech == pytest.approx(theirs.no_speech, rel=1e-5)
@@ -79,12 +82,12 @@ def test_assisted_tokens_equal_plain_ones(kind, timestamps):
 
 def test_a_first_token_that_may_not_come_first_stays_away_when_assisted():
     """transformers drops `begin_suppress_tokens` when an assistant is given; these rules do not."""
-    models = loaded(SMALL, 2)
+    models = loaded(ENDLESS, 2)
     free = replace(models, vocabulary=replace(models.vocabulary, begin_suppress=()))
     steering = steering_for(models, timestamps=False)
     favourite = WindowDecoder(free).decode(WINDOWS[:1], steering)[0].tokens[0]
     models = replace(models, vocabulary=replace(models.vocabulary, begin_suppress=(favourite,)))
-    models = with_drafts_by(models, "own encoder")
+    models = with_drafts_by(models, ENDLESS, "own encoder")
     plain, assisted = (
         WindowDecoder(models).decode(WINDOWS[:1], replace(steering, assisted=assisted))[0] for assisted in (False, True)
     )
@@ -138,7 +141,7 @@ def test_language_and_no_speech_are_those_of_the_first_position():
 
 
 def test_each_window_is_encoded_once():
-    models = with_drafts_by(loaded(SMALL, 1), "shared encoder")
+    models = with_drafts_by(loaded(SMALL, 1), SMALL, "shared encoder")
     rows = []
     models.model.get_encoder().register_forward_hook(
         lambda _module, _inputs, output: rows.append(len(output.last_hidden_state))
@@ -150,7 +153,7 @@ def test_each_window_is_encoded_once():
 
 
 def test_nothing_is_left_behind_in_the_models():
-    models = with_drafts_by(loaded(SMALL, 1), "own encoder")
+    models = with_drafts_by(loaded(SMALL, 1), SMALL, "own encoder")
     states = [models.model, models.assistant.model]
     before = [copy.deepcopy((model.generation_config.to_dict(), model.config.to_dict())) for model in states]
     decoder = WindowDecoder(models)
@@ -162,7 +165,7 @@ def test_nothing_is_left_behind_in_the_models():
 
 
 def test_concurrent_calls_equal_serial_ones():
-    models = with_drafts_by(loaded(SMALL, 2), "shared encoder")
+    models = with_drafts_by(loaded(SMALL, 2), SMALL, "shared encoder")
     decoder = WindowDecoder(models)
     calls = [
         (WINDOWS[index : index + 2], steering_for(models, timestamps=index % 2 == 0, assisted=index == 1))

@@ -46,6 +46,8 @@ class Published:
     decoder_layers: int = 2
     seconds: int = 30
     positions: int = 448
+    endings: float = 3.0
+    """How readily a random model ends: against a larger vocabulary it takes more to win."""
     legacy: bool = False
     """Whether the generation configuration still forces tokens, as older uploads do."""
 
@@ -67,7 +69,8 @@ VOCABULARY_SIZES = {
     "tiny": 51_865,
     "tiny.en": 51_864,
 }
-SMALL = Published(text_entries=400, languages=4, seconds=3, positions=112)
+SMALL = Published(text_entries=400, languages=4, seconds=3, positions=96, endings=2.0)
+ENDLESS = replace(SMALL, positions=48, endings=0.0)
 SMALL_ENGLISH = replace(SMALL, multilingual=False)
 
 
@@ -144,15 +147,15 @@ def model_of(shape: Published, seed: int = 0, width: int = 32, dtype: torch.dtyp
     torch.manual_seed(seed)
     model = WhisperForConditionalGeneration(config).to(dtype).eval()
     with torch.no_grad():
-        _make_talkative(model.model.decoder, end)
+        _make_talkative(model.model.decoder, end, shape.endings)
     model.generation_config = generation_config_of(shape)
     return model
 
 
-def _make_talkative(decoder: PreTrainedModel, end: int) -> None:
+def _make_talkative(decoder: PreTrainedModel, end: int, endings: float) -> None:
     """Random decoders repeat their last token for ever: let position and audio weigh more, and endings come."""
     decoder.embed_positions.weight.mul_(10)
-    decoder.embed_tokens.weight[end] = 1.5 * decoder.embed_tokens.weight[end - 1]  # as padding it starts at zero
+    decoder.embed_tokens.weight[end] = endings * decoder.embed_tokens.weight[end - 1]  # as padding it starts at zero
     for layer in decoder.layers:
         layer.encoder_attn.q_proj.weight.mul_(10)
 
