@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with progress_shown(err):
             response, wall = answer(body)
-    except EndpointError as error:
+    except (EndpointError, ValueError) as error:  # ValueError: an environment that names no usable model
         return refused(str(error), err)
     if options.json:
         sys.stdout.write(json.dumps(response, indent=2, ensure_ascii=False) + "\n")

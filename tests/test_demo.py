@@ -82,6 +82,12 @@ def test_a_file_that_is_not_there_is_one_line_and_status_1(tmp_path, capsys):
     assert "No such file" in capsys.readouterr().err
 
 
+def test_a_wrong_environment_is_one_line_and_status_1(monkeypatch, capsys):
+    monkeypatch.setenv("ASSISTANT_MODEL", "owner/assistant")
+    assert main([__file__]) == 1
+    assert capsys.readouterr().err.split("\n") == ["", "ASR_MODEL: is required", ""]  # the blank is the progress, gone
+
+
 @pytest.mark.slow
 def test_json_is_the_endpoints_answer(capsys):
     assert main(["--json"]) == 0
