@@ -114,17 +114,17 @@ def _colour(
     power: NDArray[np.float64], corpus: Sequence[SpokenMel], end: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """Level, a quieter voice behind, noise (over the whole window or only its used part), filters and masks."""
-    power = power * 10 ** generator.uniform(-2.0, 0.5)
     if generator.random() < BACKGROUND_SHARE:
         clip = _pick(corpus, generator)
         _add(power, clip, int(generator.integers(len(power) // 2)), 10 ** generator.uniform(-4.0, -2.5))
     used = len(power) if generator.random() < 0.5 else min(len(power), end)
     start = int(generator.integers(len(_noise()) - used + 1))
     if generator.random() < NOISE_SHARE:
-        level = _smooth_curve(generator, 1.0) * 10 ** generator.uniform(-8.0, -4.0)
+        level = _smooth_curve(generator, 0.4) * 10 ** generator.uniform(-8.0, -4.3)
         power[:used] += _noise()[start : start + used] * level
+    power *= 10 ** generator.uniform(-2.0, 0.5)
     if generator.random() < FILTER_SHARE:
-        power *= _smooth_curve(generator, 0.6)
+        power *= _smooth_curve(generator, 0.5)
     if generator.random() < TELEPHONE_SHARE:
         power[:, TELEPHONE_MELS:] *= 1e-6
     if generator.random() < MASKS_SHARE:
