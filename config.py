@@ -129,11 +129,13 @@ class InferenceConfig(BaseModel):
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
         """Check `parameters`; `as_text` reads every value from its text, as a query string delivers it.
 
+        None has no text and counts as not given then: a server may decode the base64 of a JSON body by itself.
         Raises ValueError naming the first parameter at fault and what is wrong with it.
         """
         try:
             if as_text:
-                return cls.model_validate_strings({name: str(value) for name, value in parameters.items()})
+                given = {name: str(value) for name, value in parameters.items() if value is not None}
+                return cls.model_validate_strings(given)
             return cls.model_validate(dict(parameters))
         except ValidationError as error:
             raise ValueError(_first_fault(error)) from error
