@@ -158,6 +158,11 @@ def test_text_does_not_loosen_the_bounds(parameters):
         InferenceConfig.read(parameters, as_text=True)
 
 
+def test_typed_parameters_beside_decoded_bytes_mean_the_same():
+    typed = {"language": None, "batch_size": 8, "assisted": True, "return_timestamps": False, "num_speakers": None}
+    assert InferenceConfig.read(typed, as_text=True) == InferenceConfig.read(typed)
+
+
 # ---- where a model comes from
 
 
@@ -172,11 +177,6 @@ def test_text_does_not_loosen_the_bounds(parameters):
         ("models/asr", "models/asr", None),
     ],
 )
-def test_typed_parameters_beside_decoded_bytes_mean_the_same():
-    typed = {"language": None, "batch_size": 8, "assisted": True, "return_timestamps": False, "num_speakers": None}
-    assert InferenceConfig.read(typed, as_text=True) == InferenceConfig.read(typed)
-
-
 def test_hub_ids(tmp_path, text, name, revision):
     assert ModelReference.parse(text, tmp_path) == ModelReference(name, revision)
 
