@@ -1,0 +1,114 @@
+"""The demo's diarization folder: two trained networks, a PLDA and a config.yaml that stock pyannote.audio loads.
+
+The one decision: nothing here is ours once it is written. The folder holds what `Pipeline.from_pretrained` expects
+and no code, with weights in float16 and a SHA256SUMS beside them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pyannote.audio import Model
+from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
+from scipy.linalg import eigh
+
+from demo.build import embedding, segmentation
+from demo.build.checksums import write_checksums
+from demo.build.mixtures import ClipBank, load_bank
+
+PLDA_DIMENSION = 64
+Matrix = NDArray[np.float64]
+
+CONFIG = """\
+dependencies:
+  pyannote.audio: 4.0.0
+pipeline:
+  name: pyannote.audio.pipelines.SpeakerDiarization
+  params:
+    segmentation: $model/segmentation
+    segmentation_step: 0.2
+    embedding: $model/embedding
+    embedding_exclude_overlap: true
+    plda: $model/plda
+    clustering: AgglomerativeClustering
+params:
+  segmentation:
+    min_duration_off: 0.5
+  clustering:
+    method: centroid
+    min_cluster_size: 4
+    threshold: 0.8
+"""
+
+
+def build(folder: Path, work: Path) -> None:
+    """Train what is not trained yet, with bank and checkpoints under `work`, and write the pipeline to `folder`."""
+    bank = load_bank(work / "clips.npz")
+    segmenter = segmentation.trained(bank, work / "segmentation.pt")
+    embedder = embedding.trained(bank, work / "embedding.pt")
+    save_model(segmenter, folder / "segmentation")
+    save_model(embedder, folder / "embedding")
+    save_plda(*embed_clips(embedder, bank), folder / "plda")
+    (folder / "config.yaml").write_text(CONFIG)
+    write_checksums(folder)
+
+
+def save_model(model: Model, folder: Path) -> None:
+    """Write the checkpoint `Model.from_pretrained(folder)` loads: parameters in float16, buffers as they are.
+
+    The buffers stay because SincNet's time axis is one: rounded, its filters would sing out of tune.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = model.state_dict()
+    weights |= {name: parameter.detach().half().contiguous() for name, parameter in model.named_parameters()}
+    checkpoint = {
+        "state_dict": dict(weights),
+        "hyper_parameters": dict(model.hparams),
+        "pytorch-lightning_version": lightning.__version__,
+    }
+    model.on_save_checkpoint(checkpoint)  # type: ignore[no-untyped-call]
+    torch.save(checkpoint, folder / "pytorch_model.bin")
+
+
+def embed_clips(network: WeSpeakerResNet34, bank: ClipBank) -> tuple[Matrix, NDArray[np.int64]]:
+    """Embed a third of the bank's clips, (clips, 256), and name their speakers (clips,)."""
+    chosen = np.arange(0, len(bank.speaker), 3)
+    with torch.inference_mode():
+        vectors = [network(torch.from_numpy(bank.clip(int(clip)))[None, None])[0].double().numpy() for clip in chosen]
+    return np.stack(vectors), bank.speaker[chosen]
+
+
+def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None:
+    """Estimate what `pyannote.audio.core.plda.PLDA` reads: centring and LDA, then a two-covariance model.
+
+    Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. Vectors are (n, dimension), `speaker` (n,).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mean = vectors.mean(axis=0)
+    scaled = np.sqrt(vectors.shape[1]) * _unit(vectors - mean)
+    within, between = _covariances(scaled, speaker)
+    lda = eigh(between, within)[1][:, ::-1][:, :PLDA_DIMENSION]
+    projected = scaled @ lda
+    centre = projected.mean(axis=0)
+    features = np.sqrt(PLDA_DIMENSION) * _unit(projected - centre)
+    within, between = _covariances(features, speaker)
+    spread, axes = eigh(between, within)
+    np.savez(folder / "xvec_transform.npz", mean1=mean, mean2=centre, lda=lda)
+    np.savez(folder / "plda.npz", mu=features.mean(axis=0), tr=axes.T[::-1], psi=np.maximum(spread[::-1], 1e-6))
+
+
+def _covariances(vectors: Matrix, speaker: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+    """Covariance within and between speakers; each speaker weighs the same."""
+    names = np.unique(speaker)
+    means = np.stack([vectors[speaker == name].mean(axis=0) for name in names])
+    deviations = vectors - means[np.searchsorted(names, speaker)]
+    within = deviations.T @ deviations / (len(vectors) - len(names))
+    return within + 1e-4 * np.trace(within) / len(within) * np.eye(len(within)), np.cov(means.T)
+
+
+def _unit(vectors: Matrix) -> Matrix:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
