@@ -145,5 +145,5 @@ def test_checksums_are_those_of_sha256sum(tmp_path):
 def test_the_mix_of_windows_moves_from_its_first_shares_to_its_last():
     plan = Plan(seconds=1.0, first_shares=(1.0, 0.0, 0.0), last_shares=(0.2, 0.3, 0.5))
     assert plan.shares(0.0) == [1.0, 0.0, 0.0]
-    assert plan.shares(1.0) == [0.2, 0.3, 0.5]
-    assert sum(plan.shares(0.4)) == pytest.approx(1.0)
+    assert plan.shares(0.25) == pytest.approx([0.6, 0.15, 0.25])
+    assert plan.shares(0.5) == plan.shares(0.9) == [0.2, 0.3, 0.5]

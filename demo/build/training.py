@@ -24,7 +24,7 @@ LOWEST_FACTOR = 0.01
 WARM_UP_STEPS = 100
 DECAY_FROM = 0.5
 CLIP = 1.0
-PHASES = 6
+PHASES, ALL_LONG_FROM = 6, 0.5
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,17 @@ class Plan:
 
     seconds: float
     first_shares: tuple[float, float, float] = (0.8, 0.15, 0.05)
-    last_shares: tuple[float, float, float] = (0.25, 0.2, 0.55)
+    last_shares: tuple[float, float, float] = (0.15, 0.15, 0.7)
     print_every: float = 15.0
     evaluate_every: float = 400.0
 
-    def shares(self, share: float) -> list[float]:
-        """The mix of window lengths at `share` of the way from start to end."""
+    def shares(self, progress: float) -> list[float]:
+        """The mix of window lengths at `progress` through the plan; the last one from half of it on.
+
+        What a sentence sounds like is learnt on short windows, at a fraction of the cost; where in a window it is, on
+        long ones, which therefore need most of the time.
+        """
+        share = min(1.0, progress / ALL_LONG_FROM)
         pairs = zip(self.first_shares, self.last_shares, strict=True)
         return [(1 - share) * first + share * last for first, last in pairs]
 
@@ -80,9 +85,9 @@ class Training:
         self._evaluate(evaluate, keep)
 
     def _batches(self, corpus: Path, special: SpecialTokens) -> Iterator[Batch]:
-        """Batches until the time is up; the mix moves from short windows to long ones in a few phases."""
+        """Batches until the time is up; the mix of window lengths moves in a few phases."""
         for phase in range(int(self.progress * PHASES), PHASES):
-            mix = WindowBatches(corpus, special, self.plan.shares(phase / (PHASES - 1)), seed=self.steps)
+            mix = WindowBatches(corpus, special, self.plan.shares(phase / PHASES), seed=self.steps)
             for batch in DataLoader(mix, batch_size=None, num_workers=1, prefetch_factor=4):
                 if self.progress * PHASES >= phase + 1:
                     break
