@@ -46,7 +46,7 @@ _BLOCK_SAMPLES = 16_384
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
 _LIBAV_MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds: encoder padding counts in packets and is trimmed while decoding
-_DECLARED_SLACK = 0.5  # seconds
+_DECLARED_SLACK = 0.2  # seconds: headers round, and count padding that is not decoded
 _UNSIZED_RIFF = 0x7FFF_0000  # sizes from here on are what writers to a pipe put, who cannot know the size
 
 _DEMUXERS = "aac,ac3,aiff,amr,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"

@@ -1,0 +1,261 @@
+"""Decoding, held against signals whose every sample is known, and against files made to do harm."""
+
+import base64
+import random
+from pathlib import Path
+
+import audio_files as files
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import audio
+from audio import Audio, AudioLimits, decode_audio, decode_base64
+from errors import AudioTooLong, InvalidAudio
+
+LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
+EDGE = 800  # samples that a resampler or a lossy codec may blur at either end
+SPACE = st.text(" \t\r\n\v\f", max_size=3)
+REPOSITORY = Path(audio.__file__).parent
+
+
+def decoded(data: bytes, sampling_rate: int = 16_000, limits: AudioLimits = LIMITS) -> Audio:
+    return decode_audio(data, sampling_rate, limits)
+
+
+def error_of(heard, truth) -> float:
+    """The largest difference away from the ends, the lengths being within a sample of each other."""
+    assert abs(len(heard) - len(truth)) <= 1
+    size = min(len(heard), len(truth))
+    return float(np.abs(heard[:size] - truth[:size])[EDGE:-EDGE].max())
+
+
+def likeness(heard, truth) -> tuple[int, float]:
+    """How many samples `heard` comes late, and the correlation at that point."""
+    size = 2 ** (len(heard) + len(truth)).bit_length()
+    cross = np.fft.irfft(np.fft.rfft(heard, size) * np.fft.rfft(truth, size).conj(), size)
+    lag = int(cross.argmax())
+    return lag - size * (lag > size // 2), float(cross.max() / np.linalg.norm(heard) / np.linalg.norm(truth))
+
+
+@pytest.fixture(scope="module")
+def source() -> bytes:
+    return files.two_seconds()
+
+
+@pytest.fixture(scope="module")
+def every_format() -> dict[str, bytes]:
+    return files.every_format()
+
+
+class TestBase64:
+    @given(st.binary(min_size=1, max_size=200), st.data())
+    def test_white_space_may_stand_anywhere(self, data, draw):
+        digits = base64.b64encode(data).decode()
+        assert decode_base64("".join(draw.draw(SPACE) + digit for digit in digits) + draw.draw(SPACE), LIMITS) == data
+
+    @pytest.mark.parametrize("header", ["data:;base64,", "data:audio/wav;base64,", "\n DATA:a/b;codecs=opus;BASE64,"])
+    def test_a_data_header_may_stand_in_front(self, header):
+        assert decode_base64(header + "QUI=", LIMITS) == b"AB"
+
+    @given(st.binary(min_size=1, max_size=60), st.data())
+    def test_no_other_character_may_stand_anywhere(self, data, draw):
+        digits = base64.b64encode(data).decode()
+        place = draw.draw(st.integers(0, len(digits)))
+        foreign = draw.draw(
+            st.characters().filter(lambda c: not (c.isascii() and c.isalnum()) and c not in "+/= \t\r\n\v\f")
+        )
+        with pytest.raises(InvalidAudio):
+            decode_base64(digits[:place] + foreign + digits[place:], LIMITS)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", " \n", "data:audio/wav;base64,", "Q", "QQ", "QQ=", "QQ===", "QUJD====", "QUJD=", "=", "====", "QQ==QQ==",
+         "QU=I", "_-8=", "data:audio/wav,QUI=", "data:a,b;base64,QUI=", "QUI=data:;base64,QUI=", "https://a.example/b.wav",
+         "/etc/passwd", "file:///etc/passwd", "QUI\u00a0="],
+    )  # fmt: skip
+    def test_anything_else_is_refused(self, text):
+        with pytest.raises(InvalidAudio):
+            decode_base64(text, LIMITS)
+
+    def test_bytes_are_the_file_already(self):
+        assert decode_base64(b"QUI=", LIMITS) == b"QUI="
+        with pytest.raises(InvalidAudio):
+            decode_base64(b"", LIMITS)
+
+    @pytest.mark.parametrize("size", [9, 10, 11, 12])
+    def test_the_byte_limit_is_exact(self, size):
+        limits = AudioLimits(1, size)
+        for data in (b"x" * size, base64.b64encode(b"x" * size).decode()):
+            assert decode_base64(data, limits) == b"x" * size
+        for data in (b"x" * (size + 1), base64.b64encode(b"x" * (size + 1)).decode()):
+            with pytest.raises(AudioTooLong):
+                decode_base64(data, limits)
+
+    def test_too_much_text_is_refused_before_it_is_decoded(self, monkeypatch):
+        monkeypatch.setattr(audio.binascii, "a2b_base64", None)
+        with pytest.raises(AudioTooLong):
+            decode_base64("QUJD" * 100, AudioLimits(1, 299))
+
+
+class TestSamples:
+    def test_16_khz_passes_untouched(self):
+        integers = np.random.default_rng(0).integers(-(2**15), 2**15, 20_000)
+        heard = decoded(files.wav_file(integers / 2**15, 16_000))
+        assert heard.samples.dtype == np.float32
+        assert np.array_equal(heard.samples, integers.astype(np.float32) / 2**15)
+        assert (heard.duration, heard.warnings) == (1.25, ())
+
+    @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000, 96_000, 192_000])
+    @pytest.mark.parametrize("sampling_rate", [16_000, 44_100])
+    def test_every_rate_keeps_the_signal_in_place(self, rate, sampling_rate):
+        seconds = round(1.2345 * rate) / rate
+        heard = decoded(files.wav_file(files.chirp(rate, seconds), rate), sampling_rate)
+        assert heard.duration == seconds
+        assert error_of(heard.samples, files.chirp(16_000, seconds)) < 5e-4
+
+    @pytest.mark.parametrize(
+        ("kind", "step"), [("u8", 8e-3), ("s16", 5e-5), ("s24", 1e-6), ("s32", 1e-6), ("f32", 1e-6), ("f64", 1e-6)]
+    )
+    def test_every_kind_of_sample(self, kind, step):
+        truth = files.chirp(16_000, 0.5)
+        assert error_of(decoded(files.wav_file(truth, 16_000, kind)).samples, truth) < step
+
+    @pytest.mark.parametrize("channels", range(1, 9))
+    def test_channels_are_averaged(self, channels):
+        levels = 0.5 / 2.0 ** np.arange(channels)
+        heard = decoded(files.wav_file(np.tile(levels, (8_000, 1)), 16_000, "f32"))
+        assert heard.samples == pytest.approx(levels.mean(), abs=1e-6)
+
+    @pytest.mark.parametrize(("sampling_rate", "loudness"), [(8_000, 0), (11_025, 0), (16_000, 0.5), (48_000, 0.5)])
+    def test_sampling_rate_decides_what_can_be_heard(self, sampling_rate, loudness):
+        heard = decoded(files.wav_file(files.tone(44_100, 1, 6_500), 44_100), sampling_rate)
+        assert np.abs(heard.samples[EDGE:-EDGE]).max() == pytest.approx(loudness, abs=0.01)
+
+    def test_no_more_samples_than_the_duration_holds(self):
+        for count in range(4_410, 4_430):
+            heard = decoded(files.wav_file(files.chirp(44_100, 0.2)[:count], 44_100), 48_000)
+            assert heard.duration == count / 44_100
+            assert count * 16_000 / 44_100 - 1 < len(heard.samples) < count * 16_000 / 44_100 + 1
+
+
+LOSSLESS = ["a.wav", "a.flac", "alac.m4a", "a.mka", "a.aiff", "a.au", "a.caf", "a.w64"]
+# These formats do not store how much padding the encoder added: seconds that may be too many.
+PADDED = {
+    "a.aac": 0.05,
+    "a.mp2": 0.05,
+    "a.ac3": 0.05,
+    "a.flv": 0.08,
+    "a.wma": 0.08,
+    "fragmented.mp4": 0.05,
+    "adpcm.wav": 0.04,
+    "speex.ogg": 0.02,
+}
+
+
+class TestFormats:
+    @pytest.mark.parametrize("name", LOSSLESS)
+    def test_lossless(self, every_format, name):
+        heard = decoded(every_format[name])
+        assert (heard.duration, heard.warnings) == (2.0, ())
+        assert error_of(heard.samples, files.chirp(16_000, 2.0)) < 1e-4
+
+    @pytest.mark.parametrize("name", sorted(set(files.FORMATS) - set(LOSSLESS)))
+    def test_lossy(self, every_format, name):
+        heard = decoded(every_format[name])
+        padding = PADDED.get(name, 0)
+        lag, correlation = likeness(heard.samples, files.chirp(16_000, 2.0))
+        assert heard.warnings == ()
+        assert abs(heard.duration - 2.0) <= (padding or 1e-3)
+        assert correlation > (0.9 if name == "speex.ogg" else 0.97)
+        assert abs(lag) <= 16_000 * (padding or 1e-3)
+
+    def test_amr_as_ffmpegs_program_decodes_it(self):
+        data = files.amr_file(50)
+        heard = decoded(data)
+        program = files.ffmpeg("-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-", source=data)
+        assert heard.duration == 1.0
+        assert error_of(heard.samples, decoded(program).samples) < 1e-3
+
+    @pytest.mark.parametrize("channels", [2, 6])
+    @pytest.mark.parametrize("name", ["faststart.m4a", "opus.ogg", "a.flac", "a.ac3"])
+    def test_surround_is_averaged_in_every_codec(self, name, channels):
+        voices = np.stack([files.tone(48_000, 1.0, 300 + 100 * channel) for channel in range(channels)], axis=1)
+        data = files.encoded(files.wav_file(voices, 48_000), name)
+        program = files.ffmpeg("-i", "-", "-f", "f32le", "-", source=data)
+        mean = np.frombuffer(program, "<f4").reshape(-1, channels).mean(axis=1)
+        truth = decoded(files.wav_file(mean, 48_000, "f32")).samples
+        heard = decoded(data).samples  # may be shorter: the program leaves AAC's padding at the end
+        assert error_of(heard, truth[: len(heard)]) < 1e-3
+
+    def test_an_index_at_the_end_of_a_minute(self):
+        minute = files.wav_file(files.chirp(16_000, 60), 16_000)
+        data = files.encoded(minute, "a.m4a")
+        assert data.rindex(b"moov") > data.index(b"mdat")
+        heard = decoded(data)
+        assert heard.duration == pytest.approx(60, abs=0.07)
+        assert likeness(heard.samples, files.chirp(16_000, 60))[1] > 0.99
+
+    @pytest.mark.parametrize(
+        ("name", "codecs"),
+        [
+            ("a.mp4", "-c:v libx264 -c:a aac"),
+            ("a.webm", "-c:v libvpx -c:a libopus"),
+            ("a.mkv", "-c:v libx264 -c:a flac"),
+            ("a.avi", "-c:v mpeg4 -c:a pcm_s16le"),
+            ("a.ts", "-c:v libx264 -c:a mp2"),
+        ],
+    )
+    def test_the_sound_of_a_film(self, source, name, codecs):
+        heard = decoded(files.with_video(source, name, *codecs.split()))
+        assert heard.duration == pytest.approx(2.0, abs=0.06)
+        assert likeness(heard.samples, files.chirp(16_000, 2.0))[1] > 0.95
+
+    @pytest.mark.parametrize("name", ["a.mp3", "a.flac", "a.m4a"])
+    def test_a_cover_picture_is_not_looked_at(self, source, name):
+        picture = ["-c:v", "png" if name == "a.flac" else "mjpeg", "-frames:v", "1", "-disposition:v", "attached_pic"]
+        data = files.encoded(
+            source, name, "-f", "lavfi", "-i", "testsrc=size=64x48:duration=0.1", "-map", "0:a", "-map", "1:v", *picture
+        )
+        assert decoded(data).duration == 2.0
+
+    def test_the_best_of_two_sounds(self):
+        both = files.encoded(
+            files.wav_file(files.tone(16_000, 1, 400), 16_000), "two.mka",
+            "-f", "lavfi", "-i", "sine=900:duration=1:sample_rate=16000", "-map", "0", "-map", "1", "-c:a", "pcm_s16le",
+        )  # fmt: skip
+        heard = decoded(both)
+        assert files.pitch(heard.samples) == pytest.approx(400, abs=2)
+        assert heard.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
+
+    def test_what_stands_before_the_audio_is_skipped(self, every_format):
+        tag = b"ID3\x04\0\0" + bytes([0, 0, 0x20, 0]) + random.Random(0).randbytes(4_096)
+        chunk = b"JUNK" + (1_000).to_bytes(4, "little") + random.Random(0).randbytes(1_000)
+        wav = every_format["a.wav"]
+        assert decoded(tag + every_format["a.mp3"]).duration == 2.0
+        assert decoded(wav[:12] + chunk + wav[12:]).duration == 2.0
+
+    @pytest.mark.parametrize("name", ["a.aac", "a.mp3"])
+    def test_rate_and_channels_may_change_on_the_way(self, name):
+        low = files.wav_file(files.tone(22_050, 1, 300), 22_050)
+        high = files.wav_file(np.tile(files.tone(44_100, 1, 900)[:, None], 2), 44_100)
+        heard = decoded(files.encoded(low, name) + files.encoded(high, name))
+        assert heard.duration == pytest.approx(2.0, abs=0.2)
+        assert files.pitch(heard.samples[2_000:14_000]) == pytest.approx(300, abs=2)
+        assert files.pitch(heard.samples[-14_000:-2_000]) == pytest.approx(900, abs=2)
+
+    def test_ogg_streams_in_a_chain(self):
+        links = [
+            files.encoded(files.wav_file(files.tone(16_000, 1, hertz), 16_000), "opus.ogg") for hertz in (300, 900)
+        ]
+        heard = decoded(b"".join(links))
+        assert heard.duration == pytest.approx(2.0, abs=0.02)
+        assert [files.pitch(heard.samples[start : start + 12_000]) for start in (2_000, 18_000)] == pytest.approx(
+            [300, 900], abs=2
+        )
+
+    def test_endless_changes_of_format_are_refused(self):
+        links = [files.encoded(files.wav_file(np.zeros(rate // 10), rate), "a.aac") for rate in (16_000, 22_050)]
+        with pytest.raises(InvalidAudio, match="format changes"):
+            decoded(b"".join(links) * 60)

@@ -1,0 +1,329 @@
+"""Decoding of files that are broken, lie or mean harm: what is refused, and at what cost."""
+
+import ctypes
+import io
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import audio_files as files
+import av
+import numpy as np
+import pytest
+
+import audio
+from audio import Audio, AudioLimits, decode_audio
+from errors import AudioTooLong, ClientError, InvalidAudio
+
+LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
+REPOSITORY = Path(audio.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def source() -> bytes:
+    return files.two_seconds()
+
+
+@pytest.fixture(scope="module")
+def every_format() -> dict[str, bytes]:
+    return files.every_format()
+
+
+def decoded(data: bytes, limits: AudioLimits = LIMITS) -> Audio:
+    return decode_audio(data, 16_000, limits)
+
+
+def float_wav(value: float, kind: str = "f32", rate: int = 44_100, channels: int = 1) -> bytes:
+    samples = np.zeros((rate, channels))
+    samples[rate // 2, 0] = value
+    return files.wav_file(samples, rate, kind)
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"x",
+            bytes(5_000),
+            random.Random(0).randbytes(50_000),
+            b"hello " * 5_000,
+            b"RIFF",
+            b"ID3" * 999,
+            b"\x89PNG\r\n" * 99,
+        ],
+    )
+    def test_no_audio_at_all(self, data):
+        with pytest.raises(InvalidAudio):
+            decoded(data)
+
+    def test_a_picture_is_no_audio(self, source):
+        film = files.with_video(source, "mute.mp4", "-an", "-frames:v", "5")
+        with pytest.raises(InvalidAudio, match="no audio stream found"):
+            decoded(film)
+
+    @pytest.mark.parametrize("count", [0, 1, 1_599])
+    def test_less_than_a_tenth_of_a_second(self, count):
+        with pytest.raises(InvalidAudio, match=r"less than 0\.1 s"):
+            decoded(files.wav_file(np.zeros(count), 16_000))
+
+    def test_a_tenth_of_a_second(self):
+        assert decoded(files.wav_file(np.zeros(1_600), 16_000)).duration == 0.1
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, -1.01e4])
+    def test_samples_that_no_microphone_makes(self, value):
+        with pytest.raises(InvalidAudio, match="samples"):
+            decoded(float_wav(value))
+        with pytest.raises(InvalidAudio, match="samples"):
+            decoded(float_wav(8 * value, "f64", channels=8))
+
+    def test_doubles_beyond_float32(self):
+        with pytest.raises(InvalidAudio, match="samples"):
+            decoded(float_wav(1e300, "f64"))
+
+    def test_loud_samples_are_left_alone(self):
+        assert np.abs(decoded(float_wav(0.9e4, rate=16_000)).samples).max() == pytest.approx(0.9e4)
+
+    @pytest.mark.parametrize("channels", [9, 255, 65_535])
+    def test_too_many_channels(self, channels):
+        with pytest.raises(InvalidAudio, match=f"{channels} channels"):
+            decoded(files.raw_wav(bytes(2**18), 16_000, channels, 8))
+
+    @pytest.mark.parametrize("rate", [0, 1, 3_999, 192_001, 2**32 - 1])
+    def test_rates_that_nobody_records_at(self, rate):
+        with pytest.raises(InvalidAudio):
+            decoded(files.raw_wav(bytes(100_000), rate))
+
+    @pytest.mark.parametrize("rate", [4_000, 192_000])
+    def test_the_outermost_rates(self, rate):
+        assert decoded(files.raw_wav(bytes(rate), rate)).duration == 0.5
+
+    @pytest.mark.parametrize("name", sorted(set(files.FORMATS) - {"a.m4a", "alac.m4a", "a.3gp", "a.mp2", "a.ac3"}))
+    def test_a_file_cut_short_gives_what_is_there_and_says_so(self, every_format, name):
+        whole = decoded(every_format[name])
+        heard = decoded(every_format[name][: len(every_format[name]) * 3 // 4])
+        assert 0.5 < heard.duration < 1.7
+        assert heard.warnings
+        intact = len(heard.samples) - 2_000  # the last packet is damaged, or its neighbour not there to lap over it
+        assert np.abs(heard.samples[:intact] - whole.samples[:intact]).max() < 1e-6
+
+    @pytest.mark.parametrize("name", ["a.m4a", "alac.m4a", "a.3gp"])
+    def test_a_file_cut_before_its_index_holds_nothing(self, every_format, name):
+        with pytest.raises(InvalidAudio):
+            decoded(every_format[name][: len(every_format[name]) * 6 // 10])
+
+    @pytest.mark.parametrize("size", [2**32 - 1, 0x7FFFFFFF])
+    def test_a_wav_written_to_a_pipe_is_not_cut_short(self, size):
+        assert decoded(files.raw_wav(bytes(32_000), 16_000, size=size)).warnings == ()
+
+    def test_damage_in_the_middle_is_skipped_and_told(self, every_format):
+        data = bytearray(every_format["a.aac"])
+        middle = len(data) // 2
+        data[middle : middle + 200] = bytes(200)
+        heard = decoded(bytes(data))
+        assert heard.warnings == ("parts of the file are damaged and were skipped",)
+        assert 1.5 < heard.duration < 2.1
+
+    def test_broken_files_raise_only_what_is_documented(self, every_format):
+        whole = [*every_format.values(), files.amr_file(100)]
+        chance = random.Random(0)
+        outcomes = set()
+        for number in range(600):
+            try:
+                heard = decoded(files.mutated(whole[number % len(whole)], whole, chance), AudioLimits(60, 2**20))
+            except ClientError as error:
+                outcomes.add(error.code)
+            else:
+                outcomes.add("decoded")
+                assert np.isfinite(heard.samples).all()
+                assert abs(len(heard.samples) - heard.duration * 16_000) < audio.MAX_FORMAT_CHANGES
+        assert {"decoded", "INVALID_AUDIO"} <= outcomes <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
+
+    def test_nothing_is_printed(self, every_format, capfd):
+        for data in every_format.values():
+            decoded(data[:-100] if b"moov" not in data[-5_000:] else data)
+        with pytest.raises(InvalidAudio):
+            decoded(every_format["a.m4a"][:3_000])
+        assert capfd.readouterr() == ("", "")
+
+
+class Counted(io.BytesIO):
+    """The memory that libavformat reads, counting what it reads."""
+
+    bytes_read = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        Counted.bytes_read += len(block)
+        return block
+
+
+BOMBS = {
+    "flac that says so": lambda: files.silent_flac(10, announced=True),
+    "flac that does not": lambda: files.silent_flac(10, announced=False),
+    "one sample a second": lambda: files.raw_wav(bytes(100_000), 1, bits=8),
+    "channels": lambda: files.raw_wav(bytes(2**18), 16_000, 65_535, 8),
+    "index of gigabytes": lambda: files.mp4_file(80_000_000),
+    "index for every track": lambda: files.mp4_file(80_000_000, tracks=12),
+    "edits": lambda: files.mp4_file(1_000, edits=1_000),
+}
+MEASURE = """
+import json, sys
+from pathlib import Path
+import audio
+from errors import ClientError
+def kib(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+limits = audio.AudioLimits(7200, 2**24)
+audio.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
+codes, before = [], kib("VmRSS")
+for path in sys.argv[2:]:
+    try:
+        codes.append(str(audio.decode_audio(Path(path).read_bytes(), 16000, limits).duration))
+    except ClientError as error:
+        codes.append(error.code)
+print(json.dumps([codes, kib("VmHWM") - before]))
+"""
+
+
+class TestBounds:
+    def test_the_duration_limit_is_exact(self):
+        data = files.wav_file(np.zeros(16_001), 16_000)
+        assert decoded(data, AudioLimits(16_001 / 16_000, 2**20)).duration == 16_001 / 16_000
+        with pytest.raises(AudioTooLong):
+            decoded(data, AudioLimits(1, 2**20))
+
+    def test_the_byte_limit_holds_for_decoding_too(self, source):
+        with pytest.raises(AudioTooLong):
+            decoded(source, AudioLimits(7_200, len(source) - 1))
+
+    @pytest.mark.parametrize("announced", [True, False])
+    def test_too_long_is_known_before_anything_is_decoded(self, announced, monkeypatch):
+        monkeypatch.setattr(audio, "_frames", None)
+        with pytest.raises(AudioTooLong):
+            decoded(files.silent_flac(2, announced), AudioLimits(3_600, 2**20))
+
+    def test_the_duration_limit_holds_while_decoding_what_lied_about_its_length(self, monkeypatch):
+        monkeypatch.setattr(audio, "_refuse_bomb", lambda *_: None)
+        monkeypatch.setattr(audio, "BytesIO", Counted)
+        monkeypatch.setattr(Counted, "bytes_read", 0)
+        data = files.wav_file(np.zeros(16_000 * 300), 16_000)
+        with pytest.raises(AudioTooLong):
+            decoded(data, AudioLimits(5, 2**24))
+        assert Counted.bytes_read < len(data) / 10
+
+    def test_decoding_reads_the_file_a_few_times_at_most(self, every_format, monkeypatch):
+        monkeypatch.setattr(audio, "BytesIO", Counted)
+        for data in every_format.values():
+            monkeypatch.setattr(Counted, "bytes_read", 0)
+            decoded(data)
+            assert Counted.bytes_read <= 6 * len(data) + 2**18
+
+    def test_an_index_that_repeats_itself_is_not_followed(self):
+        with pytest.raises(InvalidAudio, match="over and over"):
+            decoded(files.mp4_file(1_000, edits=1_000))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+    def test_bombs_take_no_memory(self, source, tmp_path):
+        (tmp_path / "harmless").write_bytes(source)
+        for name, make in BOMBS.items():
+            (tmp_path / name).write_bytes(make())
+        command = [sys.executable, "-c", MEASURE, *(str(tmp_path / name) for name in ("harmless", *BOMBS))]
+        codes, grown = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY).stdout)
+        assert codes == ["AUDIO_TOO_LONG"] * 2 + ["INVALID_AUDIO"] * 5
+        assert grown < 64 * 1024
+
+    def test_the_samples_are_held_once(self, tmp_path):
+        long = files.wav_file(np.zeros(16_000 * 240), 16_000)
+        (tmp_path / "long").write_bytes(long)
+        command = [sys.executable, "-c", MEASURE, *[str(tmp_path / "long")] * 2]
+        _, grown = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY).stdout)
+        assert grown < 1.5 * 4 * 16_000 * 240 / 1024 + 8_000
+
+
+IN_ACCESS, IN_OPEN = 0x1, 0x20
+
+
+class Watch:
+    """Tells whether anything on this machine opened a file in `folder` (inotify) or called on a local port."""
+
+    def __init__(self, folder: Path) -> None:
+        library = ctypes.CDLL(None)
+        self.folder = library.inotify_init1(os.O_NONBLOCK)
+        assert library.inotify_add_watch(self.folder, os.fsencode(folder), IN_OPEN | IN_ACCESS) >= 0
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.server.setblocking(False)
+        self.port = self.server.getsockname()[1]
+
+    def saw_something(self) -> bool:
+        return self._files_opened() or self._called()
+
+    def _files_opened(self) -> bool:
+        try:
+            return bool(os.read(self.folder, 2**16))
+        except BlockingIOError:
+            return False
+
+    def _called(self) -> bool:
+        try:
+            self.server.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self.folder)
+        self.server.close()
+
+
+PLAYLISTS = {
+    "ffconcat": "ffconcat version 1.0\nfile '{0}'\n",
+    "m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{0}\n#EXT-X-ENDLIST\n",
+    "dash": (
+        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" '
+        'mediaPresentationDuration="PT9S"><Period><AdaptationSet mimeType="audio/mp4"><Representation id="1" '
+        'bandwidth="9"><BaseURL>{0}</BaseURL></Representation></AdaptationSet></Period></MPD>'
+    ),
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio {1} RTP/AVP 0\n",
+    "imf": '<CompositionPlaylist xmlns="http://www.smpte-ra.org/schemas/2067-3/2016"><Id>{0}</Id></CompositionPlaylist>',
+    "pls": "[playlist]\nFile1={0}\n",
+    "asx": '<asx><entry><ref href="{0}"/></entry></asx>',
+    "concat": "concat:{0}|{0}",
+    "plain": "{0}",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+class TestNothingElseIsOpened:
+    @pytest.fixture
+    def watch(self, tmp_path, source, monkeypatch):
+        (tmp_path / "secret.wav").write_bytes(source)
+        monkeypatch.chdir(tmp_path)
+        watch = Watch(tmp_path)
+        yield watch
+        watch.close()
+
+    @pytest.mark.parametrize("kind", PLAYLISTS)
+    @pytest.mark.parametrize(
+        "place", ["secret.wav", "{folder}/secret.wav", "file:{folder}/secret.wav", "http://127.0.0.1:{port}/a.wav"]
+    )
+    def test_a_playlist_leads_nowhere(self, watch, tmp_path, kind, place):
+        script = PLAYLISTS[kind].format(place.format(folder=tmp_path, port=watch.port), watch.port)
+        with pytest.raises(InvalidAudio):
+            decoded(script.encode())
+        assert not watch.saw_something()
+
+    def test_the_watch_sees_what_a_decoder_without_a_list_would_open(self, watch):
+        script = PLAYLISTS["ffconcat"].format("secret.wav").encode()
+        with av.open(io.BytesIO(script), "r") as container:
+            assert next(container.decode(audio=0)).samples
+        assert watch.saw_something()
+        assert not watch.saw_something()
+
+    def test_the_watch_sees_a_caller(self, watch):
+        socket.create_connection(("127.0.0.1", watch.port)).close()
+        assert watch.saw_something()
