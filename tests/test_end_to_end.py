@@ -1,0 +1,129 @@
+"""The endpoint on the models that ship, against what synthesis knows: words, speakers, and what must not matter."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import pairwise, permutations
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import pyannote.audio
+import pytest
+from audio_files import encoded, wav_file
+
+from audio import AudioLimits, decode_audio
+
+DEMO = Path(__file__).parent.parent / "demo"
+TRUTH = json.loads((DEMO / "conversation.json").read_text())
+LIMITS = AudioLimits(max_seconds=600, max_bytes=2**28)
+# A stretch of the conversation between two pauses, in seconds.
+PASSAGE = (26.0, 46.6)
+
+
+def ask(handler: Any, audio: bytes, **parameters: Any) -> dict[str, Any]:
+    body = {"inputs": base64.b64encode(audio).decode(), "parameters": parameters}
+    return handler(json.loads(json.dumps(body)))
+
+
+def words_between(start: float, end: float) -> str:
+    return " ".join(word["text"] for word in TRUTH["words"] if start <= word["start"] < end)
+
+
+@pytest.fixture(scope="module")
+def conversation() -> bytes:
+    return (DEMO / "conversation.ogg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def answer(demo_handler, conversation) -> dict[str, Any]:
+    return ask(demo_handler, conversation)
+
+
+@pytest.fixture(scope="module")
+def passage(conversation) -> np.ndarray:
+    start, end = (round(seconds * 16_000) for seconds in PASSAGE)
+    return decode_audio(conversation, 16_000, LIMITS).samples[start:end].astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def passage_text(demo_handler, passage) -> str:
+    return ask(demo_handler, wav_file(passage, 16_000), diarize=False)["text"]
+
+
+def test_the_conversations_words_are_heard(answer):
+    assert jiwer.wer(words_between(0, TRUTH["duration"]), answer["text"].strip()) <= 0.10
+    assert answer["language"] == "en"
+    assert answer["warnings"] == []
+    assert answer["duration"] == pytest.approx(TRUTH["duration"], abs=0.05)
+
+
+def test_the_text_is_told_once_in_chunks_and_once_by_speaker(answer):
+    for entries in (answer["chunks"], answer["speakers"]):
+        assert "".join(entry["text"] for entry in entries) == answer["text"]
+        times = [time for entry in entries for time in entry["timestamp"]]
+        assert all(before <= after for before, after in pairwise(times))
+        assert times[0] >= 0
+        assert times[-1] <= answer["duration"]
+
+
+def test_words_are_given_to_who_said_them(answer):
+    """At least nine of ten words that nobody talks over lie in a segment of their own speaker."""
+    alone = [word for word in TRUTH["words"] if not any(talks_over(turn, word) for turn in TRUTH["turns"])]
+    given = [speaker_at(answer["speakers"], (word["start"] + word["end"]) / 2) for word in alone]
+    names, labels = sorted(TRUTH["cast"]), sorted({entry["speaker"] for entry in answer["speakers"]})
+    assert len(labels) == len(names)
+    best = max(
+        sum(mapping.get(label) == word["speaker"] for label, word in zip(given, alone, strict=True))
+        for mapping in (dict(zip(labels, order, strict=True)) for order in permutations(names))
+    )
+    assert best / len(alone) >= 0.9
+
+
+def talks_over(turn: dict[str, Any], word: dict[str, Any]) -> bool:
+    return turn["speaker"] != word["speaker"] and turn["start"] < word["end"] and word["start"] < turn["end"]
+
+
+def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:
+    return next((each["speaker"] for each in entries if each["timestamp"][0] <= moment <= each["timestamp"][1]), None)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_an_assistant_changes_nothing_but_the_time(demo_handler, conversation, answer, batch_size):
+    assisted = ask(demo_handler, conversation, assisted=True, batch_size=batch_size)
+    assert assisted == answer
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.m4a", "opus.ogg", "a.webm"])
+def test_the_container_does_not_matter(demo_handler, passage, passage_text, name):
+    file = encoded(wav_file(passage, 16_000), name)
+    assert ask(demo_handler, file, diarize=False)["text"] == passage_text
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+def test_the_sampling_rate_does_not_matter(demo_handler, passage, passage_text, rate):
+    file = encoded(wav_file(passage, 16_000), "a.wav", "-ar", str(rate))
+    assert ask(demo_handler, file, diarize=False)["text"] == passage_text
+
+
+def test_two_channels_are_heard_as_one(demo_handler, passage, passage_text):
+    stereo = np.stack([passage, passage], axis=1)
+    assert ask(demo_handler, wav_file(stereo, 16_000), diarize=False)["text"] == passage_text
+
+
+def test_the_passage_is_what_was_said(passage_text):
+    assert jiwer.wer(words_between(*PASSAGE), passage_text.strip()) <= 0.10
+
+
+def test_a_real_recording_of_people_runs_through(demo_handler):
+    sample = Path(pyannote.audio.__file__).parent / "sample" / "sample.wav"
+    answer = ask(demo_handler, sample.read_bytes())
+    assert answer["duration"] == pytest.approx(30.0, abs=0.05)
+    assert "".join(entry["text"] for entry in answer["speakers"]) == answer["text"]
+
+
+def test_silence_holds_no_words(demo_handler):
+    answer = ask(demo_handler, wav_file(np.zeros(20 * 16_000), 16_000))
+    assert (answer["text"], answer["chunks"], answer["speakers"]) == ("", [], [])
