@@ -1,0 +1,191 @@
+"""The batch as it runs: windows sit down in rows, rounds are played, finished windows leave.
+
+The one decision: live rows are always the first ones. A window that leaves is replaced by the last live row, and new
+windows sit down behind them, so every pass works on a slice of the caches and none gathers rows. Moving a row costs
+one copy a window; gathering would cost one a round.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from asr.draft_length import DraftLength
+from asr.fallback import Fallback, chances
+from asr.hearing import Encoded, Window
+from asr.prefill import Entry, enter, read_prompts
+from asr.rounds import Reading, Report, Rounds
+from asr.rules import TokenRules
+from asr.speculative import Batch, Round
+from asr.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A window's tokens after the prompt and before the end of text, and how sure the model was of them.
+
+    `no_speech` is the probability of the no-speech token where the transcript starts; `mean_log_probability` is over
+    the tokens and the end of text, after the rules, at temperature 1, as openai/whisper counts it.
+    """
+
+    tokens: tuple[int, ...]
+    no_speech: float
+    mean_log_probability: float
+    temperature: float
+
+
+@dataclass
+class Seat:
+    """A window in a row, and its attempt."""
+
+    window: Window
+    drafted: bool
+    attempt: int = 0
+    temperature: float = 0.0
+    no_speech: float = 0.0
+
+    @property
+    def draftable(self) -> bool:
+        """Sampled attempts are never drafted: a draft predicts the likeliest token."""
+        return self.drafted and self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What holds for all rounds of a request."""
+
+    rules: TokenRules
+    vocabulary: Vocabulary
+    rounds: Rounds
+    text: Callable[[Sequence[int]], str]
+    fallback: Fallback | None
+    drafting: DraftLength | None
+    drafts: int | None  # set: always so many
+
+
+class RunningBatch:
+    """The windows being decoded. Several may be admitted at any time; `step` answers those that are done."""
+
+    def __init__(self, batch: Batch, most: int, course: Course) -> None:
+        self.batch = batch
+        self.most = most
+        self.course = course
+        self.seats: list[Seat] = []
+        self._running: deque[tuple[Reading, int]] = deque()
+        self._reach = 0  # no live row is longer
+        self._unread = 2  # newest tokens that the assistant may not have read
+        self._view = batch
+
+    @property
+    def free(self) -> int:
+        """How many windows may be admitted."""
+        return self.most - len(self.seats)
+
+    @torch.inference_mode()
+    def admit(self, windows: Sequence[Window], encoded: Encoded) -> None:
+        """Gives `windows` the next rows and their first tokens."""
+        start, stop = len(self.seats), len(self.seats) + len(windows)
+        self.seats += [Seat(window, encoded.assistant is not None) for window in windows]
+        view = self.batch.view(start, stop)
+        view.main.decoder.listen(encoded.main, view.main.cache)
+        if view.assistant is not None and encoded.assistant is not None:
+            view.assistant.decoder.listen(encoded.assistant, view.assistant.cache)
+        self._begin(start, stop)
+
+    def step(self) -> list[tuple[Window, Decoded]]:
+        """Plays one round. Returns the windows that are done, whose rows are free again."""
+        self._launch()
+        if self.course.rounds.late and len(self._running) == 1:
+            return []
+        report = self._hear()
+        if any(report.finished[: len(self.seats)]):
+            while self._running:
+                report = self._hear()
+            return self._leave(report)
+        return []
+
+    @torch.inference_mode()
+    def _begin(self, start: int, stop: int) -> None:
+        view, seats = self.batch.view(start, stop), self.seats[start:stop]
+        enter([self._entry(seat) for seat in seats], view.rows)
+        helper = view.assistant if any(seat.draftable for seat in seats) else None
+        no_speech = read_prompts(view.main, helper, view.rows, self.course.rules, self.course.vocabulary).tolist()
+        for seat, probability in zip(seats, no_speech, strict=True):
+            seat.no_speech = probability
+        self._reach = max(self._reach, *(len(seat.window.prompt) + 1 for seat in seats))
+
+    def _entry(self, seat: Seat) -> Entry:
+        window, longest = seat.window, self.batch.main.decoder.length
+        limit = longest if window.most_tokens is None else min(longest, len(window.prompt) + window.most_tokens)
+        chance = chances(window.samples, seat.attempt, limit) if seat.temperature else None
+        return Entry(window.prompt, limit, seat.draftable, seat.temperature, chance)
+
+    @torch.inference_mode()
+    def _launch(self) -> None:
+        rounds, rows = self.course.rounds, min(self.course.rounds.rows(len(self.seats)), self.batch.capacity)
+        drafts = self._drafts(rows)
+        sampled = any(seat.temperature for seat in self.seats)
+        span = min(rounds.span(self._reach + drafts), self.batch.main.cache.width)
+        shape = Round(drafts, min(self._unread, self._reach), span, sampled)
+        if self._view.capacity != rows:
+            self._view = self.batch.view(0, rows)
+        self._running.append((rounds.launch(self._view, self.course.rules, shape), drafts))
+        self._reach += drafts + 1
+        self._unread = 2 if drafts else self._unread + 1
+
+    def _drafts(self, rows: int) -> int:
+        draftable = sum(seat.draftable for seat in self.seats)
+        if self.course.drafts is not None:
+            return self.course.drafts if draftable else 0
+        return self.course.drafting.choose(rows, draftable) if self.course.drafting else 0
+
+    def _hear(self) -> Report:
+        """Waits for the report of the oldest round that was not heard yet."""
+        reading, _ = self._running.popleft()
+        report = reading()
+        self._reach = max(report.length[: len(self.seats)]) + sum(drafts + 1 for _, drafts in self._running)
+        if self.course.drafting is not None:
+            self.course.drafting.observe(sum(report.accepted), sum(report.judged))
+        return report
+
+    def _leave(self, report: Report) -> list[tuple[Window, Decoded]]:
+        """Frees the rows that finished, from the last on, except those that are worth another attempt."""
+        finished = [row for row in range(len(self.seats)) if report.finished[row]]
+        decoded = {row: self._decoded(row, report.length[row]) for row in finished}
+        done = [row for row in finished if not self._try_again(row, decoded[row])]
+        answers = [(self.seats[row].window, decoded[row]) for row in done]
+        for row in reversed(done):
+            self._free(row)
+        return answers
+
+    def _decoded(self, row: int, length: int) -> Decoded:
+        seat, rows = self.seats[row], self.batch.rows
+        begin = len(seat.window.prompt)
+        tokens = rows.tokens[row, begin:length].tolist()
+        mean = float(rows.score[row]) / max(1, len(tokens))
+        spoken = tokens[:-1] if tokens and tokens[-1] == self.course.vocabulary.end_of_text else tokens
+        return Decoded(tuple(spoken), seat.no_speech, mean, seat.temperature)
+
+    def _try_again(self, row: int, decoded: Decoded) -> bool:
+        seat, fallback = self.seats[row], self.course.fallback
+        hotter = fallback.next_temperature(seat.attempt) if fallback else None
+        if fallback is None or hotter is None:
+            return False
+        text = self.course.text([token for token in decoded.tokens if token < self.course.vocabulary.end_of_text])
+        if not fallback.rejects(text, decoded.mean_log_probability, decoded.no_speech):
+            return False
+        seat.attempt, seat.temperature = seat.attempt + 1, hotter
+        self._begin(row, row + 1)
+        return True
+
+    @torch.inference_mode()
+    def _free(self, row: int) -> None:
+        last = len(self.seats) - 1
+        if row != last:
+            self.batch.move(last, row)
+            self.seats[row] = self.seats[last]
+        self.batch.rows.finished[last] = True
+        self.seats.pop()

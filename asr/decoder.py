@@ -1,0 +1,186 @@
+"""Whisper's decoder over caches in which every row has its own length.
+
+transformers keeps one length for all rows of a batch, so rows cannot draft, accept or end independently. The one
+decision: run the checkpoint's own weights through about a hundred lines of our own instead. A cache is allocated once
+and never grows or shrinks: a pass writes each row's keys and values at that row's own positions and looks no further
+than them, so to take tokens back is to write over them, and a row's length is known only to whoever feeds it.
+Query, key and value are one product; the keys and values of the audio are projected once a window.
+Cf. transformers' modeling_whisper.WhisperDecoder, whose results these are (to rounding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values of each layer: of the tokens (rows, heads, width, head size), of the audio (.., frames, ..)."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    audio_keys: tuple[Tensor, ...]
+    audio_values: tuple[Tensor, ...]
+
+    @property
+    def width(self) -> int:
+        """How many positions a row holds."""
+        return self.keys[0].shape[2]
+
+    def view(self, start: int, stop: int) -> Cache:
+        """Rows `start` to `stop`, sharing memory."""
+        return Cache(*(tuple(each[start:stop] for each in kind) for kind in self._kinds()))
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrites row `target` with row `source`."""
+        for kind in self._kinds():
+            for each in kind:
+                each[target].copy_(each[source])
+
+    def _kinds(self) -> tuple[tuple[Tensor, ...], ...]:
+        return self.keys, self.values, self.audio_keys, self.audio_values
+
+
+class Layer:
+    """One decoder layer: attention to the tokens so far, attention to the audio, two-layer perceptron."""
+
+    def __init__(self, source: Any) -> None:
+        tokens, audio = source.self_attn, source.encoder_attn
+        self.heads: int = tokens.num_heads
+        self.activation: Callable[[Tensor], Tensor] = source.activation_fn
+        self.token_norm, self.audio_norm = _norm(source.self_attn_layer_norm), _norm(source.encoder_attn_layer_norm)
+        self.last_norm = _norm(source.final_layer_norm)
+        self.query_key_value = _fused(tokens.q_proj, tokens.k_proj, tokens.v_proj)
+        self.token_out, self.audio_out = _affine(tokens.out_proj), _affine(audio.out_proj)
+        self.audio_query, self.audio_key_value = _affine(audio.q_proj), _fused(audio.k_proj, audio.v_proj)
+        self.expand, self.contract = _affine(source.fc1), _affine(source.fc2)
+
+    def attend_tokens(self, x: Tensor, keys: Tensor, values: Tensor, place: Place) -> Tensor:
+        """(rows, positions, width) in and out; writes `keys` and `values` (rows, heads, cache width, head size)."""
+        query, key, value = self._split(F.linear(_normed(x, self.token_norm), *self.query_key_value), 3)
+        keys[place.rows, :, place.positions] = key
+        values[place.rows, :, place.positions] = value
+        seen_keys, seen_values = keys[:, :, : place.span], values[:, :, : place.span]
+        mixed = F.scaled_dot_product_attention(query.transpose(1, 2), seen_keys, seen_values, attn_mask=place.mask)
+        return F.linear(_joined(mixed), *self.token_out)
+
+    def attend_audio(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """(rows, positions, width) in and out; `keys` and `values` (rows, heads, frames, head size)."""
+        (query,) = self._split(F.linear(_normed(x, self.audio_norm), *self.audio_query), 1)
+        return F.linear(_joined(F.scaled_dot_product_attention(query.transpose(1, 2), keys, values)), *self.audio_out)
+
+    def think(self, x: Tensor) -> Tensor:
+        """The perceptron, (rows, positions, width) in and out."""
+        return F.linear(self.activation(F.linear(_normed(x, self.last_norm), *self.expand)), *self.contract)
+
+    def project_audio(self, encoded: Tensor) -> tuple[Tensor, ...]:
+        """Keys and values (rows, heads, frames, head size) of `encoded` audio (rows, frames, width)."""
+        return tuple(each.transpose(1, 2) for each in self._split(F.linear(encoded, *self.audio_key_value), 2))
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(rows, positions, parts x width) -> `parts` of (rows, positions, heads, head size)."""
+        return x.unflatten(-1, (parts, self.heads, -1)).unbind(dim=2)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pass writes and what it sees: the same for every layer."""
+
+    rows: Tensor  # (rows, 1)
+    positions: Tensor  # (rows, positions)
+    span: int
+    mask: Tensor  # (rows, 1, positions, span), 0 or minus infinity
+
+
+class Decoder:
+    """A checkpoint's decoder; holds no state between passes."""
+
+    def __init__(self, model: Any) -> None:
+        source = model.model.decoder
+        self.layers = [Layer(each) for each in source.layers]
+        self.words: Tensor = source.embed_tokens.weight
+        self.places: Tensor = source.embed_positions.weight
+        self.norm = _norm(source.layer_norm)
+        self.output: Tensor = model.proj_out.weight
+        self.frames: int = source.config.max_source_positions
+        self.length: int = source.config.max_target_positions
+
+    def allocate(self, rows: int, width: int) -> Cache:
+        """A cache of `rows` rows with room for `width` tokens each (some beyond `length`, for drafts)."""
+        heads, size = self.layers[0].heads, self.words.shape[1] // self.layers[0].heads
+
+        def zeros(positions: int) -> tuple[Tensor, ...]:
+            return tuple(self.words.new_zeros(rows, heads, positions, size) for _ in self.layers)
+
+        return Cache(zeros(width), zeros(width), zeros(self.frames), zeros(self.frames))
+
+    def listen(self, encoded: Tensor, cache: Cache) -> None:
+        """Fills the audio part of `cache` from the encoder's output (rows, frames, width)."""
+        for layer, keys, values in zip(self.layers, cache.audio_keys, cache.audio_values, strict=True):
+            key, value = layer.project_audio(encoded)
+            keys.copy_(key)
+            values.copy_(value)
+
+    def read(self, tokens: Tensor, positions: Tensor, cache: Cache, span: int) -> Tensor:
+        """Hidden states (rows, positions, width) after `tokens` at `positions`, both (rows, positions).
+
+        Every position below the first must have been read before; `span` exceeds the largest position.
+        """
+        place = self._place(positions, span)
+        x = F.embedding(tokens, self.words) + F.embedding(positions.clamp(max=self.length - 1), self.places)
+        for number, layer in enumerate(self.layers):
+            x = x + layer.attend_tokens(x, cache.keys[number], cache.values[number], place)
+            x = x + layer.attend_audio(x, cache.audio_keys[number], cache.audio_values[number])
+            x = x + layer.think(x)
+        return _normed(x, self.norm)
+
+    def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Scores over the vocabulary; `bias` (vocabulary,) costs nothing here."""
+        return F.linear(hidden, self.output, bias)
+
+    def _place(self, positions: Tensor, span: int) -> Place:
+        device = positions.device
+        hidden = torch.arange(span, device=device) > positions[:, None, :, None]
+        mask = torch.zeros(hidden.shape, device=device, dtype=self.words.dtype).masked_fill_(hidden, float("-inf"))
+        return Place(torch.arange(positions.shape[0], device=device)[:, None], positions, span, mask)
+
+
+Affine = tuple[Tensor, Tensor | None]
+
+
+class Norm(NamedTuple):
+    """A layer norm's parameters, in the order torch takes them."""
+
+    shape: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+
+def _norm(source: Any) -> Norm:
+    return Norm(tuple(source.normalized_shape), source.weight, source.bias, source.eps)
+
+
+def _normed(x: Tensor, norm: Norm) -> Tensor:
+    return F.layer_norm(x, *norm)
+
+
+def _affine(linear: Any) -> Affine:
+    return linear.weight, linear.bias
+
+
+def _fused(*linears: Any) -> Affine:
+    """One product in place of several over the same input; Whisper's keys have no bias."""
+    biases = [each.weight.new_zeros(each.weight.shape[0]) if each.bias is None else each.bias for each in linears]
+    return torch.cat([each.weight for each in linears]), torch.cat(biases)
+
+
+def _joined(heads: Tensor) -> Tensor:
+    """(rows, heads, positions, head size) -> (rows, positions, width)."""
+    return heads.transpose(1, 2).flatten(2)

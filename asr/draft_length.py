@@ -1,0 +1,92 @@
+"""How many tokens to draft: from what a round costs on this device and how many drafts proved right lately.
+
+A round that drafts k tokens yields (1 - a^(k+1)) / (1 - a) tokens if each is accepted with chance a (Leviathan et al.
+2023, equation 1), and costs k steps of the assistant and a longer pass of the main model. Both costs depend on the
+models, the device and the number of rows in ways no formula gives, so they are measured once at load. The one
+decision: where the best k does not clearly beat none, nothing is drafted, so that asking for an assistant never costs
+time. While nothing is drafted nothing is learnt about the assistant; the memory of its failures therefore fades with
+every window, until a few drafts are worth another try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+DRAFTS = (1, 2, 3, 4, 6, 8, 10)
+MOST_DRAFTS = DRAFTS[-1]
+MEASURED_DRAFTS = (0, 1, 4, MOST_DRAFTS)
+CLEAR_GAIN = 1.05
+HOPED = 0.8  # acceptance before anything is known
+HOPE = 20.0  # drafted tokens that the hope is worth
+MEMORY = 600.0  # drafted tokens after which older ones have faded
+FADING = 0.97  # of the memory, each window that is not drafted
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a round by number of rows and of drafts; between the measured ones on straight lines."""
+
+    seconds: Mapping[tuple[int, int], float]
+
+    @classmethod
+    def measure(cls, rows: Sequence[int], time_round: Callable[[int, int], float]) -> Costs:
+        """`time_round(rows, drafts)` in seconds, over the grid of `rows` and a few lengths of draft."""
+        return cls({(count, drafts): time_round(count, drafts) for count in rows for drafts in MEASURED_DRAFTS})
+
+    def round(self, rows: int, drafts: int) -> float:
+        """Seconds of a round of `drafts` drafts over `rows` rows; beyond the measured rows in proportion."""
+        counts = sorted({count for count, _ in self.seconds})
+        known = [np.interp(drafts, MEASURED_DRAFTS, [self.seconds[count, k] for k in MEASURED_DRAFTS]) for count in counts]
+        return float(np.interp(rows, counts, known)) * max(1.0, rows / counts[-1])
+
+
+@dataclass
+class DraftLength:
+    """The running judgement of one assistant. `accepted` of `judged` drafts were right, newer ones counting more."""
+
+    costs: Costs
+    accepted: float = 0.0
+    judged: float = 0.0
+    _best: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    @property
+    def acceptance(self) -> float:
+        """The chance that the next drafted token is right."""
+        return (self.accepted + HOPED * HOPE) / (self.judged + HOPE)
+
+    def observe(self, accepted: int, judged: int) -> None:
+        """Counts the drafts of a round."""
+        kept = max(0.0, 1.0 - judged / MEMORY)
+        self.accepted = self.accepted * kept + accepted
+        self.judged = self.judged * kept + judged
+
+    def fade(self, windows: int) -> None:
+        """Forgets a little, for `windows` that are decoded without drafts."""
+        self.accepted *= FADING**windows
+        self.judged *= FADING**windows
+
+    def choose(self, rows: int, draftable: int) -> int:
+        """How many tokens to draft in a round of `rows` rows of which `draftable` may accept any."""
+        if not draftable:
+            return 0
+        percent = round(100 * self.acceptance)
+        key = (rows, draftable, percent)
+        if key not in self._best:
+            self._best[key] = self._search(rows, draftable, percent / 100)
+        return self._best[key]
+
+    def _search(self, rows: int, draftable: int, acceptance: float) -> int:
+        def speed(drafts: int) -> float:
+            tokens = draftable * expected_tokens(acceptance, drafts) + rows - draftable
+            return tokens / self.costs.round(rows, drafts)
+
+        best = max(DRAFTS, key=speed)
+        return best if speed(best) >= CLEAR_GAIN * speed(0) else 0
+
+
+def expected_tokens(acceptance: float, drafts: int) -> float:
+    """Tokens a row gains in a round, on average."""
+    return float(sum(acceptance**k for k in range(drafts + 1)))

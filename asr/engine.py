@@ -1,0 +1,192 @@
+"""The decode engine: windows of samples in, tokens out, any number at once, with an assistant or without.
+
+The one decision: the memory of a batch (caches of both models, tokens) belongs to the engine and is reused by every
+request, one request at a time. Caches are by far the largest thing besides the weights, and a CUDA graph replays over
+fixed addresses; two requests side by side would need them twice and would not be faster than one after the other.
+Nothing is ever written into the models.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+
+from asr.batching import Course, Decoded, RunningBatch
+from asr.decoder import Decoder
+from asr.draft_length import MOST_DRAFTS, Costs, DraftLength
+from asr.fallback import Fallback
+from asr.graphs import GraphedRounds
+from asr.hearing import Hearing, Window
+from asr.loading import WhisperModels
+from asr.prefill import likeliest_language
+from asr.rounds import EagerRounds, Rounds
+from asr.rules import TokenRules
+from asr.speculative import Batch, Round
+from errors import OutOfMemory
+
+HEARD_AT_ONCE = 16  # windows; bounds the encoder's memory beside the caches
+MEASURED_ROWS = (1, 4, 12)
+MEASURED_TIMES = 3
+MEASURED_SPAN = 64
+
+Take = Callable[[int], Sequence[Window]]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a request's windows are decoded. `drafts` fixes the drafts a round; None lets measured costs decide."""
+
+    timestamps: bool = True
+    assisted: bool = False
+    batch_size: int = 24
+    fallback: Fallback | None = None
+    drafts: int | None = None
+
+
+class DecodeEngine:
+    """Decodes with one set of models; safe to call from several threads, which then wait for each other."""
+
+    def __init__(self, models: WhisperModels) -> None:
+        self.models = models
+        self.hearing = Hearing(models)
+        self.main = Decoder(models.model)
+        self.assistant = Decoder(models.assistant.model) if models.assistant else None
+        self.rounds: Rounds = GraphedRounds() if models.device.type == "cuda" else EagerRounds()
+        self.rules = {each: TokenRules.of(models.vocabulary, each, self.main.output) for each in (False, True)}
+        self._batch: Batch | None = None
+        self._lock = Lock()
+        self.drafting = None if self.assistant is None else DraftLength(self._measure_costs())
+
+    @torch.inference_mode()
+    def detect_language(self, window: Window) -> tuple[str, float]:
+        """The window's likeliest language and the probability that it holds no speech.
+
+        What the encoder made of it is kept, so that decoding it next costs no second pass.
+        """
+        with self._lock:
+            encoded = self.hearing.hear([window], drafted=False)
+            self.hearing.remember(window, encoded)
+            first = self._room(1).main.view(0, 1)
+            first.decoder.listen(encoded.main, first.cache)
+            return likeliest_language(first, self.models.vocabulary)
+
+    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Window, Decoded]]:
+        """Decodes what `take(count)` gives, up to `count` windows a call, until it gives none and all are done.
+
+        Windows come back as they finish; `take` is asked again after each, so it may offer what a finished window left
+        over. Where the device runs out of memory the batch is halved; OutOfMemory if one window is too much.
+        """
+        with self._lock:
+            waiting, rows = deque(take(manner.batch_size)), manner.batch_size
+            while waiting:
+                running: RunningBatch | None = None
+                try:
+                    most = min(rows, len(waiting))
+                    running = RunningBatch(self._room(most), most, self._course(manner))
+                    yield from self._run(Request(running, waiting, take, manner))
+                except torch.OutOfMemoryError:
+                    exhausted = True  # once the block is left, nothing holds on to the device's memory
+                else:
+                    exhausted = False
+                if exhausted:
+                    waiting.extendleft(seat.window for seat in reversed(running.seats if running else ()))
+                    del running
+                    rows = self._shrink(rows)
+
+    def _run(self, request: Request) -> Iterator[tuple[Window, Decoded]]:
+        """Until no window waits or runs."""
+        while True:
+            self._fill(request)
+            if not request.running.seats:
+                return
+            yield from request.running.step()
+
+    def _fill(self, request: Request) -> None:
+        """Gives free rows to waiting windows."""
+        running, waiting = request.running, request.waiting
+        free = running.free - len(waiting)
+        if free > 0:
+            waiting.extend(request.take(free))
+        while waiting and running.free:
+            windows = [waiting[place] for place in range(min(len(waiting), running.free, HEARD_AT_ONCE))]
+            encoded = self.hearing.hear(windows, self._worth_drafting(request, len(windows)))
+            for _ in windows:
+                waiting.popleft()
+            running.admit(windows, encoded)
+
+    def _worth_drafting(self, request: Request, new: int) -> bool:
+        """Whether windows that sit down now are prepared for drafting."""
+        if self.drafting is None or not request.manner.assisted:
+            return False
+        if request.manner.drafts is not None:
+            return request.manner.drafts > 0
+        rows = len(request.running.seats) + new
+        worth = self.drafting.choose(rows, rows) > 0
+        if not worth:
+            self.drafting.fade(new)
+        return worth
+
+    def _course(self, manner: Manner) -> Course:
+        return Course(
+            rules=self.rules[manner.timestamps],
+            vocabulary=self.models.vocabulary,
+            rounds=self.rounds,
+            text=self.models.tokenizer.decode,
+            fallback=manner.fallback,
+            drafting=self.drafting if manner.assisted else None,
+            drafts=manner.drafts,
+        )
+
+    @torch.inference_mode()
+    def _room(self, rows: int) -> Batch:
+        """The batch, with room for at least `rows` rows."""
+        if self._batch is None or self._batch.capacity < rows:
+            self._clear()
+            self._batch = Batch.allocate(self.main, self.assistant, self.rounds.rows(rows), MOST_DRAFTS)
+        return self._batch
+
+    def _clear(self) -> None:
+        self.rounds.forget()
+        self._batch = None
+
+    def _shrink(self, rows: int) -> int:
+        """Gives the batch's memory back. Returns half of `rows`; raises OutOfMemory where that is none."""
+        self._clear()
+        if self.models.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if rows == 1:
+            raise OutOfMemory("one window does not fit into the device's memory")
+        return rows // 2
+
+    def _measure_costs(self) -> Costs:
+        """Times rounds over rows that are finished: they cost the same and stand still."""
+        costs = Costs.measure(MEASURED_ROWS, self._time_round)
+        if not self.rounds.late:
+            self._clear()
+        return costs
+
+    @torch.inference_mode()
+    def _time_round(self, rows: int, drafts: int) -> float:
+        batch = self._room(rows).view(0, rows)
+        shape = Round(drafts, 2, MEASURED_SPAN)
+        seconds = []
+        for _ in range(MEASURED_TIMES):
+            started = time.perf_counter()
+            self.rounds.launch(batch, self.rules[True], shape)()
+            seconds.append(time.perf_counter() - started)
+        return min(seconds)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The windows of one call of `decode`: running, waiting, and where more come from."""
+
+    running: RunningBatch
+    waiting: deque[Window]
+    take: Take
+    manner: Manner

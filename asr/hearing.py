@@ -1,0 +1,75 @@
+"""From samples to what the encoders make of them, each window once.
+
+The one decision: the encoder's output is handed on, not kept. Decoders project it into their caches when a window sits
+down, and a window decoded again at another temperature finds it there. The one exception is the window whose language
+was detected before anything was decoded: it is remembered until it is heard again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asr.features import LogMel
+from asr.loading import WhisperModels
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Samples (n,) at 16 kHz, at most as many as the model hears at once, and the tokens to start from."""
+
+    key: Hashable
+    samples: NDArray[np.float32]
+    prompt: tuple[int, ...]
+    most_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the encoders made of some windows, (windows, frames, width); `assistant` where one will draft."""
+
+    main: Tensor
+    assistant: Tensor | None = None
+
+
+class Hearing:
+    """The encoders of a set of models, and the spectrogram both read."""
+
+    def __init__(self, models: WhisperModels) -> None:
+        self.model = models.model
+        self.assistant = models.assistant
+        self.log_mel = LogMel(models.feature_extractor, models.device)
+        self._remembered: dict[Hashable, Tensor] = {}
+
+    @torch.inference_mode()
+    def hear(self, windows: Sequence[Window], drafted: bool) -> Encoded:
+        """Encodes `windows` in one batch, for the main model and, if they are to be `drafted`, for the assistant."""
+        features = self._features(windows)
+        main = self._main(windows, features)
+        if not drafted or self.assistant is None:
+            return Encoded(main)
+        shared = self.assistant.shares_encoder
+        return Encoded(main, main if shared else self.assistant.model.get_encoder()(features).last_hidden_state)
+
+    def remember(self, window: Window, encoded: Encoded) -> None:
+        """Keeps what was made of `window` until it is heard again; forgets any other."""
+        self._remembered = {window.key: encoded.main}
+
+    def _main(self, windows: Sequence[Window], features: Tensor) -> Tensor:
+        known = [self._remembered.pop(window.key, None) for window in windows]
+        new = [row for row, each in enumerate(known) if each is None]
+        if not new:
+            return torch.cat([each for each in known if each is not None])
+        encoded: Tensor = self.model.get_encoder()(features[new]).last_hidden_state
+        if len(new) == len(windows):
+            return encoded
+        fresh = iter(encoded.split(1))
+        return torch.cat([next(fresh) if each is None else each for each in known])
+
+    def _features(self, windows: Sequence[Window]) -> Tensor:
+        return self.log_mel([window.samples for window in windows]).to(self.model.dtype)
