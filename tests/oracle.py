@@ -1,0 +1,144 @@
+"""What the decode engine must equal: transformers' greedy `generate` over the same windows under the same rules.
+
+The one decision: float64. In float32 a matrix product may round differently in a batch of another size, and where two
+tokens score nearly alike the choice could flip; in float64 that does not happen.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import tiny_whispers
+import torch
+from numpy.typing import NDArray
+from tiny_whispers import Published
+from transformers import (
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    WhisperForCausalLM,
+    WhisperTimeStampLogitsProcessor,
+)
+
+from asr.engine import DecodeEngine, Manner
+from asr.batching import Decoded
+from asr.hearing import Window
+from asr.loading import Assistant, WhisperModels, greedy_configuration
+from asr.vocabulary import Vocabulary, read_vocabulary
+
+TINY = Published(text_entries=300, languages=4, seconds=1)
+TINY_ENGLISH = dataclasses.replace(TINY, multilingual=False)
+TINY_128 = dataclasses.replace(TINY, mel_bins=128)
+
+
+@functools.cache
+def models_of(
+    shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64
+) -> WhisperModels:
+    """A random Whisper; its texts end where token number `ending` would have come, or a little earlier."""
+    model = tiny_whispers.model_of(shape, dtype=dtype, width=16)
+    if ending is not None:
+        words = model.model.decoder.embed_tokens.weight.data
+        words[shape.text_entries] = words[ending] * 1.1
+    tokenizer = tiny_whispers.tokenizer_of(shape)
+    vocabulary = read_vocabulary("tiny", model.config, model.generation_config, tokenizer)
+    model.generation_config = greedy_configuration(vocabulary)
+    return WhisperModels("tiny", model, tokenizer, tiny_whispers.feature_extractor_of(shape), vocabulary)
+
+
+def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = False) -> WhisperModels:
+    """The models with a copy of the main one as assistant, its decoder disturbed: it agrees less the more noise."""
+    model = copy.deepcopy(models.model)
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.model.decoder.parameters():
+            weight.add_(noise * weight.std() * torch.randn(weight.shape, generator=random, dtype=weight.dtype))
+    if not own_encoder:
+        model = _decoder_alone(model)
+    return dataclasses.replace(models, assistant=Assistant("noisy", model, not own_encoder, None))
+
+
+def _decoder_alone(model: PreTrainedModel) -> PreTrainedModel:
+    alone = WhisperForCausalLM(copy.deepcopy(model.config)).to(model.dtype).eval()
+    alone.model.decoder = model.model.decoder
+    alone.proj_out = model.proj_out
+    return alone
+
+
+def noise_windows(count: int, seconds: float = 1.0, seed: int = 0) -> list[NDArray[np.float32]]:
+    """Windows of noise that differ in loudness and length, so that random models say different things about them."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(int(8000 * seconds), int(16_000 * seconds) + 1, count)
+    return [
+        (random.uniform(0.05, 0.5) * random.normal(size=length) * np.sin(np.arange(length) / random.uniform(3, 30)))
+        .clip(-1, 1)
+        .astype(np.float32)
+        for length in lengths
+    ]
+
+
+def prompts_of(vocabulary: Vocabulary, timestamps: bool, count: int) -> list[tuple[int, ...]]:
+    """Prompts of different lengths in turn: plain ones, and ones that start with text said before."""
+    plain = vocabulary.prompt("en", "transcribe", timestamps)
+    start_of_previous = vocabulary.no_timestamps - 2
+    return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
+
+
+def decode(engine: DecodeEngine, windows: Sequence[Window], manner: Manner) -> dict[object, Decoded]:
+    """Everything the engine says about `windows`, by key."""
+    waiting = list(windows)
+
+    def take(count: int) -> list[Window]:
+        taken, waiting[:] = waiting[:count], waiting[count:]
+        return taken
+
+    return {window.key: decoded for window, decoded in engine.decode(take, manner)}
+
+
+@torch.inference_mode()
+def greedy(models: WhisperModels, windows: Sequence[Window], timestamps: bool) -> dict[object, tuple[int, ...]]:
+    """The tokens transformers gives, by key; windows with prompts of one length go together."""
+    answers: dict[object, tuple[int, ...]] = {}
+    for length in {len(window.prompt) for window in windows}:
+        group = [window for window in windows if len(window.prompt) == length]
+        answers |= dict(zip((window.key for window in group), _generate(models, group, timestamps), strict=True))
+    return answers
+
+
+def _generate(models: WhisperModels, windows: Sequence[Window], timestamps: bool) -> list[tuple[int, ...]]:
+    features = models.feature_extractor(
+        [window.samples for window in windows], sampling_rate=16_000, return_tensors="pt"
+    ).input_features.to(models.model.dtype)
+    begin, most = len(windows[0].prompt), windows[0].most_tokens
+    sequences = GenerationMixin.generate(
+        models.model,
+        features,
+        attention_mask=torch.ones_like(features[:, 0], dtype=torch.long),
+        decoder_input_ids=torch.tensor([window.prompt for window in windows]),
+        logits_processor=rules_of(models, timestamps, begin),
+        max_length=models.vocabulary.max_length if most is None else begin + most,
+        force_unique_generate_call=True,
+    )
+    end = models.vocabulary.end_of_text
+    rows = sequences[:, begin:].tolist()
+    return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
+
+
+def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProcessorList:
+    """transformers' own processors in transformers' own order."""
+    vocabulary = models.vocabulary
+    processors = LogitsProcessorList(
+        [
+            SuppressTokensAtBeginLogitsProcessor(vocabulary.begin_suppress, begin),
+            SuppressTokensLogitsProcessor(vocabulary.suppress),
+        ]
+    )
+    if timestamps:
+        processors.append(WhisperTimeStampLogitsProcessor(models.model.generation_config, begin))
+    return processors

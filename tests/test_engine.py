@@ -1,0 +1,249 @@
+"""The engine against transformers' greedy decoding, token for token, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+
+import oracle
+import pytest
+import torch
+from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assistant
+
+from asr.engine import DecodeEngine, Manner
+from asr.fallback import Fallback
+from asr.hearing import Window
+from errors import OutOfMemory
+
+RAGGED = {TINY: 0, TINY_ENGLISH: 0, TINY_128: 12}  # tokens whose place the end of text takes: rows end far apart
+AT_ONCE = 219
+
+
+@functools.cache
+def engine_of(shape=TINY, ending=None, noise=None, own_encoder=False):
+    models = models_of(shape, ending)
+    return DecodeEngine(models if noise is None else with_assistant(models, noise, own_encoder))
+
+
+@functools.cache
+def windows_of(shape, timestamps, count, most_tokens):
+    prompts = oracle.prompts_of(models_of(shape).vocabulary, timestamps, count)
+    return [
+        Window(number, samples, prompt, most_tokens)
+        for number, (samples, prompt) in enumerate(zip(oracle.noise_windows(count), prompts, strict=True))
+    ]
+
+
+@functools.cache
+def truth(shape, ending, timestamps, count, most_tokens):
+    return oracle.greedy(models_of(shape, ending), windows_of(shape, timestamps, count, most_tokens), timestamps)
+
+
+def tokens_of(answers):
+    return {key: answer.tokens for key, answer in answers.items()}
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("shape", [TINY, TINY_ENGLISH, TINY_128], ids=["multilingual", "english", "128 bins"])
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 12, 32])
+def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch_size):
+    windows = windows_of(shape, timestamps, 12, 40)
+    answers = decode(engine_of(shape, RAGGED[shape]), windows, Manner(timestamps, batch_size=batch_size))
+    assert tokens_of(answers) == truth(shape, RAGGED[shape], timestamps, 12, 40)
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("drafts", [1, 2, 4, 10])
+def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, drafts):
+    engine = engine_of(TINY, RAGGED[TINY], noise)
+    windows = windows_of(TINY, timestamps, 12, 40)
+    for batch_size in (1, 7, 12) if drafts == 4 else (12,):
+        answers = decode(engine, windows, Manner(timestamps, True, batch_size, drafts=drafts))
+        assert tokens_of(answers) == truth(TINY, RAGGED[TINY], timestamps, 12, 40)
+
+
+def test_noise_in_the_assistant_spans_all_of_acceptance():
+    rates = []
+    for noise in (0.0, 0.1, 0.3, 1.0):
+        models = with_assistant(models_of(TINY), noise)
+        engine = DecodeEngine(models)
+        decode(engine, windows_of(TINY, True, 12, 40), Manner(assisted=True, drafts=4))
+        rates.append(engine.drafting.accepted / engine.drafting.judged)
+    assert rates[0] == 1
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.1
+
+
+@pytest.mark.parametrize("shape", [TINY_ENGLISH, TINY_128], ids=["english", "128 bins"])
+@pytest.mark.parametrize("own_encoder", [False, True], ids=["decoder only", "own encoder"])
+def test_assistants_of_both_kinds(shape, own_encoder):
+    engine = engine_of(shape, RAGGED[shape], 0.1, own_encoder)
+    for timestamps in (True, False):
+        windows = windows_of(shape, timestamps, 12, 40)
+        answers = decode(engine, windows, Manner(timestamps, True, 5, drafts=3))
+        assert tokens_of(answers) == truth(shape, RAGGED[shape], timestamps, 12, 40)
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_thirty_two_rows_of_which_most_end_at_once(drafts):
+    engine = engine_of(TINY, AT_ONCE, 0.1)
+    expected = truth(TINY, AT_ONCE, False, 32, 40)
+    answers = decode(engine, windows_of(TINY, False, 32, 40), Manner(False, True, 32, drafts=drafts))
+    assert tokens_of(answers) == expected
+    assert sorted(map(len, expected.values()))[16] == 1
+
+
+@pytest.mark.parametrize("assisted", [False, True])
+def test_rows_that_never_end_stop_at_448_tokens(assisted):
+    windows = windows_of(TINY, True, 3, None)
+    answers = decode(engine_of(TINY, None, 0.1), windows, Manner(assisted=assisted, drafts=6))
+    assert tokens_of(answers) == truth(TINY, None, True, 3, None)
+    assert [len(answers[each.key].tokens) + len(each.prompt) for each in windows] == [448] * 3
+
+
+@pytest.mark.parametrize("batch_size", [1, 12])
+def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_size):
+    engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
+    lengths = itertools.cycle([0, 3, 0, 0, 0, 0, 10, 1, 0])
+    engine.drafting.choose = lambda rows, draftable: 2 if rows == draftable == 0 else next(lengths)
+    answers = decode(engine, windows_of(TINY, True, 12, 40), Manner(assisted=True, batch_size=batch_size))
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
+
+
+def test_rows_of_their_own_greatest_length():
+    windows = [
+        dataclasses.replace(window, most_tokens=number + 1) for number, window in enumerate(windows_of(TINY, True, 8, 40))
+    ]
+    answers = tokens_of(decode(engine_of(TINY, None, 0.1), windows, Manner(assisted=True, batch_size=4, drafts=4)))
+    whole = truth(TINY, None, True, 8, 40)
+    assert answers == {number: whole[number][: number + 1] for number in range(8)}
+
+
+def test_statistics_are_those_of_transformers_scores():
+    models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
+    answers = decode(engine_of(TINY, RAGGED[TINY], 0.1), windows, Manner(assisted=True, drafts=3))
+    for window in windows:
+        answer = answers[window.key]
+        features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
+        said = [*answer.tokens, *([models.vocabulary.end_of_text] if len(answer.tokens) < 40 else [])]
+        read = torch.tensor([[*window.prompt, *said]])
+        with torch.inference_mode():
+            logits = models.model(features.double(), decoder_input_ids=read[:, :-1]).logits[0]
+        start = window.prompt.index(models.vocabulary.start_of_transcript)
+        assert answer.no_speech == pytest.approx(logits[start].softmax(-1)[models.vocabulary.no_speech].item())
+        begin = len(window.prompt)
+        rules, total = oracle.rules_of(models, True, begin), 0.0
+        for place, token in enumerate(said, begin):
+            scores = rules(read[:, :place], logits[None, place - 1])
+            total += scores.log_softmax(-1)[0, token].item()
+        assert answer.mean_log_probability == pytest.approx(total / len(said))
+
+
+def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
+    engine = engine_of(TINY)
+    models = engine.models
+    window = windows_of(TINY, True, 1, 5)[0]
+    features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
+    models.model.generation_config.lang_to_id = models.vocabulary.languages
+    expected = models.model.detect_language(features.double()).item()
+    del models.model.generation_config.lang_to_id
+    passes = []
+    hook = models.model.get_encoder().register_forward_hook(lambda *_: passes.append(1))
+    language, no_speech = engine.detect_language(window)
+    answer = decode(engine, [window], Manner())[window.key]
+    hook.remove()
+    assert models.vocabulary.languages[language] == expected
+    assert no_speech == pytest.approx(answer.no_speech)
+    assert len(passes) == 1
+
+
+def test_each_window_is_encoded_once_even_when_decoded_again():
+    engine = engine_of(TINY)
+    heard = []
+    hook = engine.models.model.get_encoder().register_forward_hook(lambda _m, inputs, _o: heard.append(len(inputs[0])))
+    fallback = Fallback(temperatures=(0.0, 0.5, 1.0), least_log_probability=0.0, no_speech=1.0)
+    answers = decode(engine, windows_of(TINY, True, 5, 10), Manner(batch_size=2, fallback=fallback))
+    hook.remove()
+    assert {answer.temperature for answer in answers.values()} == {1.0}
+    assert sum(heard) == 5
+
+
+def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
+    fallback = Fallback(temperatures=(0.0, 0.4, 0.9), least_log_probability=-3.6, no_speech=1.0)
+    windows = windows_of(TINY, True, 8, 30)
+    alone = {}
+    for window in windows:
+        alone |= decode(engine_of(TINY, RAGGED[TINY]), [window], Manner(batch_size=1, fallback=fallback))
+    for batch_size, drafts in ((3, 0), (8, 4)):
+        manner = Manner(True, True, batch_size, fallback, drafts)
+        beside = decode(engine_of(TINY, RAGGED[TINY], 0.0), windows, manner)
+        assert tokens_of(beside) == tokens_of(alone)
+        assert {key: each.temperature for key, each in beside.items()} == {
+            key: each.temperature for key, each in alone.items()
+        }
+    assert len({answer.temperature for answer in alone.values()}) > 1
+
+
+def test_windows_may_follow_from_windows():
+    engine = engine_of(TINY, RAGGED[TINY])
+    windows = windows_of(TINY, True, 12, 40)
+    ready, answers = [windows[0], windows[6]], {}
+
+    def take(count):
+        taken, ready[:] = ready[:count], ready[count:]
+        return taken
+
+    for window, decoded in engine.decode(take, Manner(batch_size=4)):
+        answers[window.key] = decoded.tokens
+        if window.key not in (5, 11):
+            ready.append(windows[window.key + 1])
+    assert answers == truth(TINY, RAGGED[TINY], True, 12, 40)
+
+
+def test_nothing_to_decode():
+    assert decode(engine_of(TINY), [], Manner()) == {}
+
+
+def test_out_of_memory_halves_the_batch_and_loses_nothing(monkeypatch):
+    engine = DecodeEngine(models_of(TINY, RAGGED[TINY]))
+    launch, sizes = engine.rounds.launch, []
+
+    def refuse_more_than_three(batch, rules, shape):
+        sizes.append(batch.capacity)
+        if batch.capacity > 3:
+            raise torch.OutOfMemoryError
+        return launch(batch, rules, shape)
+
+    monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_three)
+    answers = decode(engine, windows_of(TINY, True, 12, 40), Manner(batch_size=12))
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
+    assert [size for size in sizes if size > 3] == [12, 6]
+
+
+def test_a_device_too_small_for_one_window_is_said_so(monkeypatch):
+    engine = DecodeEngine(models_of(TINY))
+
+    def refuse(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(engine.rounds, "launch", refuse)
+    with pytest.raises(OutOfMemory, match="one window"):
+        decode(engine, windows_of(TINY, True, 2, 5), Manner())
+
+
+def test_nothing_of_the_engine_stays_in_the_models():
+    models = with_assistant(models_of(TINY), 0.1, own_encoder=True)
+    before = [(each.state_dict(), each.config.to_dict(), each.generation_config.to_dict()) for each in both(models)]
+    weights = [{name: weight.clone() for name, weight in state.items()} for state, _, _ in before]
+    decode(DecodeEngine(models), windows_of(TINY, True, 4, 10), Manner(assisted=True, drafts=2))
+    for model, (_, config, generation), kept in zip(both(models), before, weights, strict=True):
+        assert model.config.to_dict() == config
+        assert model.generation_config.to_dict() == generation
+        assert all(torch.equal(weight, kept[name]) for name, weight in model.state_dict().items())
+        assert not any(module._forward_hooks for module in model.modules())
+
+
+def both(models):
+    return models.model, models.assistant.model
