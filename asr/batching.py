@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -60,7 +61,7 @@ class Course:
     rules: TokenRules
     vocabulary: Vocabulary
     rounds: Rounds
-    text: Callable[[Sequence[int]], str]
+    text: Callable[[list[int]], Any]
     fallback: Fallback | None
     drafting: DraftLength | None
     drafts: int | None  # set: always so many
@@ -174,7 +175,7 @@ class RunningBatch:
         hotter = fallback.next_temperature(seat.attempt) if fallback else None
         if fallback is None or hotter is None:
             return False
-        text = self.course.text([token for token in decoded.tokens if token < self.course.vocabulary.end_of_text])
+        text = str(self.course.text([t for t in decoded.tokens if t < self.course.vocabulary.end_of_text]))
         if not fallback.rejects(text, decoded.mean_log_probability, decoded.no_speech):
             return False
         seat.attempt, seat.temperature = seat.attempt + 1, hotter

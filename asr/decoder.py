@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Cache:
 class Layer:
     """One decoder layer: attention to the tokens so far, attention to the audio, two-layer perceptron."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: WhisperDecoderLayer) -> None:
         tokens, audio = source.self_attn, source.encoder_attn
         self.heads: int = tokens.num_heads
         self.activation: Callable[[Tensor], Tensor] = source.activation_fn
@@ -85,7 +87,7 @@ class Layer:
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(rows, positions, parts x width) -> `parts` of (rows, positions, heads, head size)."""
-        return x.unflatten(-1, (parts, self.heads, -1)).unbind(dim=2)
+        return x.view(*x.shape[:2], parts, self.heads, -1).unbind(dim=2)
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,13 @@ class Place:
 class Decoder:
     """A checkpoint's decoder; holds no state between passes."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         source = model.model.decoder
         self.layers = [Layer(each) for each in source.layers]
         self.words: Tensor = source.embed_tokens.weight
         self.places: Tensor = source.embed_positions.weight
         self.norm = _norm(source.layer_norm)
-        self.output: Tensor = model.proj_out.weight
+        self.output: Tensor = model.get_output_embeddings().weight
         self.frames: int = source.config.max_source_positions
         self.length: int = source.config.max_target_positions
 
@@ -163,7 +165,7 @@ class Norm(NamedTuple):
     epsilon: float
 
 
-def _norm(source: Any) -> Norm:
+def _norm(source: nn.LayerNorm) -> Norm:
     return Norm(tuple(source.normalized_shape), source.weight, source.bias, source.eps)
 
 
@@ -171,14 +173,15 @@ def _normed(x: Tensor, norm: Norm) -> Tensor:
     return F.layer_norm(x, *norm)
 
 
-def _affine(linear: Any) -> Affine:
+def _affine(linear: nn.Linear) -> Affine:
     return linear.weight, linear.bias
 
 
-def _fused(*linears: Any) -> Affine:
+def _fused(*linears: nn.Linear) -> Affine:
     """One product in place of several over the same input; Whisper's keys have no bias."""
     biases = [each.weight.new_zeros(each.weight.shape[0]) if each.bias is None else each.bias for each in linears]
-    return torch.cat([each.weight for each in linears]), torch.cat(biases)
+    weights: list[Tensor] = [each.weight for each in linears]
+    return torch.cat(weights), torch.cat(biases)
 
 
 def _joined(heads: Tensor) -> Tensor:

@@ -18,9 +18,10 @@ import numpy as np
 DRAFTS = (1, 2, 3, 4, 6, 8, 10)
 MOST_DRAFTS = DRAFTS[-1]
 MEASURED_DRAFTS = (0, 1, 4, MOST_DRAFTS)
+MEASURED_TIMES = 4
 CLEAR_GAIN = 1.05
 HOPED = 0.8  # acceptance before anything is known
-HOPE = 20.0  # drafted tokens that the hope is worth
+HOPE = 12.0  # drafted tokens that the hope is worth
 MEMORY = 600.0  # drafted tokens after which older ones have faded
 FADING = 0.97  # of the memory, each window that is not drafted
 
@@ -33,14 +34,22 @@ class Costs:
 
     @classmethod
     def measure(cls, rows: Sequence[int], time_round: Callable[[int, int], float]) -> Costs:
-        """`time_round(rows, drafts)` in seconds, over the grid of `rows` and a few lengths of draft."""
-        return cls({(count, drafts): time_round(count, drafts) for count in rows for drafts in MEASURED_DRAFTS})
+        """The least of a few calls of `time_round(rows, drafts)`, in seconds, over `rows` and a few draft lengths.
+
+        The calls for one shape lie apart, so that a moment in which the machine was busy does not weigh on one alone.
+        """
+        shapes = [(count, drafts) for count in rows for drafts in MEASURED_DRAFTS]
+        turns = [{shape: time_round(*shape) for shape in shapes} for _ in range(MEASURED_TIMES)]
+        return cls({shape: min(turn[shape] for turn in turns) for shape in shapes})
 
     def round(self, rows: int, drafts: int) -> float:
         """Seconds of a round of `drafts` drafts over `rows` rows; beyond the measured rows in proportion."""
         counts = sorted({count for count, _ in self.seconds})
-        known = [np.interp(drafts, MEASURED_DRAFTS, [self.seconds[count, k] for k in MEASURED_DRAFTS]) for count in counts]
+        known = [self._over(count, drafts) for count in counts]
         return float(np.interp(rows, counts, known)) * max(1.0, rows / counts[-1])
+
+    def _over(self, rows: int, drafts: int) -> float:
+        return float(np.interp(drafts, MEASURED_DRAFTS, [self.seconds[rows, known] for known in MEASURED_DRAFTS]))
 
 
 @dataclass

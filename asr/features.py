@@ -8,12 +8,12 @@ transformers' WhisperFeatureExtractor, which works on the CPU and hands numpy ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import WhisperFeatureExtractor
 
 FLOOR = 1e-10  # of a band's power
 RANGE = 8.0  # in powers of ten below the loudest value
@@ -22,7 +22,7 @@ RANGE = 8.0  # in powers of ten below the loudest value
 class LogMel:
     """The spectrogram a checkpoint was trained on, as its feature extractor describes it."""
 
-    def __init__(self, feature_extractor: Any, device: torch.device) -> None:
+    def __init__(self, feature_extractor: WhisperFeatureExtractor, device: torch.device) -> None:
         self.samples: int = feature_extractor.n_samples
         self.fourier: int = feature_extractor.n_fft
         self.hop: int = feature_extractor.hop_length

@@ -88,7 +88,7 @@ def _reading(report: Tensor) -> Reading:
     """Starts the copy to the host now, so that a later round does not overwrite it first."""
     pinned = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
     pinned.copy_(report, non_blocking=True)
-    arrived = torch.cuda.Event()
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
 
     def read() -> Report:

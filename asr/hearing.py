@@ -68,8 +68,8 @@ class Hearing:
         encoded: Tensor = self.model.get_encoder()(features[new]).last_hidden_state
         if len(new) == len(windows):
             return encoded
-        fresh = iter(encoded.split(1))
-        return torch.cat([next(fresh) if each is None else each for each in known])
+        fresh = iter(encoded)
+        return torch.cat([next(fresh)[None] if each is None else each for each in known])
 
     def _features(self, windows: Sequence[Window]) -> Tensor:
         return self.log_mel([window.samples for window in windows]).to(self.model.dtype)

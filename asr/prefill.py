@@ -48,7 +48,9 @@ def enter(entries: Sequence[Entry], rows: Rows) -> None:
         counter.zero_()
 
 
-def read_prompts(main: Reader, assistant: Reader | None, rows: Rows, rules: TokenRules, vocabulary: Vocabulary) -> Tensor:
+def read_prompts(
+    main: Reader, assistant: Reader | None, rows: Rows, rules: TokenRules, vocabulary: Vocabulary
+) -> Tensor:
     """Reads each row's prompt and makes its first token final. Returns the probability of no speech, (rows,)."""
     longest = int(rows.begin.max())
     tokens = rows.tokens[:, :longest]

@@ -93,11 +93,11 @@ class TokenRules:
         floor = self._last_timestamp(tokens, is_time, start, one_back)
         floor = floor + (~opens & (floor >= 0)).long()
         vocabulary = self.bias.shape[0]
-        latest = vocabulary if self.max_initial_timestamp is None else self.timestamp_begin + self.max_initial_timestamp + 1
+        initial = vocabulary if self.max_initial_timestamp is None else self.max_initial_timestamp
         return Allowed(
             text_from=opens.long() * self.eos + first.long() * self.timestamp_begin,
             time_from=torch.where(in_pair, vocabulary, floor.clamp(min=self.timestamp_begin)),
-            time_to=torch.where(first, latest, vocabulary),
+            time_to=torch.where(first, self.timestamp_begin + initial + 1, vocabulary),
         )
 
     def _last_timestamp(self, tokens: Tensor, is_time: Tensor, start: Tensor, one_back: Tensor) -> Tensor:
@@ -157,7 +157,9 @@ class TokenRules:
         return Weighed(text, text_token, timestamps, time, time > text)
 
     def _parts(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return logits[..., : self.eos], logits[..., self.eos : self.timestamp_begin], logits[..., self.timestamp_begin :]
+        """Words, special tokens and timestamps, (rows, positions, ..) each."""
+        end, times = self.eos, self.timestamp_begin
+        return logits[..., :end], logits[..., end:times], logits[..., times:]
 
     def _log_total(self, logits: Tensor, allowed: Allowed, weighed: Weighed) -> Tensor:
         """Log of the exponentials' sum over what is allowed; (rows, positions)."""

@@ -26,8 +26,8 @@ from transformers import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from asr.engine import DecodeEngine, Manner
 from asr.batching import Decoded
+from asr.engine import DecodeEngine, Manner
 from asr.hearing import Window
 from asr.loading import Assistant, WhisperModels, greedy_configuration
 from asr.vocabulary import Vocabulary, read_vocabulary
@@ -38,9 +38,7 @@ TINY_128 = dataclasses.replace(TINY, mel_bins=128)
 
 
 @functools.cache
-def models_of(
-    shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64
-) -> WhisperModels:
+def models_of(shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64) -> WhisperModels:
     """A random Whisper; its texts end where token number `ending` would have come, or a little earlier."""
     model = tiny_whispers.model_of(shape, dtype=dtype, width=16)
     if ending is not None:

@@ -114,7 +114,8 @@ def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_
 
 def test_rows_of_their_own_greatest_length():
     windows = [
-        dataclasses.replace(window, most_tokens=number + 1) for number, window in enumerate(windows_of(TINY, True, 8, 40))
+        dataclasses.replace(window, most_tokens=number + 1)
+        for number, window in enumerate(windows_of(TINY, True, 8, 40))
     ]
     answers = tokens_of(decode(engine_of(TINY, None, 0.1), windows, Manner(assisted=True, batch_size=4, drafts=4)))
     whole = truth(TINY, None, True, 8, 40)

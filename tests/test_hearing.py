@@ -1,0 +1,38 @@
+"""What the encoders are asked, and what is remembered of it."""
+
+from __future__ import annotations
+
+import oracle
+import torch
+from oracle import TINY, models_of, with_assistant
+
+from asr.hearing import Hearing, Window
+
+
+def windows():
+    return [Window(number, samples, (1,)) for number, samples in enumerate(oracle.noise_windows(3))]
+
+
+def test_a_shared_encoder_runs_once_for_both():
+    hearing = Hearing(with_assistant(models_of(TINY), 0.1))
+    encoded = hearing.hear(windows(), drafted=True)
+    assert encoded.assistant is encoded.main
+    assert hearing.hear(windows(), drafted=False).assistant is None
+
+
+def test_an_own_encoder_hears_the_same_windows():
+    models = with_assistant(models_of(TINY), 0.1, own_encoder=True)
+    encoded = Hearing(models).hear(windows(), drafted=True)
+    torch.testing.assert_close(encoded.assistant, encoded.main)  # its encoder's weights are the main model's
+
+
+def test_a_remembered_window_takes_its_place_among_others_once():
+    hearing, three = Hearing(models_of(TINY)), windows()
+    expected = hearing.hear(three, drafted=False).main
+    hearing.remember(three[1], hearing.hear(three[1:2], drafted=False))
+    with torch.inference_mode():
+        hearing._remembered[1].add_(1)
+    expected = expected.clone()
+    expected[1] += 1
+    torch.testing.assert_close(hearing.hear(three, drafted=False).main, expected)
+    torch.testing.assert_close(hearing.hear(three[1:2], drafted=False).main, expected[1:2] - 1)
