@@ -29,7 +29,6 @@ from asr.loading import (
     Assistant,
     Checkpoint,
     WhisperModels,
-    drafting_configuration,
     load_weights,
     on_device,
     require_whisper,
@@ -60,7 +59,6 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     vocabulary = read_vocabulary(checkpoint.name, config, model.generation_config, tokenizer)
     _require_same_tokens(models, checkpoint, vocabulary)
     only_language = _only_language(model, vocabulary)
-    model.generation_config = drafting_configuration(vocabulary)
     assistant = Assistant(checkpoint.name, model, not model.config.is_encoder_decoder, only_language)
     return dataclasses.replace(models, assistant=assistant)
 

@@ -12,16 +12,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from asr.draft_length import DraftLength
 from asr.fallback import Fallback, chances
-from asr.hearing import Encoded, Window
+from asr.hearing import Encoded
 from asr.prefill import Entry, enter, read_prompts
 from asr.rounds import Reading, Report, Rounds
 from asr.rules import TokenRules
 from asr.speculative import Batch, Round
 from asr.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """A window to decode: samples (n,) at 16 kHz, at most as many as the model hears at once, and the prompt."""
+
+    key: Any
+    samples: NDArray[np.float32]
+    prompt: tuple[int, ...]
+    most_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ class Decoded:
 class Seat:
     """A window in a row, and its attempt."""
 
-    window: Window
+    window: Passage
     drafted: bool
     attempt: int = 0
     temperature: float = 0.0
@@ -86,7 +98,7 @@ class RunningBatch:
         return self.most - len(self.seats)
 
     @torch.inference_mode()
-    def admit(self, windows: Sequence[Window], encoded: Encoded) -> None:
+    def admit(self, windows: Sequence[Passage], encoded: Encoded) -> None:
         """Gives `windows` the next rows and their first tokens."""
         start, stop = len(self.seats), len(self.seats) + len(windows)
         self.seats += [Seat(window, encoded.assistant is not None) for window in windows]
@@ -96,7 +108,7 @@ class RunningBatch:
             view.assistant.decoder.listen(encoded.assistant, view.assistant.cache)
         self._begin(start, stop)
 
-    def step(self) -> list[tuple[Window, Decoded]]:
+    def step(self) -> list[tuple[Passage, Decoded]]:
         """Plays one round. Returns the windows that are done, whose rows are free again."""
         self._launch()
         if self.course.rounds.late and len(self._running) == 1:
@@ -152,7 +164,7 @@ class RunningBatch:
             self.course.drafting.observe(sum(report.accepted), sum(report.judged))
         return report
 
-    def _leave(self, report: Report) -> list[tuple[Window, Decoded]]:
+    def _leave(self, report: Report) -> list[tuple[Passage, Decoded]]:
         """Frees the rows that finished, from the last on, except those that are worth another attempt."""
         finished = [row for row in range(len(self.seats)) if report.finished[row]]
         decoded = {row: self._decoded(row, report.length[row]) for row in finished}

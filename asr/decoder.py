@@ -179,8 +179,9 @@ def _affine(linear: nn.Linear) -> Affine:
 
 def _fused(*linears: nn.Linear) -> Affine:
     """One product in place of several over the same input; Whisper's keys have no bias."""
-    biases = [each.weight.new_zeros(each.weight.shape[0]) if each.bias is None else each.bias for each in linears]
     weights: list[Tensor] = [each.weight for each in linears]
+    none = weights[0].new_zeros(weights[0].shape[0])
+    biases: list[Tensor] = [none if each.bias is None else each.bias for each in linears]
     return torch.cat(weights), torch.cat(biases)
 
 

@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from asr.batching import Course, Decoded, RunningBatch
+from asr.batching import Course, Decoded, Passage, RunningBatch
 from asr.decoder import Decoder
 from asr.draft_length import MOST_DRAFTS, Costs, DraftLength
 from asr.fallback import Fallback
 from asr.graphs import GraphedRounds
-from asr.hearing import Hearing, Window
+from asr.hearing import Hearing
 from asr.loading import WhisperModels
 from asr.prefill import likeliest_language
 from asr.rounds import EagerRounds, Rounds
@@ -33,7 +35,7 @@ HEARD_AT_ONCE = 16  # windows; bounds the encoder's memory beside the caches
 MEASURED_ROWS = (1, 4, 12)
 MEASURED_SPAN = 64
 
-Take = Callable[[int], Sequence[Window]]
+Take = Callable[[int], Sequence[Passage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +64,19 @@ class DecodeEngine:
         self.drafting = None if self.assistant is None else DraftLength(self._measure_costs())
 
     @torch.inference_mode()
-    def detect_language(self, window: Window) -> tuple[str, float]:
-        """The window's likeliest language and the probability that it holds no speech.
+    def detect_language(self, samples: NDArray[np.float32]) -> tuple[str, float]:
+        """The likeliest language of a window's samples and the probability that they hold no speech.
 
-        What the encoder made of it is kept, so that decoding it next costs no second pass.
+        What the encoder made of them is kept, so that decoding them next costs no second pass.
         """
         with self._lock:
-            encoded = self.hearing.hear([window], drafted=False)
-            self.hearing.remember(window, encoded)
+            encoded = self.hearing.hear([samples], drafted=False)
+            self.hearing.remember(samples, encoded)
             first = self._room(1).main.view(0, 1)
             first.decoder.listen(encoded.main, first.cache)
             return likeliest_language(first, self.models.vocabulary)
 
-    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Window, Decoded]]:
+    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
         """Decodes what `take(count)` gives, up to `count` windows a call, until it gives none and all are done.
 
         Windows come back as they finish; `take` is asked again after each, so it may offer what a finished window left
@@ -97,7 +99,7 @@ class DecodeEngine:
                     del running
                     rows = self._shrink(rows)
 
-    def _run(self, request: Request) -> Iterator[tuple[Window, Decoded]]:
+    def _run(self, request: Request) -> Iterator[tuple[Passage, Decoded]]:
         """Until no window waits or runs."""
         while True:
             self._fill(request)
@@ -113,7 +115,9 @@ class DecodeEngine:
             waiting.extend(request.take(free))
         while waiting and running.free:
             windows = [waiting[place] for place in range(min(len(waiting), running.free, HEARD_AT_ONCE))]
-            encoded = self.hearing.hear(windows, self._worth_drafting(request, len(windows)))
+            encoded = self.hearing.hear(
+                [window.samples for window in windows], self._worth_drafting(request, len(windows))
+            )
             for _ in windows:
                 waiting.popleft()
             running.admit(windows, encoded)
@@ -183,6 +187,6 @@ class Request:
     """The windows of one call of `decode`: running, waiting, and where more come from."""
 
     running: RunningBatch
-    waiting: deque[Window]
+    waiting: deque[Passage]
     take: Take
     manner: Manner

@@ -42,6 +42,9 @@ class Fallback:
         return unlikely or compression(text) > self.most_compression
 
 
+OPENAI = Fallback()
+
+
 def compression(text: str) -> float:
     """How many times smaller zlib makes the text's UTF-8; speech stays below 2.4, loops do not."""
     raw = text.encode()

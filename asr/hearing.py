@@ -7,7 +7,7 @@ was detected before anything was decoded: it is remembered until it is heard aga
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +17,6 @@ from torch import Tensor
 
 from asr.features import LogMel
 from asr.loading import WhisperModels
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """Samples (n,) at 16 kHz, at most as many as the model hears at once, and the tokens to start from."""
-
-    key: Hashable
-    samples: NDArray[np.float32]
-    prompt: tuple[int, ...]
-    most_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,11 +34,11 @@ class Hearing:
         self.model = models.model
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
-        self._remembered: dict[Hashable, Tensor] = {}
+        self._remembered: tuple[NDArray[np.float32], Tensor] | None = None
 
     @torch.inference_mode()
-    def hear(self, windows: Sequence[Window], drafted: bool) -> Encoded:
-        """Encodes `windows` in one batch, for the main model and, if they are to be `drafted`, for the assistant."""
+    def hear(self, windows: Sequence[NDArray[np.float32]], drafted: bool) -> Encoded:
+        """Encodes windows of samples in one batch, for the main model and, if `drafted`, for the assistant."""
         features = self._features(windows)
         main = self._main(windows, features)
         if not drafted or self.assistant is None:
@@ -56,12 +46,12 @@ class Hearing:
         shared = self.assistant.shares_encoder
         return Encoded(main, main if shared else self.assistant.model.get_encoder()(features).last_hidden_state)
 
-    def remember(self, window: Window, encoded: Encoded) -> None:
-        """Keeps what was made of `window` until it is heard again; forgets any other."""
-        self._remembered = {window.key: encoded.main}
+    def remember(self, window: NDArray[np.float32], encoded: Encoded) -> None:
+        """Keeps what was made of a window until it is heard again; forgets any other."""
+        self._remembered = (window, encoded.main)
 
-    def _main(self, windows: Sequence[Window], features: Tensor) -> Tensor:
-        known = [self._remembered.pop(window.key, None) for window in windows]
+    def _main(self, windows: Sequence[NDArray[np.float32]], features: Tensor) -> Tensor:
+        known = [self._recall(window) for window in windows]
         new = [row for row, each in enumerate(known) if each is None]
         if not new:
             return torch.cat([each for each in known if each is not None])
@@ -71,5 +61,11 @@ class Hearing:
         fresh = iter(encoded)
         return torch.cat([next(fresh)[None] if each is None else each for each in known])
 
-    def _features(self, windows: Sequence[Window]) -> Tensor:
-        return self.log_mel([window.samples for window in windows]).to(self.model.dtype)
+    def _recall(self, window: NDArray[np.float32]) -> Tensor | None:
+        if self._remembered is None or not np.array_equal(self._remembered[0], window):
+            return None
+        encoded, self._remembered = self._remembered[1], None
+        return encoded
+
+    def _features(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
+        return self.log_mel(windows).to(self.model.dtype)

@@ -126,22 +126,6 @@ def greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
     )
 
 
-def drafting_configuration(vocabulary: Vocabulary) -> GenerationConfig:
-    """The same for an assistant: five tokens a round; where a draft has to end, `generate` says each round.
-
-    Drafts are not cut short at an unsure token: transformers then fits the threshold anew after every round, which
-    takes longer than a small assistant's tokens do.
-    """
-    configuration = greedy_configuration(vocabulary)
-    configuration.update(
-        max_length=None,
-        num_assistant_tokens=5,
-        num_assistant_tokens_schedule="constant",
-        assistant_confidence_threshold=0,
-    )
-    return configuration
-
-
 def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
     """StartError unless the configuration is a Whisper's."""
     if config.model_type != "whisper":

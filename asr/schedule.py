@@ -12,7 +12,6 @@ windows exist does not depend on the size of the batches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,13 +45,15 @@ class Schedule:
         self.done = 0
         self._loudness = Loudness(samples)
         self._ready: deque[Window] = deque()
+        self._taken: set[Window] = set()
         for stretch in reversed(stretches(self._loudness, limit)):
             self._open(stretch.start, stretch.stop)
 
     @property
     def total(self) -> int:
         """How many windows there will be, as far as can be said before they are decoded."""
-        return self.done + sum(-(-(window.stretch_stop - window.start) // self.limit) for window in self._ready)
+        open_windows = (*self._ready, *self._taken)
+        return self.done + sum(-(-(window.stretch_stop - window.start) // self.limit) for window in open_windows)
 
     def upcoming(self) -> tuple[Window, ...]:
         """The windows ready now, in order, without taking them."""
@@ -60,11 +61,9 @@ class Schedule:
 
     def take(self, count: int) -> list[Window]:
         """Up to `count` windows that depend on none still to be decoded; empty when all is done."""
-        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
-
-    def put_back(self, windows: Sequence[Window]) -> None:
-        """Windows that were taken and not decoded after all; they come first again."""
-        self._ready.extendleft(reversed(windows))
+        taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+        self._taken.update(taken)
+        return taken
 
     def finish(self, window: Window, unfinished: int | None = None) -> bool:
         """Say that a window was decoded, and from which sample on its speech was left unfinished, if any was.
@@ -72,6 +71,7 @@ class Schedule:
         True where the unfinished part will be heard again; False where the words given for it are all there will be.
         """
         self.done += 1
+        self._taken.discard(window)
         again = unfinished is not None and self._worth_hearing(window, unfinished)
         self._open(unfinished if again and unfinished is not None else window.stop, window.stretch_stop)
         return again

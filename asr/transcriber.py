@@ -1,7 +1,7 @@
 """From samples to a transcript: windows, language, decoding, and the chunks back on the clock of the audio.
 
 The one decision: this module holds the order of the steps and OpenAI's rules about what to keep; which windows exist
-is `schedule`'s matter and how they are decoded is `generation`'s, and either can change without the other.
+is `schedule`'s matter and how they are decoded is `engine`'s, and either can change without the other.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from asr.generation import Decoded, Steering, WindowDecoder
+from asr.batching import Decoded, Passage
+from asr.engine import DecodeEngine, Manner
+from asr.fallback import OPENAI, Fallback
 from asr.languages import ENGLISH, language_code, language_name
 from asr.loading import WhisperModels
 from asr.schedule import Schedule, Window
 from asr.segments import Segment, Segments, read_segments
 from asr.windows import SAMPLE_RATE
-from errors import InvalidParameter, OutOfMemory
+from errors import InvalidParameter
 from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
@@ -44,9 +45,10 @@ class TranscriptionOptions:
 class Transcriber:
     """Speech recognition with one set of models; safe to call from several threads."""
 
-    def __init__(self, models: WhisperModels) -> None:
+    def __init__(self, models: WhisperModels, fallback: Fallback | None = OPENAI) -> None:
         self.models = models
-        self.decoder = WindowDecoder(models)
+        self.fallback = fallback
+        self.decoder = DecodeEngine(models)
 
     def validate(self, options: TranscriptionOptions) -> None:
         """Refuse, before any audio is decoded, what this checkpoint cannot do. Raises InvalidParameter."""
@@ -75,8 +77,8 @@ class Transcriber:
         language = self._language(samples, schedule, options)
         assisted, warnings = self._assistance(language, options)
         prompt = self.models.vocabulary.prompt(language, options.task, options.timestamps)
-        chunks = self._decode_all(samples, schedule, Steering(prompt, options.timestamps, assisted), options.batch_size)
-        return Transcript(chunks, language, warnings)
+        manner = Manner(options.timestamps, assisted, options.batch_size, self.fallback)
+        return Transcript(self._decode_all(samples, schedule, prompt, manner), language, warnings)
 
     def _language(self, samples: NDArray[np.float32], schedule: Schedule, options: TranscriptionOptions) -> str | None:
         """The language asked for; else that of the first window with speech; None where all is silent."""
@@ -105,37 +107,27 @@ class Transcriber:
         return True, ()
 
     def _decode_all(
-        self, samples: NDArray[np.float32], schedule: Schedule, steering: Steering, batch_size: int
+        self, samples: NDArray[np.float32], schedule: Schedule, prompt: tuple[int, ...], manner: Manner
     ) -> tuple[Chunk, ...]:
-        """Decode the schedule's windows in batches, halved for good where the device runs out of memory."""
+        """Decode the schedule's windows as they become ready; each may leave a part to the next of its stretch."""
+
+        def take(count: int) -> list[Passage]:
+            windows = schedule.take(count)
+            return [Passage(window, samples[window.start : window.stop], prompt) for window in windows]
+
         chunks: list[Chunk] = []
-        while batch := schedule.take(batch_size):
-            decoded = self._decode(samples, batch, steering)
-            if decoded is None:
-                schedule.put_back(batch)
-                batch_size = _halved(len(batch))
-                continue
-            for window, answer in zip(batch, decoded, strict=True):
-                chunks += self._chunks(schedule, window, answer, steering)
+        for passage, answer in self.decoder.decode(take, manner):
+            chunks += self._chunks(schedule, passage.key, answer, manner.timestamps)
             done, total = schedule.done, schedule.total
             logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
         return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
 
-    def _decode(
-        self, samples: NDArray[np.float32], batch: Sequence[Window], steering: Steering
-    ) -> list[Decoded] | None:
-        """The batch decoded; None where it does not fit into the device's memory."""
-        try:
-            return self.decoder.decode([samples[window.start : window.stop] for window in batch], steering)
-        except torch.OutOfMemoryError:
-            return None  # what the traceback held on the device is free once this block is left
-
-    def _chunks(self, schedule: Schedule, window: Window, answer: Decoded, steering: Steering) -> list[Chunk]:
+    def _chunks(self, schedule: Schedule, window: Window, answer: Decoded, timestamps: bool) -> list[Chunk]:
         """One window's chunks, after telling the schedule how far it was understood."""
         if answer.no_speech > NO_SPEECH and answer.mean_log_probability < UNSURE:
             schedule.finish(window)
             return []
-        if not steering.timestamps:
+        if not timestamps:
             schedule.finish(window)
             return self._texts(window, [Segment(answer.tokens, 0.0, window.seconds)])
         heard = read_segments(answer.tokens, self.models.vocabulary.timestamp_begin, window.seconds)
@@ -160,9 +152,3 @@ class Transcriber:
     def _text(self, segment: Segment) -> str:
         end_of_text = self.models.vocabulary.end_of_text
         return str(self.models.tokenizer.decode([token for token in segment.tokens if token < end_of_text]))
-
-
-def _halved(batch: int) -> int:
-    if batch == 1:
-        raise OutOfMemory("one window does not fit into the device's memory")
-    return batch // 2

@@ -26,9 +26,8 @@ from transformers import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from asr.batching import Decoded
+from asr.batching import Decoded, Passage
 from asr.engine import DecodeEngine, Manner
-from asr.hearing import Window
 from asr.loading import Assistant, WhisperModels, greedy_configuration
 from asr.vocabulary import Vocabulary, read_vocabulary
 
@@ -39,11 +38,10 @@ TINY_128 = dataclasses.replace(TINY, mel_bins=128)
 
 @functools.cache
 def models_of(shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64) -> WhisperModels:
-    """A random Whisper; its texts end where token number `ending` would have come, or a little earlier."""
+    """A random Whisper; its texts end where token number `ending` would have come, or a little earlier, or never."""
     model = tiny_whispers.model_of(shape, dtype=dtype, width=16)
-    if ending is not None:
-        words = model.model.decoder.embed_tokens.weight.data
-        words[shape.text_entries] = words[ending] * 1.1
+    words = model.model.decoder.embed_tokens.weight.data
+    words[shape.text_entries] = 0.0 if ending is None else words[ending] * 1.1
     tokenizer = tiny_whispers.tokenizer_of(shape)
     vocabulary = read_vocabulary("tiny", model.config, model.generation_config, tokenizer)
     model.generation_config = greedy_configuration(vocabulary)
@@ -88,11 +86,11 @@ def prompts_of(vocabulary: Vocabulary, timestamps: bool, count: int) -> list[tup
     return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
 
 
-def decode(engine: DecodeEngine, windows: Sequence[Window], manner: Manner) -> dict[object, Decoded]:
+def decode(engine: DecodeEngine, windows: Sequence[Passage], manner: Manner) -> dict[object, Decoded]:
     """Everything the engine says about `windows`, by key."""
     waiting = list(windows)
 
-    def take(count: int) -> list[Window]:
+    def take(count: int) -> list[Passage]:
         taken, waiting[:] = waiting[:count], waiting[count:]
         return taken
 
@@ -100,7 +98,7 @@ def decode(engine: DecodeEngine, windows: Sequence[Window], manner: Manner) -> d
 
 
 @torch.inference_mode()
-def greedy(models: WhisperModels, windows: Sequence[Window], timestamps: bool) -> dict[object, tuple[int, ...]]:
+def greedy(models: WhisperModels, windows: Sequence[Passage], timestamps: bool) -> dict[object, tuple[int, ...]]:
     """The tokens transformers gives, by key; windows with prompts of one length go together."""
     answers: dict[object, tuple[int, ...]] = {}
     for length in {len(window.prompt) for window in windows}:
@@ -109,7 +107,7 @@ def greedy(models: WhisperModels, windows: Sequence[Window], timestamps: bool) -
     return answers
 
 
-def _generate(models: WhisperModels, windows: Sequence[Window], timestamps: bool) -> list[tuple[int, ...]]:
+def _generate(models: WhisperModels, windows: Sequence[Passage], timestamps: bool) -> list[tuple[int, ...]]:
     features = models.feature_extractor(
         [window.samples for window in windows], sampling_rate=16_000, return_tensors="pt"
     ).input_features.to(models.model.dtype)

@@ -105,7 +105,7 @@ def test_an_english_only_pair(tmp_path):
     main = loaded(ENGLISH_SIZED, dtype=torch.float32)
     models = fitted(save(tmp_path, ENGLISH_SIZED), main)
     assert models.assistant.only_language == "en"
-    transcriber = Transcriber(models)
+    transcriber = Transcriber(models, fallback=None)
     plain, assisted = (
         transcriber.transcribe(noise(2.0), TranscriptionOptions(assisted=assisted)) for assisted in (False, True)
     )

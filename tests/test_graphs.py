@@ -9,9 +9,9 @@ import pytest
 import torch
 from oracle import TINY, decode, models_of, with_assistant
 
+from asr.batching import Passage
 from asr.engine import DecodeEngine, Manner
 from asr.graphs import ROWS, SPANS, GraphedRounds, round_up
-from asr.hearing import Window
 from asr.rounds import EagerRounds
 
 
@@ -31,9 +31,9 @@ class PretendGraphs(EagerRounds):
 
 
 def windows_of(timestamps=True, most_tokens=40):
-    prompts = oracle.prompts_of(models_of(TINY, 0).vocabulary, timestamps, 12)
+    prompts = oracle.prompts_of(models_of(TINY, 142).vocabulary, timestamps, 12)
     windows = zip(oracle.noise_windows(12), prompts, strict=True)
-    return [Window(number, samples, prompt, most_tokens) for number, (samples, prompt) in enumerate(windows)]
+    return [Passage(number, samples, prompt, most_tokens) for number, (samples, prompt) in enumerate(windows)]
 
 
 def test_sizes_are_rounded_up():
@@ -43,7 +43,7 @@ def test_sizes_are_rounded_up():
 @pytest.mark.parametrize("drafts", [0, 4])
 @pytest.mark.parametrize("batch_size", [1, 5, 12])
 def test_rounded_shapes_and_late_reports_change_no_token(batch_size, drafts):
-    models = with_assistant(models_of(TINY, 0), 0.1)
+    models = with_assistant(models_of(TINY, 142), 0.1)
     engine = DecodeEngine(models)
     engine.rounds = PretendGraphs()
     engine._batch = None
@@ -57,7 +57,7 @@ def test_rounded_shapes_and_late_reports_change_no_token(batch_size, drafts):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("drafts", [0, 4, None])
 def test_graphs_give_the_same_tokens(drafts):
-    here = with_assistant(models_of(TINY, 0), 0.1)
+    here = with_assistant(models_of(TINY, 142), 0.1)
     there = dataclasses.replace(here, model=here.model.to("cuda"))
     there = dataclasses.replace(
         there, assistant=dataclasses.replace(here.assistant, model=here.assistant.model.to("cuda"))

@@ -6,11 +6,11 @@ import oracle
 import torch
 from oracle import TINY, models_of, with_assistant
 
-from asr.hearing import Hearing, Window
+from asr.hearing import Hearing
 
 
 def windows():
-    return [Window(number, samples, (1,)) for number, samples in enumerate(oracle.noise_windows(3))]
+    return oracle.noise_windows(3)
 
 
 def test_a_shared_encoder_runs_once_for_both():
@@ -31,7 +31,7 @@ def test_a_remembered_window_takes_its_place_among_others_once():
     expected = hearing.hear(three, drafted=False).main
     hearing.remember(three[1], hearing.hear(three[1:2], drafted=False))
     with torch.inference_mode():
-        hearing._remembered[1].add_(1)
+        hearing._remembered[1].add_(1)  # so that it can be told from what is heard anew
     expected = expected.clone()
     expected[1] += 1
     torch.testing.assert_close(hearing.hear(three, drafted=False).main, expected)

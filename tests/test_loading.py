@@ -20,7 +20,7 @@ def load(folder) -> WhisperModels:
 def test_published_configurations_load_and_answer(name, tmp_path):
     shape = PUBLISHED[name]
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))
-    transcriber = Transcriber(models)
+    transcriber = Transcriber(models, fallback=None)
     transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
     assert transcript.language in (models.vocabulary.languages if shape.multilingual else {"en"})
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)

@@ -76,14 +76,6 @@ def test_silence_is_never_handed_out():
     assert sum(len(batch) for batch in batches) == 1
 
 
-def test_windows_put_back_come_first_again():
-    samples = np.concatenate([np.concatenate([speech(8), silence(1)]) for _ in range(6)])
-    schedule = Schedule(samples, 10 * SAMPLE_RATE)
-    taken = schedule.take(4)
-    schedule.put_back(taken)
-    assert schedule.take(2) == taken[:2]
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.1, 12), min_size=1, max_size=8), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_batch_size_and_order_change_no_window(lengths, batch_size, random):

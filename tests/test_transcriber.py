@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 from tiny_whispers import SMALL, SMALL_ENGLISH, loaded, model_of, noise
 
 from asr.assistants import decoder_alone
-from asr.generation import Decoded, Steering
-from asr.loading import Assistant, WhisperModels, drafting_configuration
+from asr.batching import Decoded, Passage
+from asr.engine import Manner, Take
+from asr.loading import Assistant, WhisperModels
 from asr.transcriber import Transcriber, TranscriptionOptions
 from asr.windows import FRAME, SAMPLE_RATE
-from errors import InvalidParameter, OutOfMemory
+from errors import InvalidParameter
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
 ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
@@ -44,9 +46,11 @@ class Listener:
     def detect_language(self, _window: np.ndarray) -> tuple[str, float]:
         return "en", 0.0
 
-    def decode(self, windows: list[np.ndarray], _steering: Steering) -> list[Decoded]:
-        self.batches.append(len(windows))
-        return [Decoded(tuple(self.hear(window)), 0.0, -0.1) for window in windows]
+    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
+        while passages := take(manner.batch_size):
+            self.batches.append(len(passages))
+            for passage in passages:
+                yield passage, Decoded(tuple(self.hear(passage.samples)), 0.0, -0.1, 0.0)
 
     def hear(self, window: np.ndarray) -> list[int]:
         levels = window[::FRAME]
@@ -132,7 +136,9 @@ def test_unfinished_words_that_nothing_follows_are_kept():
 def test_chunks_are_ordered_and_within_the_audio():
     models = loaded(SMALL, seed=2, dtype=torch.float32)
     samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)])
-    transcript = Transcriber(models).transcribe(samples, TranscriptionOptions(language="en", batch_size=3))
+    transcript = Transcriber(models, fallback=None).transcribe(
+        samples, TranscriptionOptions(language="en", batch_size=3)
+    )
     times = [time for chunk in transcript.chunks for time in (chunk.start, chunk.end)]
     assert transcript.chunks
     assert times == sorted(times)
@@ -171,11 +177,9 @@ def test_silence_is_no_words_and_no_decoding(samples):
 @pytest.mark.parametrize(("no_speech", "sureness", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)])
 def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, sureness, kept):
     class Doubts(Listener):
-        def decode(self, windows, steering):
-            return [
-                replace(answer, no_speech=no_speech, mean_log_probability=sureness)
-                for answer in super().decode(windows, steering)
-            ]
+        def decode(self, take, manner):
+            for passage, answer in super().decode(take, manner):
+                yield passage, replace(answer, no_speech=no_speech, mean_log_probability=sureness)
 
     samples = np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32))
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
@@ -215,9 +219,10 @@ def test_every_window_is_decoded_in_the_language_found():
         def detect_language(self, _window):
             return "zh", 0.0
 
-        def decode(self, windows, steering):
-            self.prompts.append(steering.prompt)
-            return super().decode(windows, steering)
+        def decode(self, take, manner):
+            for passage, answer in super().decode(take, manner):
+                self.prompts.append(passage.prompt)
+                yield passage, answer
 
     notes = Notes()
     transcribe(np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10)
@@ -261,9 +266,9 @@ def test_a_refusal_comes_before_any_work():
 class Steered(Listener):
     """Remembers whether an assistant was to draft."""
 
-    def decode(self, windows, steering):
-        self.assisted = steering.assisted
-        return super().decode(windows, steering)
+    def decode(self, take, manner):
+        self.assisted = manner.assisted
+        return super().decode(take, manner)
 
 
 def assisted_by(only_language: str | None) -> WhisperModels:
@@ -290,7 +295,6 @@ def test_an_assistant_drafts_where_it_can(models, language, drafts, warning):
 def test_assisted_transcripts_equal_plain_ones():
     models = loaded(SMALL, seed=2)
     drafter = decoder_alone(model_of(SMALL, seed=5, dtype=torch.float64))
-    drafter.generation_config = drafting_configuration(models.vocabulary)
     transcriber = Transcriber(replace(models, assistant=Assistant("tiny", drafter, True, None)))
     samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(2)])
     plain, assisted = (
@@ -299,42 +303,16 @@ def test_assisted_transcripts_equal_plain_ones():
     assert assisted == plain
 
 
-class Crowded(Listener):
-    """A device with room for few windows."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self.room = room
-
-    def decode(self, windows, steering):
-        if len(windows) > self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().decode(windows, steering)
-
-
-def test_out_of_memory_halves_the_batch_for_good():
-    samples = np.concatenate([np.append(spoken(index, 200), np.zeros(50 * FRAME, np.float32)) for index in range(16)])
-    roomy, crowded = Listener(), Crowded(room=3)
-    options = {"language": "en", "chunk_length_s": 5, "batch_size": 16}
-    assert transcribe(samples, crowded, **options) == transcribe(samples, roomy, **options)
-    assert crowded.batches == [2] * 8
-
-
-def test_no_room_for_one_window():
-    with pytest.raises(OutOfMemory, match="OUT_OF_MEMORY: one window does not fit"):
-        transcribe(spoken(0, 50), Crowded(room=0), language="en")
-
-
 def test_progress_is_logged_as_counts_alone(caplog):
     samples = np.concatenate([np.append(spoken(index, 200), np.zeros(50 * FRAME, np.float32)) for index in range(4)])
     with caplog.at_level(logging.INFO, logger="endpoint"):
         transcribe(samples, Listener(), language="en", chunk_length_s=5, batch_size=2)
-    assert [record.getMessage() for record in caplog.records] == ["window 2 of 4", "window 4 of 4"]
-    assert [(record.done, record.total) for record in caplog.records] == [(2, 4), (4, 4)]
+    assert [record.getMessage() for record in caplog.records] == [f"window {done} of 4" for done in range(1, 5)]
+    assert [(record.done, record.total) for record in caplog.records] == [(done, 4) for done in range(1, 5)]
 
 
 def test_concurrent_requests_equal_serial_ones():
-    transcriber = Transcriber(loaded(SMALL, seed=2))
+    transcriber = Transcriber(loaded(SMALL, seed=2), fallback=None)
     requests = [
         (noise(2.0 + index, index), TranscriptionOptions(timestamps=index % 2 == 0, batch_size=1 + index))
         for index in range(4)

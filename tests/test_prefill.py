@@ -1,0 +1,51 @@
+"""Rows as they are entered, and what their first pass says."""
+
+from __future__ import annotations
+
+import oracle
+import torch
+from oracle import TINY, models_of
+
+from asr.decoder import Decoder
+from asr.hearing import Hearing
+from asr.prefill import Entry, enter, likeliest_language, read_prompts
+from asr.rules import TokenRules
+from asr.speculative import Batch, Rows
+
+
+def test_entering_forgets_what_a_row_held():
+    rows = Rows.allocate(2, 12, torch.device("cpu"))
+    rows.score.fill_(3.0)
+    rows.temperature.fill_(1.0)
+    chance = torch.linspace(0, 0.9, 10)
+    enter([Entry((4, 5), 10, True), Entry((1, 2, 3), 8, False, 0.5, chance[:8])], rows)
+    assert rows.length.tolist() == rows.begin.tolist() == [2, 3]
+    assert rows.tokens[:, :3].tolist() == [[4, 5, 0], [1, 2, 3]]
+    assert rows.limit.tolist() == [10, 8]
+    assert rows.temperature.tolist() == [0.0, 0.5]
+    assert rows.draftable.tolist() == [True, False]
+    assert rows.score.tolist() == [0, 0]
+    assert not rows.finished.any()
+    assert torch.equal(rows.chance[1, :8], chance[:8])
+
+
+@torch.inference_mode()
+def test_first_tokens_and_no_speech_are_those_of_transformers():
+    models, windows = models_of(TINY), oracle.noise_windows(4)
+    encoded = Hearing(models).hear(windows, drafted=False).main
+    batch = Batch.allocate(Decoder(models.model), None, 4, 0)
+    batch.main.decoder.listen(encoded, batch.main.cache)
+    prompts = oracle.prompts_of(models.vocabulary, True, 4)
+    enter([Entry(prompt, 448, False) for prompt in prompts], batch.rows)
+    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.output)
+    no_speech = read_prompts(batch.main, None, batch.rows, rules, models.vocabulary)
+    for row, prompt in enumerate(prompts):
+        logits = models.model(encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])).logits[0]
+        start = prompt.index(models.vocabulary.start_of_transcript)
+        torch.testing.assert_close(no_speech[row], logits[start].softmax(-1)[models.vocabulary.no_speech])
+        scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
+        assert batch.rows.tokens[row, len(prompt)] == scores.argmax()
+    assert batch.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
+    code, probability = likeliest_language(batch.main.view(0, 1), models.vocabulary)
+    assert code in models.vocabulary.languages
+    torch.testing.assert_close(torch.tensor(probability), no_speech[0].float())
