@@ -153,9 +153,8 @@ def _refuse_large(size: int, limits: AudioLimits) -> None:
         raise AudioTooLong(f"the audio has {size} bytes, this endpoint accepts {limits.max_bytes}")
 
 
-def _refuse_long(seconds: Fraction, bound: float, limits: AudioLimits) -> None:
-    if seconds > bound:
-        raise AudioTooLong(f"the audio is longer than the {limits.max_seconds:g} s that this endpoint accepts")
+def _too_long(limits: AudioLimits) -> AudioTooLong:
+    return AudioTooLong(f"the audio is longer than the {limits.max_seconds:g} s that this endpoint accepts")
 
 
 def _refuse_form(rate: int, channels: int) -> None:
@@ -195,12 +194,14 @@ def _audio_stream(container: InputContainer) -> AudioStream:
 def _refuse_bomb(container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits) -> None:
     """Refuses, without decoding, packets that last too long or amount to far more than the `size` bytes of the file."""
     ticks = read = 0
+    tick = float(stream.time_base)
     for packet in _packets(container, stream, _Findings()):
         ticks += packet.duration or 0
         read += max(packet.size, 1)
+        if ticks * tick > limits.max_seconds + _PACKET_SLACK:
+            raise _too_long(limits)
         if read > MAX_REREADING * size:
             raise InvalidAudio("its index points at the same bytes over and over")
-    _refuse_long(Fraction(ticks) * stream.time_base, limits.max_seconds + _PACKET_SLACK, limits)
 
 
 def _packets(container: InputContainer, stream: AudioStream, findings: _Findings) -> Iterator[Packet[AudioStream]]:
@@ -244,7 +245,8 @@ def _checked(blocks: Iterable[AudioFrame], findings: _Findings, limits: AudioLim
     """The blocks, counted against the duration limit and looked through for samples that no microphone makes."""
     for block in blocks:
         findings.seconds += Fraction(block.samples, block.sample_rate)
-        _refuse_long(findings.seconds, limits.max_seconds, limits)
+        if findings.seconds > limits.max_seconds:
+            raise _too_long(limits)
         peak = np.abs(block.to_ndarray()).max()
         if not peak <= MAX_AMPLITUDE:  # a NaN compares false
             raise InvalidAudio("it holds samples that are not finite or far out of range")
