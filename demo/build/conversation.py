@@ -24,9 +24,9 @@ LEVEL, NOISE = 0.4, 5e-4
 # A longer pause ends a turn, seconds.
 LONGEST_BREATH = 1.0
 CAST = {
-    "SPEAKER_00": Voice("espeak", "belinda", "en-gb", 50, 160),
-    "SPEAKER_01": Voice("espeak", "m8", "en-us", 45, 155),
-    "SPEAKER_02": Voice("espeak", "Mario", "en-us", 55, 165),
+    "SPEAKER_00": Voice("espeak", "belinda", "en-gb", 35, 160),
+    "SPEAKER_01": Voice("espeak", "Mario", "en-us", 40, 150),
+    "SPEAKER_02": Voice("espeak", "f5", "en-us", 65, 165),
 }
 # Who (an index into CAST), the seconds since the last line ended (below zero: spoken over its end), and what.
 LINES: tuple[tuple[int, float, str], ...] = (

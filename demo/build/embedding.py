@@ -20,7 +20,7 @@ from demo.build.clip import SAMPLING_RATE
 from demo.build.mixtures import SPEAKERS_A_VOICE, ClipBank, compose
 from demo.build.resumable import train
 
-STEPS, BATCH, PEAK_RATE = 1600, 24, 1e-3
+STEPS, BATCH, PEAK_RATE = 1400, 24, 1e-3
 # The first third of training hears one voice a window: where several speak, a fresh network learns nothing at all.
 ALONE_SECONDS, ALONE_ODDS = (2.0, 2.0), (0.0, 1.0)
 SECONDS, ODDS = (2.0, 3.0), (0.0, 0.3, 0.5, 0.2)

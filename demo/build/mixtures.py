@@ -20,6 +20,7 @@ from demo.build.voices import draw_voice, speakers
 # Every training voice is heard with this many accents, pitches and speeds; each counts as a speaker of its own.
 SPEAKERS_A_VOICE, CLIPS_A_SPEAKER = 8, 12
 VOICES_A_SCENE = 3
+PADDED_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,11 @@ def compose(bank: ClipBank, rng: np.random.Generator, seconds: float, cast_odds:
             # The next turn never starts before the one before this ended: two at once, never three.
             free_from, heard_until = heard_until, max(heard_until, end)
             who, clock = _next(rng, who, len(cast), clock, end, free_from)
-    return Scene(_colour(samples, rng), cast, tuple(turns))
+    # The pipeline fills a recording's last window with zeros; so are some scenes here.
+    length = rng.uniform(0, seconds) if rng.random() < PADDED_SHARE else seconds
+    samples = _colour(samples, rng)
+    samples[round(length * SAMPLING_RATE) :] = 0
+    return Scene(samples, cast, tuple((who, start, min(end, length)) for who, start, end in turns if start < length))
 
 
 def _next(

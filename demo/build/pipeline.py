@@ -37,11 +37,11 @@ pipeline:
     clustering: AgglomerativeClustering
 params:
   segmentation:
-    min_duration_off: 0.5
+    min_duration_off: 0.6
   clustering:
     method: centroid
-    min_cluster_size: 4
-    threshold: 0.8
+    min_cluster_size: 3
+    threshold: 0.85
 """
 
 

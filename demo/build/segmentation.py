@@ -22,9 +22,9 @@ from demo.build.mixtures import VOICES_A_SCENE, ClipBank, compose
 from demo.build.resumable import train
 
 WINDOW, AT_ONCE = 10.0, 2
-STEPS, BATCH, PEAK_RATE = 1900, 32, 2e-3
+STEPS, BATCH, PEAK_RATE = 2700, 32, 2e-3
 # Training begins on 5 s windows, which cost half; the odds are those of 0, 1, 2 and 3 voices in a window.
-SHORT_STEPS, SHORT, SHORT_ODDS, ODDS = 1200, 5.0, (0.05, 0.35, 0.5, 0.1), (0.05, 0.2, 0.4, 0.35)
+SHORT_STEPS, SHORT, SHORT_ODDS, ODDS = 1200, 5.0, (0.05, 0.35, 0.5, 0.1), (0.08, 0.12, 0.37, 0.43)
 
 
 def untrained() -> PyanNet:
