@@ -141,12 +141,13 @@ class Transcriber:
         return list(heard.closed) if again else [*heard.closed, heard.unfinished]
 
     def _texts(self, window: Window, segments: Sequence[Segment]) -> list[Chunk]:
+        """Segments as chunks; an instantaneous one was not heard but made up, and is left out as OpenAI does."""
         offset = window.start / SAMPLE_RATE
         texts = [self._text(segment) for segment in segments]
         return [
             Chunk(text, offset + segment.start, offset + segment.end)
             for text, segment in zip(texts, segments, strict=True)
-            if text.strip()
+            if text.strip() and segment.end > segment.start
         ]
 
     def _text(self, segment: Segment) -> str:

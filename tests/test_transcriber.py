@@ -185,6 +185,16 @@ def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, suren
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
 
 
+def test_words_that_took_no_time_were_not_heard():
+    class Babbles(Listener):
+        def hear(self, samples: np.ndarray) -> list[int]:
+            at = self.vocabulary.timestamp_begin
+            return [at, 301, at + 20, at + 20, 302, at + 20, at + 30, 303, at + 40]
+
+    transcript = transcribe(np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32)), Babbles(), language="en")
+    assert [chunk.text for chunk in transcript.chunks] == [" word45", " word47"]
+
+
 class Guesses(Listener):
     """Hears no speech in the first windows, and another language there."""
 
