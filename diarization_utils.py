@@ -80,12 +80,22 @@ class Diarizer:
         with self._lock, _full_precision(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                found = self._run(samples, wanted)
+                found = self._run_hinted(samples, wanted)
             except (torch.OutOfMemoryError, MemoryError) as error:
                 raise OutOfMemory("speaker diarization does not fit, even one window at a time") from error
             except Exception as error:
                 raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
         return Diarization(found.turns, found.exclusive, _unmet(hints, found.turns))
+
+    def _run_hinted(self, samples: NDArray[np.float32], wanted: dict[str, int]) -> Diarization:
+        """Run with the hints, or without where they break the clustering.
+
+        pyannote's VBx hands the wanted number to k-means, which refuses more speakers than there are voices to cluster.
+        """
+        if wanted:
+            with contextlib.suppress(ValueError):
+                return self._run(samples, wanted)
+        return self._run(samples, {})
 
     def _run(self, samples: NDArray[np.float32], wanted: dict[str, int]) -> Diarization:
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}

@@ -175,6 +175,18 @@ def test_hints_that_cannot_be_met_are_a_warning(hints):
     assert found.warnings == ("speaker hints could not be met: 1 found",)
 
 
+def test_hints_that_break_the_clustering_are_dropped_with_a_warning():
+    class Strict(Pipeline):
+        def __call__(self, file, **hints):
+            if hints:
+                raise ValueError("n_samples=2 should be >= n_clusters=9.")
+            return super().__call__(file)
+
+    found = Diarizer(Strict(annotation(("A", 0, 1))), 8).diarize(SECOND, SpeakerHints(num_speakers=9))
+    assert found.turns
+    assert found.warnings == ("speaker hints could not be met: 1 found",)
+
+
 def test_out_of_memory_halves_the_batch_for_this_call_only():
     pipeline = Pipeline(annotation(("A", 0, 1)), largest_batch=2)
     diarizer = Diarizer(pipeline, 8)
