@@ -30,7 +30,7 @@ pipeline:
   name: pyannote.audio.pipelines.SpeakerDiarization
   params:
     segmentation: $model/segmentation
-    segmentation_step: 0.2
+    segmentation_step: 0.3
     embedding: $model/embedding
     embedding_exclude_overlap: true
     plda: $model/plda
