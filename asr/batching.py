@@ -82,6 +82,7 @@ class Course:
 class RunningBatch:
     """The windows being decoded. Several may be admitted at any time; `step` answers those that are done."""
 
+    @torch.inference_mode()
     def __init__(self, batch: Batch, most: int, course: Course) -> None:
         self.batch = batch
         self.most = most
@@ -91,6 +92,7 @@ class RunningBatch:
         self._reach = 0  # no live row is longer
         self._unread = 2  # newest tokens that the assistant may not have read
         self._view = batch
+        batch.rows.finished.fill_(True)  # a request that was broken off left its rows running
 
     @property
     def free(self) -> int:
@@ -142,7 +144,8 @@ class RunningBatch:
         drafts = self._drafts(rows)
         sampled = any(seat.temperature for seat in self.seats)
         span = min(rounds.span(self._reach + drafts), self.batch.main.cache.width)
-        shape = Round(drafts, min(self._unread, self._reach), span, sampled)
+        unread = min(self._unread, self._reach) if drafts else 1
+        shape = Round(drafts, unread, span, sampled)
         if self._view.capacity != rows:
             self._view = self.batch.view(0, rows)
         self._running.append((rounds.launch(self._view, self.course.rules, shape), drafts))
@@ -159,7 +162,8 @@ class RunningBatch:
         """Waits for the report of the oldest round that was not heard yet."""
         reading, _ = self._running.popleft()
         report = reading()
-        self._reach = max(report.length[: len(self.seats)]) + sum(drafts + 1 for _, drafts in self._running)
+        longest = max(max(report.length), *(len(seat.window.prompt) + 1 for seat in self.seats))
+        self._reach = longest + sum(drafts + 1 for _, drafts in self._running)
         if self.course.drafting is not None:
             self.course.drafting.observe(sum(report.accepted), sum(report.judged))
         return report

@@ -205,6 +205,23 @@ def test_windows_may_follow_from_windows():
     assert answers == truth(TINY, RAGGED[TINY], True, 12, 40)
 
 
+def test_a_request_that_is_broken_off_leaves_nothing_to_the_next():
+    engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
+    windows = list(windows_of(TINY, True, 12, 40))
+
+    def take(count):
+        taken, windows[:] = windows[:count], windows[count:]
+        return taken
+
+    decoding = engine.decode(take, Manner(batch_size=12))
+    next(decoding)
+    decoding.close()
+    assert not engine._lock.locked()
+    answers = decode(engine, windows_of(TINY, True, 3, 40), Manner(assisted=True, drafts=3))
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
+    assert engine._batch.rows.finished.all()
+
+
 def test_nothing_to_decode():
     assert decode(engine_of(TINY), [], Manner()) == {}
 

@@ -51,6 +51,7 @@ def test_rounded_shapes_and_late_reports_change_no_token(batch_size, drafts):
     assert {key: answer.tokens for key, answer in answers.items()} == oracle.greedy(models, windows_of(), True)
     assert {rows for rows, _ in engine.rounds.shapes} <= set(ROWS)
     assert {shape.span for _, shape in engine.rounds.shapes} <= set(SPANS)
+    assert max(shape.unread for _, shape in engine.rounds.shapes) <= 2  # longer ones are not captured
 
 
 @pytest.mark.gpu
