@@ -24,6 +24,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALL
 for _name in ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL", "HF_TOKEN", "MAX_AUDIO_SECONDS", "MAX_AUDIO_BYTES"):
     os.environ.pop(_name, None)
 
+TALKATIVE = 3  # the seed of a random Whisper that answers the noise of the tests in words
+
 # How fast a machine is decides no test.
 hypothesis.settings.register_profile(
     "any_machine", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -57,9 +59,9 @@ def _is_loopback(name: str) -> bool:
 @pytest.fixture(scope="session")
 def whisper_folder(tmp_path_factory) -> Path:
     """A Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
-    from tiny_whispers import SMALL, save
+    from tiny_whispers import SMALL, model_of, save
 
-    return save(tmp_path_factory.mktemp("whisper"), SMALL)
+    return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +69,7 @@ def assistant_folder(tmp_path_factory) -> Path:
     """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the encoder."""
     from tiny_whispers import SMALL, model_of, save, without_layers
 
-    return save(tmp_path_factory.mktemp("assistant"), SMALL, without_layers(model_of(SMALL), kept=(0,)))
+    return save(tmp_path_factory.mktemp("assistant"), SMALL, without_layers(model_of(SMALL, TALKATIVE), kept=(0,)))
 
 
 def without_fallback(made: EndpointHandler) -> EndpointHandler:
