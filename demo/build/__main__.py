@@ -36,7 +36,7 @@ def recogniser() -> None:
 
 
 def drafter() -> None:
-    """Distil the assistant: about ten minutes."""
+    """Distil the assistant: twenty minutes."""
     assistant.build(ASSISTANT, MAIN, CORPUS, WORK / "assistant.state")
     write_checksums(ASSISTANT)
 

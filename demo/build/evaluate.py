@@ -26,14 +26,16 @@ def evaluate(main: Path, assistant: Path) -> Iterator[str]:
     tokenizer = AutoProcessor.from_pretrained(main).tokenizer
     drafter = WhisperForConditionalGeneration.from_pretrained(assistant, dtype=torch.float32).eval()
     voices = {"espeak": espeak_speakers("development"), "flite rms": recorded_speakers("development")}
-    heard: list[Utterance] = []
+    heard: dict[float, list[Utterance]] = {}
     for engine, names in voices.items():
         for seconds, count in PARTS:
             utterances = draw_utterances(names, seconds, count, SEED)
             yield f"WER {engine} {seconds:.0f} s ({count}): {word_error_rate(model, tokenizer, utterances):.1%}"
-            heard += utterances if engine == "espeak" else []
-    yield f"English detected: {english_share(model, heard):.1%}"
-    yield f"Drafts of 5 kept: {acceptance(model, drafter, heard):.1%}"
+            if engine == "espeak":
+                heard[seconds] = utterances
+    yield f"English detected: {english_share(model, [each for part in heard.values() for each in part]):.1%}"
+    for seconds, utterances in heard.items():
+        yield f"Drafts of 5 kept, {seconds:.0f} s: {acceptance(model, drafter, utterances):.1%}"
 
 
 def english_share(model: WhisperForConditionalGeneration, utterances: Sequence[Utterance]) -> float:
