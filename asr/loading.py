@@ -1,8 +1,7 @@
 """Loads a Whisper checkpoint, ready to decode: model, tokenizer, feature extractor and the facts that steer it.
 
-The one decision: a loaded model's generation configuration is replaced by a plain greedy one. What a checkpoint ships
-there (forced tokens, beams, languages, thresholds) would otherwise leak into every call of `generate`, which fills
-whatever a caller leaves unset from it; the facts that matter are kept, typed, in `Vocabulary`.
+The one decision: what a checkpoint ships as its generation configuration (forced tokens, beams, languages, thresholds)
+steers nothing by itself. The facts in it that matter are read once into `Vocabulary`, typed, and decoding asks no more.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from transformers import (
     AutoFeatureExtractor,
     AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
-    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -85,7 +83,6 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source)
     model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, dtype)
     vocabulary = read_vocabulary(checkpoint.name, config, model.generation_config, tokenizer)
-    model.generation_config = greedy_configuration(vocabulary)
     return WhisperModels(checkpoint.name, model, tokenizer, feature_extractor, vocabulary)
 
 
@@ -104,26 +101,6 @@ def on_device(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     model.to(device)  # type: ignore[arg-type]  # transformers wraps torch's `to`, which hides its signature
     model.eval()
     return model
-
-
-def greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
-    """Greedy search over one window, with nothing of the checkpoint's own settings.
-
-    `force_unique_generate_call` keeps a seq2seq assistant's draft rounds from seeking through the window on their own.
-    """
-    return GenerationConfig(
-        do_sample=False,
-        num_beams=1,
-        max_length=vocabulary.max_length,
-        bos_token_id=vocabulary.end_of_text,
-        eos_token_id=vocabulary.end_of_text,
-        pad_token_id=vocabulary.end_of_text,
-        decoder_start_token_id=vocabulary.start_of_transcript,
-        no_timestamps_token_id=vocabulary.no_timestamps,
-        max_initial_timestamp_index=vocabulary.max_initial_timestamp_index,
-        return_timestamps=False,
-        force_unique_generate_call=True,
-    )
 
 
 def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:

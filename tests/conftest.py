@@ -121,3 +121,19 @@ def hum(wav) -> str:
     """Base64 of one second that is not silent: a random Whisper has something to say about it."""
     noise = np.random.default_rng(0).normal(0, 0.1, 16_000).clip(-1, 1)
     return base64.b64encode(wav(noise)).decode()
+
+
+@pytest.fixture(scope="session")
+def source() -> bytes:
+    """The two seconds of sound that every format holds, as WAV."""
+    import audio_files
+
+    return audio_files.two_seconds()
+
+
+@pytest.fixture(scope="session")
+def every_format() -> dict[str, bytes]:
+    """Those two seconds in every format, by file name."""
+    import audio_files
+
+    return audio_files.every_format()

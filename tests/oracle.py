@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from tiny_whispers import Published
 from transformers import (
+    GenerationConfig,
     GenerationMixin,
     LogitsProcessorList,
     PreTrainedModel,
@@ -28,7 +29,7 @@ from transformers import (
 
 from asr.batching import Decoded, Passage
 from asr.engine import DecodeEngine, Manner
-from asr.loading import Assistant, WhisperModels, greedy_configuration
+from asr.loading import Assistant, WhisperModels
 from asr.vocabulary import Vocabulary, read_vocabulary
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
@@ -44,8 +45,25 @@ def models_of(shape: Published = TINY, ending: int | None = None, dtype: torch.d
     words[shape.text_entries] = 0.0 if ending is None else words[ending] * 1.1
     tokenizer = tiny_whispers.tokenizer_of(shape)
     vocabulary = read_vocabulary("tiny", model.config, model.generation_config, tokenizer)
-    model.generation_config = greedy_configuration(vocabulary)
+    model.generation_config = _greedy_configuration(vocabulary)
     return WhisperModels("tiny", model, tokenizer, tiny_whispers.feature_extractor_of(shape), vocabulary)
+
+
+def _greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
+    """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's configuration."""
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_length=vocabulary.max_length,
+        bos_token_id=vocabulary.end_of_text,
+        eos_token_id=vocabulary.end_of_text,
+        pad_token_id=vocabulary.end_of_text,
+        decoder_start_token_id=vocabulary.start_of_transcript,
+        no_timestamps_token_id=vocabulary.no_timestamps,
+        max_initial_timestamp_index=vocabulary.max_initial_timestamp_index,
+        return_timestamps=False,
+        force_unique_generate_call=True,
+    )
 
 
 def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = False) -> WhisperModels:

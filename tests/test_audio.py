@@ -39,16 +39,6 @@ def likeness(heard, truth) -> tuple[int, float]:
     return lag - size * (lag > size // 2), float(cross.max() / np.linalg.norm(heard) / np.linalg.norm(truth))
 
 
-@pytest.fixture(scope="module")
-def source() -> bytes:
-    return files.two_seconds()
-
-
-@pytest.fixture(scope="module")
-def every_format() -> dict[str, bytes]:
-    return files.every_format()
-
-
 class TestBase64:
     @given(st.binary(min_size=1, max_size=200), st.data())
     def test_white_space_may_stand_anywhere(self, data, draw):

@@ -23,16 +23,6 @@ LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 REPOSITORY = Path(audio.__file__).parent
 
 
-@pytest.fixture(scope="module")
-def source() -> bytes:
-    return files.two_seconds()
-
-
-@pytest.fixture(scope="module")
-def every_format() -> dict[str, bytes]:
-    return files.every_format()
-
-
 def decoded(data: bytes, limits: AudioLimits = LIMITS) -> Audio:
     return decode_audio(data, 16_000, limits)
 

@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from asr.loading import WhisperModels, greedy_configuration
+from asr.loading import WhisperModels
 from asr.vocabulary import read_vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
@@ -192,7 +192,6 @@ def loaded(shape: Published, seed: int = 1, dtype: torch.dtype = torch.float64) 
     """The same as `load_whisper` of such a checkpoint, without a disk between."""
     model, tokenizer = model_of(shape, seed, dtype=dtype), tokenizer_of(shape)
     vocabulary = read_vocabulary("tiny", model.config, model.generation_config, tokenizer)
-    model.generation_config = greedy_configuration(vocabulary)
     return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), vocabulary)
 
 
