@@ -27,7 +27,8 @@ from asr.transcriber import Transcriber, TranscriptionOptions
 from audio import Audio, AudioLimits, decode_audio, decode_base64
 from checkpoints import loading
 from config import InferenceConfig, ModelReference, ModelSettings, prepare_environment
-from diarization_utils import Diarization, Diarizer, SpeakerHints, assign_speakers, load_diarizer
+from diarization_utils import assign_speakers
+from diarizer import Diarization, Diarizer, SpeakerHints, load_diarizer
 from errors import EndpointError, InvalidParameter, InvalidRequest, ModelError, OutOfMemory, StartError, Unsupported
 from transcript import Chunk, SpeakerSegment, Transcript
 

@@ -11,21 +11,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One spoken word, `start` and `end` in seconds, and who said it where that is known."""
+    """One spoken word, `start` and `end` in seconds, and who said it where that is known.
+
+    `text` keeps the space before it and the punctuation around it, so that a chunk's words, joined, are its text.
+    `probability` is the main model's own, the mean over the word's tokens. `overlap` marks a word spoken while another
+    voice is heard.
+    """
 
     text: str
     start: float
     end: float
     speaker: str | None = None
+    probability: float | None = None
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One of Whisper's own segments; `text` keeps its leading space, as the tokenizer gave it."""
+    """One of Whisper's own segments; `text` keeps its leading space, as the tokenizer gave it.
+
+    `avg_logprob` and `no_speech_prob` are those of the window it was heard in, under OpenAI's names; `words` is empty
+    where nobody asked for them.
+    """
 
     text: str
     start: float
     end: float
+    avg_logprob: float = 0.0
+    no_speech_prob: float = 0.0
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +59,21 @@ class SpeakerSegment:
     text: str
     start: float
     end: float
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """The whole answer of speech recognition: chunks in order of time, and what to tell the client.
 
-    `language` is Whisper's code ("en") or None where no window held speech to detect it from and none was asked for.
+    `language` is Whisper's code ("en") or None where no window held speech to detect it from and none was asked for;
+    `language_probability` is its share among all languages, None where it was not detected.
     """
 
     chunks: tuple[Chunk, ...]
     language: str | None
     warnings: tuple[str, ...] = ()
+    language_probability: float | None = None
 
     @property
     def text(self) -> str:

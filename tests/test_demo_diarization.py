@@ -27,7 +27,7 @@ from demo.build.mixtures import ClipBank, compose
 from demo.build.pipeline import save_plda
 from demo.build.segmentation import permutation_invariant_loss
 from demo.build.speech import vocabulary
-from diarization_utils import SpeakerHints, load_diarizer
+from diarizer import SpeakerHints, load_diarizer
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import handler
 from asr.transcriber import TranscriptionOptions
 from config import REPOSITORY, ModelSettings
-from diarization_utils import Diarization, SpeakerHints
+from diarizer import Diarization, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
 from transcript import Chunk, SpeakerTurn, Transcript

@@ -18,7 +18,7 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 from config import prepare_environment
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers, recorded_speakers
-from diarization_utils import Diarizer, SpeakerHints, load_diarizer
+from diarizer import Diarizer, SpeakerHints, load_diarizer
 from transcript import SpeakerTurn
 
 TUNING_SEED, REPORT_SEED = 1, 2
