@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 
 from asr.batching import Course, Decoded, Passage, RunningBatch
-from asr.decoder import Decoder
+from asr.decoder import Decoder, alignment_heads
 from asr.draft_length import MOST_DRAFTS, Costs, DraftLength
 from asr.fallback import Fallback
 from asr.graphs import GraphedRounds
 from asr.hearing import Hearing
 from asr.loading import WhisperModels
-from asr.prefill import likeliest_language
+from asr.prefill import Detected, detect_language
 from asr.rounds import EagerRounds, Rounds
 from asr.rules import TokenRules
 from asr.speculative import Batch, Round
@@ -40,13 +40,17 @@ Take = Callable[[int], Sequence[Passage]]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a request's windows are decoded. `drafts` fixes the drafts a round; None lets measured costs decide."""
+    """How a request's windows are decoded. `drafts` fixes the drafts a round; None lets measured costs decide.
+
+    `words` asks where in its window each token was heard.
+    """
 
     timestamps: bool = True
     assisted: bool = False
     batch_size: int = 24
     fallback: Fallback | None = None
     drafts: int | None = None
+    words: bool = False
 
 
 class DecodeEngine:
@@ -55,7 +59,7 @@ class DecodeEngine:
     def __init__(self, models: WhisperModels) -> None:
         self.models = models
         self.hearing = Hearing(models)
-        self.main = Decoder(models.model)
+        self.main = Decoder(models.model, alignment_heads(models.model))
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
         self.rounds: Rounds = GraphedRounds() if models.device.type == "cuda" else EagerRounds()
         self.rules = {each: TokenRules.of(models.vocabulary, each, self.main.output) for each in (False, True)}
@@ -64,8 +68,8 @@ class DecodeEngine:
         self.drafting = None if self.assistant is None else DraftLength(self._measure_costs())
 
     @torch.inference_mode()
-    def detect_language(self, samples: NDArray[np.float32]) -> tuple[str, float]:
-        """The likeliest language of a window's samples and the probability that they hold no speech.
+    def detect_language(self, samples: NDArray[np.float32]) -> Detected:
+        """The likeliest language of a window's samples, and how likely they hold no speech.
 
         What the encoder made of them is kept, so that decoding them next costs no second pass.
         """
@@ -74,7 +78,7 @@ class DecodeEngine:
             self.hearing.remember(samples, encoded)
             first = self._room(1).main.view(0, 1)
             first.decoder.listen(encoded.main, first.cache)
-            return likeliest_language(first, self.models.vocabulary)
+            return detect_language(first, self.models.vocabulary)
 
     def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
         """Decodes what `take(count)` gives, up to `count` windows a call, until it gives none and all are done.
@@ -143,6 +147,7 @@ class DecodeEngine:
             fallback=manner.fallback,
             drafting=self.drafting if manner.assisted else None,
             drafts=manner.drafts,
+            words=manner.words,
         )
 
     @torch.inference_mode()

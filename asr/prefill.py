@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ def enter(entries: Sequence[Entry], rows: Rows) -> None:
     for row, entry in enumerate(entries):
         if entry.chance is not None:
             rows.chance[row, : len(entry.chance)] = entry.chance.to(device)
-    for counter in (rows.finished, rows.score, rows.accepted, rows.judged):
+    for counter in (rows.finished, rows.accepted, rows.judged):
         counter.zero_()
 
 
@@ -68,15 +69,27 @@ def read_prompts(
     return _probability(heard, vocabulary.no_speech)
 
 
-def likeliest_language(main: Reader, vocabulary: Vocabulary) -> tuple[str, float]:
-    """The language of the window heard in the first row, and the probability that it holds no speech."""
+class Detected(NamedTuple):
+    """What a window's first pass says before any transcript; the probability is the language's among all languages."""
+
+    language: str
+    probability: float
+    no_speech: float
+
+
+def detect_language(main: Reader, vocabulary: Vocabulary) -> Detected:
+    """The likeliest language of the window heard in the first row (openai/whisper, `detect_language`)."""
     start = torch.tensor([[vocabulary.start_of_transcript]], device=main.decoder.words.device)
     hidden = main.decoder.read(start, torch.zeros_like(start), main.cache, 1)
     heard = main.decoder.logits(hidden[:, 0])
     codes = list(vocabulary.languages)
-    likeliest = int(heard[0, list(vocabulary.languages.values())].argmax())
-    return codes[likeliest], float(_probability(heard, vocabulary.no_speech)[0])
+    probability, likeliest = _widen(heard[0, list(vocabulary.languages.values())]).softmax(dim=-1).max(dim=-1)
+    return Detected(codes[int(likeliest)], float(probability), float(_probability(heard, vocabulary.no_speech)[0]))
 
 
 def _probability(logits: Tensor, token: int) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(dim=-1)[:, token]
+    return _widen(logits).softmax(dim=-1)[:, token]
+
+
+def _widen(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -32,7 +32,10 @@ UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """What a request asks of speech recognition; `language` is a code or a name, None to detect it."""
+    """What a request asks of speech recognition; `language` is a code or a name, None to detect it.
+
+    `prompt` and `hotwords` are text that every window is told to have been said before it: for style and spelling.
+    """
 
     task: str = "transcribe"
     language: str | None = None
@@ -40,6 +43,16 @@ class TranscriptionOptions:
     assisted: bool = False
     chunk_length_s: int = 30
     timestamps: bool = True
+    prompt: str = ""
+    hotwords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """Whisper's code, and how sure detection was of it; None where it was given or there was nothing to hear."""
+
+    code: str | None
+    probability: float | None = None
 
 
 class Transcriber:
@@ -75,24 +88,26 @@ class Transcriber:
         seconds = min(options.chunk_length_s, self.models.window_seconds)
         schedule = Schedule(samples, int(seconds * SAMPLE_RATE))
         language = self._language(samples, schedule, options)
-        assisted, warnings = self._assistance(language, options)
-        prompt = self.models.vocabulary.prompt(language, options.task, options.timestamps)
+        assisted, warnings = self._assistance(language.code, options)
+        before, too_long = self._spoken_before(options)
+        prompt = self.models.vocabulary.prompt(language.code, options.task, options.timestamps, before)
         manner = Manner(options.timestamps, assisted, options.batch_size, self.fallback)
-        return Transcript(self._decode_all(samples, schedule, prompt, manner), language, warnings)
+        chunks = self._decode_all(samples, schedule, prompt, manner)
+        return Transcript(chunks, language.code, warnings + too_long, language.probability)
 
-    def _language(self, samples: NDArray[np.float32], schedule: Schedule, options: TranscriptionOptions) -> str | None:
+    def _language(self, samples: NDArray[np.float32], schedule: Schedule, options: TranscriptionOptions) -> Language:
         """The language asked for; else that of the first window with speech; None where all is silent."""
         if not self.models.vocabulary.multilingual:
-            return ENGLISH
+            return Language(ENGLISH)
         if options.language is not None:
-            return language_code(options.language)
-        first: str | None = None
+            return Language(language_code(options.language))
+        first: Language | None = None
         for window in schedule.upcoming():
-            language, no_speech = self.decoder.detect_language(samples[window.start : window.stop])
-            if no_speech <= NO_SPEECH:
-                return language
-            first = first or language
-        return first
+            heard = self.decoder.detect_language(samples[window.start : window.stop])
+            if heard.no_speech <= NO_SPEECH:
+                return Language(heard.language, heard.probability)
+            first = first or Language(heard.language, heard.probability)
+        return first or Language(None)
 
     def _assistance(self, language: str | None, options: TranscriptionOptions) -> tuple[bool, tuple[str, ...]]:
         """Whether an assistant drafts, and what to tell the client where one was asked for and does not."""
@@ -105,6 +120,28 @@ class Transcriber:
             spoken = language_name(assistant.only_language)
             return False, (f"assisted: the assistant model knows {spoken} alone; decoded without it",)
         return True, ()
+
+    def _spoken_before(self, options: TranscriptionOptions) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The hot words and the prompt as tokens, at most half of what a window may hold, and a warning if cut.
+
+        As openai/whisper the prompt keeps its end; the words that are to be recognised come first and are cut last.
+        """
+        most = self.models.vocabulary.longest_previous
+        hotwords = self._tokens(", ".join(options.hotwords))
+        prompt = self._tokens(options.prompt)
+        kept = hotwords[:most]
+        kept += prompt[max(0, len(prompt) - (most - len(kept))) :]
+        if len(kept) == len(hotwords) + len(prompt):
+            return tuple(kept), ()
+        return tuple(kept), (f"prompt, hotwords: {len(kept)} tokens fit beside the transcript; the rest is ignored",)
+
+    def _tokens(self, text: str) -> list[int]:
+        """Tokens of what a client wrote: names of special tokens in it are text like any other."""
+        spoken = text.strip()
+        if not spoken:
+            return []
+        tokens = self.models.tokenizer.encode(f" {spoken}", add_special_tokens=False, split_special_tokens=True)
+        return [token for token in tokens if token < self.models.vocabulary.end_of_text]
 
     def _decode_all(
         self, samples: NDArray[np.float32], schedule: Schedule, prompt: tuple[int, ...], manner: Manner
@@ -129,9 +166,9 @@ class Transcriber:
             return []
         if not timestamps:
             schedule.finish(window)
-            return self._texts(window, [Segment(answer.tokens, 0.0, window.seconds)])
+            return self._texts(window, [Segment(answer.tokens, 0.0, window.seconds)], answer)
         heard = read_segments(answer.tokens, self.models.vocabulary.timestamp_begin, window.seconds)
-        return self._texts(window, self._kept(schedule, window, heard))
+        return self._texts(window, self._kept(schedule, window, heard), answer)
 
     def _kept(self, schedule: Schedule, window: Window, heard: Segments) -> list[Segment]:
         if heard.unfinished is None:
@@ -140,12 +177,18 @@ class Transcriber:
         again = schedule.finish(window, window.start + round(heard.unfinished.start * SAMPLE_RATE))
         return list(heard.closed) if again else [*heard.closed, heard.unfinished]
 
-    def _texts(self, window: Window, segments: Sequence[Segment]) -> list[Chunk]:
+    def _texts(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> list[Chunk]:
         """Segments as chunks; an instantaneous one was not heard but made up, and is left out as OpenAI does."""
         offset = window.start / SAMPLE_RATE
         texts = [self._text(segment) for segment in segments]
         return [
-            Chunk(text, offset + segment.start, offset + segment.end)
+            Chunk(
+                text,
+                offset + segment.start,
+                offset + segment.end,
+                avg_logprob=answer.mean_log_probability,
+                no_speech_prob=answer.no_speech,
+            )
             for text, segment in zip(texts, segments, strict=True)
             if text.strip() and segment.end > segment.start
         ]

@@ -34,17 +34,29 @@ class Vocabulary:
     begin_suppress: tuple[int, ...]
     max_initial_timestamp_index: int | None
     max_length: int
+    start_of_previous: int | None
 
     @property
     def timestamp_begin(self) -> int:
         """The id of <|0.00|>; ids rise by one every 20 ms."""
         return self.no_timestamps + 1
 
-    def prompt(self, language: str | None, task: str, timestamps: bool) -> tuple[int, ...]:
-        """The tokens a window's decoding starts from; an English-only checkpoint takes neither language nor task."""
+    @property
+    def longest_previous(self) -> int:
+        """How many tokens may be said to have come before: half of all, as openai/whisper, less the one announcing."""
+        return 0 if self.start_of_previous is None else self.max_length // 2 - 1
+
+    def prompt(
+        self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
+        """The tokens a window's decoding starts from; an English-only checkpoint takes neither language nor task.
+
+        `previous` are tokens of text said before, at most `longest_previous` of them.
+        """
+        before = (self.start_of_previous, *previous) if previous and self.start_of_previous is not None else ()
         steering = (self.languages[language], self.tasks[task]) if self.multilingual and language else ()
         closing = () if timestamps else (self.no_timestamps,)
-        return (self.start_of_transcript, *steering, *closing)
+        return (*before, self.start_of_transcript, *steering, *closing)
 
 
 def read_vocabulary(
@@ -72,6 +84,7 @@ def read_vocabulary(
         begin_suppress=tuple(declared.get("begin_suppress_tokens") or ()),
         max_initial_timestamp_index=declared.get("max_initial_timestamp_index"),
         max_length=config.max_target_positions,
+        start_of_previous=declared.get("prev_sot_token_id") or entries.get("<|startofprev|>"),
     )
 
 

@@ -154,11 +154,12 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     del models.model.generation_config.lang_to_id
     passes = []
     hook = models.model.get_encoder().register_forward_hook(lambda *_: passes.append(1))
-    language, no_speech = engine.detect_language(window.samples.copy())
+    language, probability, no_speech = engine.detect_language(window.samples.copy())
     answer = decode(engine, [window], Manner())[window.key]
     hook.remove()
     assert models.vocabulary.languages[language] == expected
     assert no_speech == pytest.approx(answer.no_speech)
+    assert 1 / len(models.vocabulary.languages) <= probability <= 1
     assert len(passes) == 1
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import oracle
+import pytest
 import torch
 from oracle import TINY, models_of
 
 from asr.decoder import Decoder
 from asr.hearing import Hearing
-from asr.prefill import Entry, enter, likeliest_language, read_prompts
+from asr.prefill import Entry, detect_language, enter, read_prompts
 from asr.rules import TokenRules
 from asr.speculative import Batch, Rows
 
@@ -46,6 +47,11 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
         assert batch.rows.tokens[row, len(prompt)] == scores.argmax()
     assert batch.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
-    code, probability = likeliest_language(batch.main.view(0, 1), models.vocabulary)
-    assert code in models.vocabulary.languages
-    torch.testing.assert_close(torch.tensor(probability), no_speech[0].float())
+    heard = detect_language(batch.main.view(0, 1), models.vocabulary)
+    among = list(models.vocabulary.languages.values())
+    start = torch.tensor([[models.vocabulary.start_of_transcript]])
+    logits = models.model(encoder_outputs=(encoded[:1],), decoder_input_ids=start).logits[0, 0]
+    shares = logits[among].softmax(-1)
+    assert heard.language == list(models.vocabulary.languages)[int(shares.argmax())]
+    assert heard.probability == pytest.approx(float(shares.max()))
+    assert heard.no_speech == pytest.approx(float(no_speech[0]))

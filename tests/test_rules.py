@@ -31,6 +31,7 @@ VOCABULARY = Vocabulary(
     begin_suppress=(3, END),
     max_initial_timestamp_index=4,
     max_length=448,
+    start_of_previous=None,
 )
 PROMPTS = [[9], [9, NO_TIMESTAMPS], [10, 1, 20, 9]]
 TOKENS = some.lists(some.one_of(some.integers(0, END - 1), some.integers(NO_TIMESTAMPS + 1, SIZE - 1)), max_size=7)

@@ -17,6 +17,7 @@ from asr.assistants import decoder_alone
 from asr.batching import Decoded, Passage
 from asr.engine import Manner, Take
 from asr.loading import Assistant, WhisperModels
+from asr.prefill import Detected
 from asr.transcriber import Transcriber, TranscriptionOptions
 from asr.windows import FRAME, SAMPLE_RATE
 from errors import InvalidParameter
@@ -43,8 +44,8 @@ class Listener:
         self.mishears = mishears
         self.batches: list[int] = []
 
-    def detect_language(self, _window: np.ndarray) -> tuple[str, float]:
-        return "en", 0.0
+    def detect_language(self, _window: np.ndarray) -> Detected:
+        return Detected("en", 0.9, 0.0)
 
     def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
         while passages := take(manner.batch_size):
@@ -150,8 +151,11 @@ def test_batch_size_changes_no_answer():
     models = loaded(SMALL, seed=2)
     samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)])
     transcriber = Transcriber(models)
-    answers = {transcriber.transcribe(samples, TranscriptionOptions(batch_size=size)) for size in (1, 2, 24)}
-    assert len(answers) == 1
+    one, *others = [transcriber.transcribe(samples, TranscriptionOptions(batch_size=size)) for size in (1, 2, 24)]
+    for other in others:
+        assert [(c.text, c.start, c.end) for c in other.chunks] == [(c.text, c.start, c.end) for c in one.chunks]
+        assert [c.avg_logprob for c in other.chunks] == pytest.approx([c.avg_logprob for c in one.chunks])
+        assert [c.no_speech_prob for c in other.chunks] == pytest.approx([c.no_speech_prob for c in one.chunks])
 
 
 def test_without_timestamps_a_window_is_a_chunk():
@@ -202,8 +206,9 @@ class Guesses(Listener):
         super().__init__()
         self.answers = answers
 
-    def detect_language(self, _window: np.ndarray) -> tuple[str, float]:
-        return self.answers.pop(0)
+    def detect_language(self, _window: np.ndarray) -> Detected:
+        language, no_speech = self.answers.pop(0)
+        return Detected(language, 0.7, no_speech)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +222,7 @@ class Guesses(Listener):
 def test_the_language_is_that_of_the_first_window_with_speech(answers, language):
     samples = np.concatenate([np.append(spoken(0, 400), np.zeros(50 * FRAME, np.float32))] * 3)
     transcript = transcribe(samples, Guesses(answers), chunk_length_s=10)
-    assert transcript.language == language
+    assert (transcript.language, transcript.language_probability) == (language, 0.7)
 
 
 def test_every_window_is_decoded_in_the_language_found():
@@ -227,7 +232,7 @@ def test_every_window_is_decoded_in_the_language_found():
             self.prompts = []
 
         def detect_language(self, _window):
-            return "zh", 0.0
+            return Detected("zh", 0.9, 0.0)
 
         def decode(self, take, manner):
             for passage, answer in super().decode(take, manner):
