@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from asr.alignment import SAMPLES_PER_FRAME, contrast
 from asr.draft_length import DraftLength
 from asr.fallback import Fallback, chances
 from asr.hearing import Encoded
@@ -40,14 +41,22 @@ class Passage:
 class Decoded:
     """A window's tokens after the prompt and before the end of text, and how sure the model was of them.
 
-    `no_speech` is the probability of the no-speech token where the transcript starts; `mean_log_probability` is over
-    the tokens and the end of text, after the rules, at temperature 1, as openai/whisper counts it.
+    `no_speech` is the probability of the no-speech token where the transcript starts. `log_probabilities` are those of
+    the tokens and, where the model ended by itself, of the end of text: after the rules, at temperature 1, as
+    openai/whisper counts them. `attention`, where words are wanted, tells for each of these where in the window it was
+    heard; see `asr.alignment.contrast`.
     """
 
     tokens: tuple[int, ...]
     no_speech: float
-    mean_log_probability: float
+    log_probabilities: tuple[float, ...]
     temperature: float
+    attention: NDArray[np.float32] | None = None  # (tokens, frames of 20 ms)
+
+    @property
+    def mean_log_probability(self) -> float:
+        """How sure the model was on average."""
+        return sum(self.log_probabilities) / max(1, len(self.log_probabilities))
 
 
 @dataclass
@@ -77,6 +86,7 @@ class Course:
     fallback: Fallback | None
     drafting: DraftLength | None
     drafts: int | None  # set: always so many
+    words: bool = False  # whether it matters where in the window each token was heard
 
 
 class RunningBatch:
@@ -173,7 +183,7 @@ class RunningBatch:
         finished = [row for row in range(len(self.seats)) if report.finished[row]]
         decoded = {row: self._decoded(row, report.length[row]) for row in finished}
         done = [row for row in finished if not self._try_again(row, decoded[row])]
-        answers = [(self.seats[row].window, decoded[row]) for row in done]
+        answers = [(self.seats[row].window, self._located(row, decoded[row])) for row in done]
         for row in reversed(done):
             self._free(row)
         return answers
@@ -182,9 +192,21 @@ class RunningBatch:
         seat, rows = self.seats[row], self.batch.rows
         begin = len(seat.window.prompt)
         tokens = rows.tokens[row, begin:length].tolist()
-        mean = float(rows.score[row]) / max(1, len(tokens))
+        log_probabilities = rows.log_probability[row, begin:length].tolist()
         spoken = tokens[:-1] if tokens and tokens[-1] == self.course.vocabulary.end_of_text else tokens
-        return Decoded(tuple(spoken), seat.no_speech, mean, seat.temperature)
+        return Decoded(tuple(spoken), seat.no_speech, tuple(log_probabilities), seat.temperature)
+
+    @torch.inference_mode()
+    def _located(self, row: int, decoded: Decoded) -> Decoded:
+        """With the attention, if it is wanted; a token's is that of the position that chose it, one before its own."""
+        if not self.course.words or not decoded.tokens:
+            return decoded
+        window, main = self.seats[row].window, self.batch.main
+        first = len(window.prompt) - 1
+        positions = slice(first, first + len(decoded.log_probabilities))
+        frames = min(-(-len(window.samples) // SAMPLES_PER_FRAME), main.decoder.frames)
+        attention = contrast(main.decoder.audio_attention(main.cache, row, positions, frames))
+        return replace(decoded, attention=attention.cpu().numpy())
 
     def _try_again(self, row: int, decoded: Decoded) -> bool:
         seat, fallback = self.seats[row], self.course.fallback

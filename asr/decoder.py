@@ -4,13 +4,15 @@ transformers keeps one length for all rows of a batch, so rows cannot draft, acc
 decision: run the checkpoint's own weights through about a hundred lines of our own instead. A cache is allocated once
 and never grows or shrinks: a pass writes each row's keys and values at that row's own positions and looks no further
 than them, so to take tokens back is to write over them, and a row's length is known only to whoever feeds it.
-Query, key and value are one product; the keys and values of the audio are projected once a window.
+Query, key and value are one product; the keys and values of the audio are projected once a window. The heads that
+follow the speech leave their queries in the cache as well: with the keys of the audio they say, whenever it is asked,
+where each token was heard, without another pass.
 Cf. transformers' modeling_whisper.WhisperDecoder, whose results these are (to rounding).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,15 +22,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
+AlignmentHead = tuple[int, int]  # layer and head, counted from 0
+
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of each layer: of the tokens (rows, heads, width, head size), of the audio (.., frames, ..)."""
+    """Keys and values of each layer: of the tokens (rows, heads, width, head size), of the audio (.., frames, ..).
+
+    `queries` are what the alignment heads alone ask of the audio, (rows, alignment heads, width, head size).
+    """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     audio_keys: tuple[Tensor, ...]
     audio_values: tuple[Tensor, ...]
+    queries: tuple[Tensor, ...]
 
     @property
     def width(self) -> int:
@@ -46,14 +54,18 @@ class Cache:
                 each[target].copy_(each[source])
 
     def _kinds(self) -> tuple[tuple[Tensor, ...], ...]:
-        return self.keys, self.values, self.audio_keys, self.audio_values
+        return self.keys, self.values, self.audio_keys, self.audio_values, self.queries
 
 
 class Layer:
-    """One decoder layer: attention to the tokens so far, attention to the audio, two-layer perceptron."""
+    """One decoder layer: attention to the tokens so far, attention to the audio, two-layer perceptron.
 
-    def __init__(self, source: WhisperDecoderLayer) -> None:
+    `aligned` are its heads whose queries are kept.
+    """
+
+    def __init__(self, source: WhisperDecoderLayer, aligned: Sequence[int] = ()) -> None:
         tokens, audio = source.self_attn, source.encoder_attn
+        self.aligned = torch.tensor(aligned, dtype=torch.long, device=audio.q_proj.weight.device)
         self.heads: int = tokens.num_heads
         self.activation: Callable[[Tensor], Tensor] = source.activation_fn
         self.token_norm, self.audio_norm = _norm(source.self_attn_layer_norm), _norm(source.encoder_attn_layer_norm)
@@ -72,9 +84,14 @@ class Layer:
         mixed = F.scaled_dot_product_attention(query.transpose(1, 2), seen_keys, seen_values, attn_mask=place.mask)
         return F.linear(_joined(mixed), *self.token_out)
 
-    def attend_audio(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """(rows, positions, width) in and out; `keys` and `values` (rows, heads, frames, head size)."""
+    def attend_audio(self, x: Tensor, keys: Tensor, values: Tensor, queries: Tensor, place: Place) -> Tensor:
+        """(rows, positions, width) in and out; `keys` and `values` (rows, heads, frames, head size).
+
+        Writes `queries` (rows, aligned heads, cache width, head size).
+        """
         (query,) = self._split(F.linear(_normed(x, self.audio_norm), *self.audio_query), 1)
+        if len(self.aligned):
+            queries[place.rows, :, place.positions] = query[:, :, self.aligned]
         return F.linear(_joined(F.scaled_dot_product_attention(query.transpose(1, 2), keys, values)), *self.audio_out)
 
     def think(self, x: Tensor) -> Tensor:
@@ -101,26 +118,31 @@ class Place:
 
 
 class Decoder:
-    """A checkpoint's decoder; holds no state between passes."""
+    """A checkpoint's decoder; holds no state between passes. `aligned` are the heads whose queries are kept."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, aligned: Sequence[AlignmentHead] = ()) -> None:
         source = model.model.decoder
-        self.layers = [Layer(each) for each in source.layers]
+        self.layers = [
+            Layer(each, [head for layer, head in aligned if layer == number])
+            for number, each in enumerate(source.layers)
+        ]
         self.words: Tensor = source.embed_tokens.weight
         self.places: Tensor = source.embed_positions.weight
         self.norm = _norm(source.layer_norm)
         self.output: Tensor = model.get_output_embeddings().weight
         self.frames: int = source.config.max_source_positions
         self.length: int = source.config.max_target_positions
+        self.head_size = self.words.shape[1] // self.layers[0].heads
 
     def allocate(self, rows: int, width: int) -> Cache:
         """A cache of `rows` rows with room for `width` tokens each (some beyond `length`, for drafts)."""
-        heads, size = self.layers[0].heads, self.words.shape[1] // self.layers[0].heads
+        every = [layer.heads for layer in self.layers]
 
-        def zeros(positions: int) -> tuple[Tensor, ...]:
-            return tuple(self.words.new_zeros(rows, heads, positions, size) for _ in self.layers)
+        def zeros(positions: int, heads: Sequence[int] = every) -> tuple[Tensor, ...]:
+            return tuple(self.words.new_zeros(rows, each, positions, self.head_size) for each in heads)
 
-        return Cache(zeros(width), zeros(width), zeros(self.frames), zeros(self.frames))
+        queries = zeros(width, [len(layer.aligned) for layer in self.layers])
+        return Cache(zeros(width), zeros(width), zeros(self.frames), zeros(self.frames), queries)
 
     def listen(self, encoded: Tensor, cache: Cache) -> None:
         """Fills the audio part of `cache` from the encoder's output (rows, frames, width)."""
@@ -138,7 +160,8 @@ class Decoder:
         x = F.embedding(tokens, self.words) + F.embedding(positions.clamp(max=self.length - 1), self.places)
         for number, layer in enumerate(self.layers):
             x = x + layer.attend_tokens(x, cache.keys[number], cache.values[number], place)
-            x = x + layer.attend_audio(x, cache.audio_keys[number], cache.audio_values[number])
+            heard = cache.audio_keys[number], cache.audio_values[number], cache.queries[number]
+            x = x + layer.attend_audio(x, *heard, place)
             x = x + layer.think(x)
         return _normed(x, self.norm)
 
@@ -146,11 +169,33 @@ class Decoder:
         """Scores over the vocabulary; `bias` (vocabulary,) costs nothing here."""
         return F.linear(hidden, self.output, bias)
 
+    def audio_attention(self, cache: Cache, row: int, positions: slice, frames: int) -> Tensor:
+        """Where the alignment heads looked from `positions` of a row, among the first `frames` frames of its audio.
+
+        (alignment heads, positions, frames), float32 or wider; sums to 1 over the frames.
+        """
+        heads = []
+        for layer, keys, queries in zip(self.layers, cache.audio_keys, cache.queries, strict=True):
+            query, key = _widened(queries[row, :, positions]), _widened(keys[row, layer.aligned, :frames])
+            heads.append((query @ key.transpose(1, 2) * self.head_size**-0.5).softmax(dim=-1))
+        return torch.cat(heads)
+
     def _place(self, positions: Tensor, span: int) -> Place:
         device = positions.device
         hidden = torch.arange(span, device=device) > positions[:, None, :, None]
         mask = torch.zeros(hidden.shape, device=device, dtype=self.words.dtype).masked_fill_(hidden, float("-inf"))
         return Place(torch.arange(positions.shape[0], device=device)[:, None], positions, span, mask)
+
+
+def alignment_heads(model: PreTrainedModel) -> tuple[AlignmentHead, ...]:
+    """The heads that look where a token is spoken: those the checkpoint lists, else all of the upper half's layers.
+
+    A list copied from a deeper model (some distilled checkpoints have one) counts where it names heads that exist.
+    """
+    layers, heads = model.config.decoder_layers, model.config.decoder_attention_heads
+    listed = model.generation_config.to_dict().get("alignment_heads") or ()
+    known = tuple((layer, head) for layer, head in listed if layer < layers and head < heads)
+    return known or tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
 
 
 Affine = tuple[Tensor, Tensor | None]
@@ -188,3 +233,7 @@ def _fused(*linears: nn.Linear) -> Affine:
 def _joined(heads: Tensor) -> Tensor:
     """(rows, heads, positions, head size) -> (rows, positions, width)."""
     return heads.transpose(1, 2).flatten(2)
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

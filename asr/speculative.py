@@ -61,7 +61,7 @@ class Rows:
     draftable: Tensor  # (rows,) whether drafts may be accepted
     temperature: Tensor  # (rows,) 0 for greedy
     chance: Tensor  # (rows, width) in [0, 1): what sampling draws at each position
-    score: Tensor  # (rows,) sum of natural-log probabilities of what was decoded
+    log_probability: Tensor  # (rows, width) natural logs, of the tokens that were decoded
     accepted: Tensor  # (rows,) drafted tokens that stood
     judged: Tensor  # (rows,) drafted tokens up to the first that did not
 
@@ -81,7 +81,7 @@ class Rows:
             draftable=zeros(rows, dtype=torch.bool),
             temperature=zeros(rows, dtype=torch.float32),
             chance=zeros(rows, width, dtype=torch.float32),
-            score=zeros(rows, dtype=torch.float64),
+            log_probability=zeros(rows, width, dtype=torch.float64),
             accepted=zeros(rows),
             judged=zeros(rows),
         )
@@ -187,7 +187,7 @@ def accept(rows: Rows, choice: Choice, accepted: Tensor, eos: int) -> None:
     before = is_end.long().cumsum(dim=1) - is_end.long()
     kept = (steps <= accepted[:, None]) & (before == 0) & (places < rows.limit[:, None]) & ~rows.finished[:, None]
     rows.tokens.scatter_(1, places, choice.tokens)
-    rows.score.add_(torch.where(kept, choice.log_probability, 0.0).double().sum(dim=1))
+    rows.log_probability.scatter_(1, places, choice.log_probability.double())
     rows.length.add_(kept.long().sum(dim=1))
     rows.finished.logical_or_((kept & is_end).any(dim=1) | (rows.length >= rows.limit))
 

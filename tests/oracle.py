@@ -144,6 +144,22 @@ def _generate(models: WhisperModels, windows: Sequence[Passage], timestamps: boo
     return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
 
 
+@torch.inference_mode()
+def cross_attention(
+    models: WhisperModels, window: Passage, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
+) -> torch.Tensor:
+    """Where transformers' own eager attention looks while each of `tokens` is chosen, (heads, tokens, frames)."""
+    eager = copy.deepcopy(models.model)
+    eager.set_attn_implementation("eager")
+    features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
+    read = torch.tensor([[*window.prompt, *tokens]])[:, :-1]
+    answer = eager(features.to(eager.dtype), decoder_input_ids=read, output_attentions=True)
+    frames = -(-len(window.samples) // 320)
+    attention = torch.stack([answer.cross_attentions[layer][0, head] for layer, head in heads])
+    heard = attention[:, -len(tokens) :, :frames]
+    return heard / heard.sum(dim=2, keepdim=True)
+
+
 def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProcessorList:
     """transformers' own processors in transformers' own order."""
     vocabulary = models.vocabulary

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import oracle
 import pytest
 import torch
 
-from asr.decoder import Decoder
+from asr.decoder import Decoder, alignment_heads
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +67,35 @@ def test_places_beyond_the_longest_text_do_not_fail(model, encoded):
     decoder.listen(encoded[:1], cache)
     positions = decoder.length - 1 + torch.arange(4)[None]
     assert read(decoder, torch.ones_like(positions), positions, cache).isfinite().all()
+
+
+@torch.inference_mode()
+def test_the_attention_of_chosen_heads_is_that_of_the_tokens_read_last(model, encoded):
+    decoder, tokens = Decoder(model, ((1, 1), (0, 1))), torch.arange(3 * 9).view(3, 9)
+    cache = decoder.allocate(3, 12)
+    decoder.listen(encoded, cache)
+    read(decoder, torch.full((3, 12), 7), torch.arange(12).expand(3, -1), cache)
+    read(decoder, tokens, torch.arange(9).expand(3, -1), cache)
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    expected = eager(encoder_outputs=(encoded,), decoder_input_ids=tokens, output_attentions=True).cross_attentions
+    cache.move(2, 0)
+    for row, source in ((0, 2), (1, 1)):
+        attention = decoder.audio_attention(cache, row, slice(2, 9), 50)
+        chosen = torch.stack([expected[layer][source, head, 2:9] for layer, head in ((0, 1), (1, 1))])
+        torch.testing.assert_close(attention, chosen, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("listed", "heads"),
+    [
+        ([[0, 1], [1, 0]], ((0, 1), (1, 0))),
+        ([[0, 1], [25, 3]], ((0, 1),)),
+        ([[25, 3]], ((1, 0), (1, 1))),
+        (None, ((1, 0), (1, 1))),
+    ],
+)
+def test_heads_that_follow_the_speech(model, listed, heads):
+    told = copy.deepcopy(model)
+    told.generation_config.alignment_heads = listed
+    assert alignment_heads(told) == heads

@@ -12,6 +12,7 @@ import pytest
 import torch
 from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assistant
 
+import asr.batching
 from asr.batching import Passage
 from asr.engine import DecodeEngine, Manner
 from asr.fallback import Fallback
@@ -137,11 +138,36 @@ def test_statistics_are_those_of_transformers_scores():
         start = window.prompt.index(models.vocabulary.start_of_transcript)
         assert answer.no_speech == pytest.approx(logits[start].softmax(-1)[models.vocabulary.no_speech].item())
         begin = len(window.prompt)
-        rules, total = oracle.rules_of(models, True, begin), 0.0
+        rules, expected = oracle.rules_of(models, True, begin), []
         for place, token in enumerate(said, begin):
             scores = rules(read[:, :place], logits[None, place - 1])
-            total += scores.log_softmax(-1)[0, token].item()
-        assert answer.mean_log_probability == pytest.approx(total / len(said))
+            expected.append(scores.log_softmax(-1)[0, token].item())
+        assert answer.log_probabilities == pytest.approx(expected)
+        assert answer.mean_log_probability == pytest.approx(sum(expected) / len(said))
+
+
+@pytest.mark.parametrize("listed", [None, [[0, 1]]], ids=["upper half", "listed heads"])
+@pytest.mark.parametrize(("drafts", "batch_size"), [(0, 1), (0, 5), (3, 1), (3, 5)])
+def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_size):
+    models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
+    monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
+    monkeypatch.setattr(asr.batching, "contrast", lambda attention: attention)
+    engine = DecodeEngine(with_assistant(models, 0.1))
+    fallback = Fallback(temperatures=(0.0, 0.4), least_log_probability=-3.6, no_speech=1.0)
+    answers = decode(engine, windows, Manner(True, drafts > 0, batch_size, fallback, drafts, words=True))
+    assert {answer.temperature for answer in answers.values()} == {0.0, 0.4}
+    for window in windows:
+        answer = answers[window.key]
+        said = [*answer.tokens, models.vocabulary.end_of_text][: len(answer.log_probabilities)]
+        expected = oracle.cross_attention(models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)])
+        torch.testing.assert_close(torch.from_numpy(answer.attention), expected, atol=1e-9, rtol=1e-9)
+
+
+def test_attention_is_kept_where_words_are_wanted_alone():
+    (window,) = windows_of(TINY, True, 1, 5)
+    for words in (False, True):
+        answer = decode(engine_of(TINY), [window], Manner(words=words))[window.key]
+        assert (answer.attention is not None) == words
 
 
 def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():

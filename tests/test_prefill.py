@@ -16,7 +16,8 @@ from asr.speculative import Batch, Rows
 
 def test_entering_forgets_what_a_row_held():
     rows = Rows.allocate(2, 12, torch.device("cpu"))
-    rows.score.fill_(3.0)
+    rows.finished.fill_(True)
+    rows.accepted.fill_(3)
     rows.temperature.fill_(1.0)
     chance = torch.linspace(0, 0.9, 10)
     enter([Entry((4, 5), 10, True), Entry((1, 2, 3), 8, False, 0.5, chance[:8])], rows)
@@ -25,7 +26,7 @@ def test_entering_forgets_what_a_row_held():
     assert rows.limit.tolist() == [10, 8]
     assert rows.temperature.tolist() == [0.0, 0.5]
     assert rows.draftable.tolist() == [True, False]
-    assert rows.score.tolist() == [0, 0]
+    assert rows.accepted.tolist() == [0, 0]
     assert not rows.finished.any()
     assert torch.equal(rows.chance[1, :8], chance[:8])
 

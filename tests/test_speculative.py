@@ -51,7 +51,7 @@ def test_the_longest_agreeing_prefix_and_one_more(draft, choice, gained):
     settle(rows, choice_of([choice]))
     assert final(rows) == [[7, 7, 7, *gained]]
     assert rows.finished.tolist() == [gained[-1] == END]
-    assert rows.score.tolist() == [-0.5 * len(gained)]
+    assert rows.log_probability[0, 3 : 3 + len(gained)].tolist() == [-0.5] * len(gained)
 
 
 def test_rows_do_not_wait_for_each_other():
