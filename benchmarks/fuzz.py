@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from config import InferenceConfig, ModelSettings
+from config import InferenceConfig, ModelReference, ModelSettings
 from errors import ClientError
 from handler import EndpointHandler
 
@@ -126,9 +126,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = save(Path(folder), SMALL)
-        handler = EndpointHandler(
-            settings=ModelSettings(asr_model=str(model), max_audio_seconds=60, max_audio_bytes=MIB)
-        )
+        settings = ModelSettings(asr_model=ModelReference(str(model)), max_audio_seconds=60, max_audio_bytes=MIB)
+        handler = EndpointHandler(settings=settings)
     well = run("broken files", handler, file_bodies(options.seed), options.files)
     return 0 if run("nonsensical bodies", handler, nonsense_bodies(options.seed), options.bodies) and well else 1
 
