@@ -23,6 +23,8 @@ DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 # Diarization models tell a handful of voices apart; a number beyond this is a mistake.
 MOST_SPEAKERS = 100
+# More than a model can be told; what exceeds its own limit is cut with a warning.
+LONGEST_PROMPT, MOST_HOT_WORDS = 4000, 200
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 REVISION = re.compile(r"\w[\w./-]*")
 
@@ -108,6 +110,19 @@ class ModelSettings(BaseSettings):
 SpeakerCount = Annotated[int, Field(ge=1, le=MOST_SPEAKERS)]
 
 
+def _as_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _listed(value: object) -> object:
+    """`"srt, vtt"` means the list of both."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Form = Literal["srt", "vtt", "tsv", "rttm", "txt"]
+HotWord = Annotated[str, Field(min_length=1, max_length=100)]
+
+
 class InferenceConfig(BaseModel):
     """One request's `parameters`. Types are strict (True is not 1, "24" is not 24); unknown names are ignored."""
 
@@ -124,6 +139,10 @@ class InferenceConfig(BaseModel):
     max_speakers: SpeakerCount | None = None
     return_timestamps: bool | Literal["segment", "word"] = True
     diarize: bool = True
+    group_by_speaker: bool = True
+    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT)
+    hotwords: Annotated[list[HotWord], BeforeValidator(_listed)] = Field(default=[], max_length=MOST_HOT_WORDS)
+    output: Annotated[list[Form], BeforeValidator(_listed)] = []
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
@@ -134,7 +153,7 @@ class InferenceConfig(BaseModel):
         """
         try:
             if as_text:
-                given = {name: str(value) for name, value in parameters.items() if value is not None}
+                given = {name: _as_text(value) for name, value in parameters.items() if value is not None}
                 return cls.model_validate_strings(given)
             return cls.model_validate(dict(parameters))
         except ValidationError as error:

@@ -21,11 +21,13 @@ ARROWS = {
         "asr.assistants",
         "diarization_utils",
         "diarizer",
+        "subtitles",
         "transcript",
         "errors",
         "checkpoints",
     },
     "asr.*": {"asr.*", "transcript", "errors"},
+    "subtitles": {"transcript"},
     "diarizer": {"transcript", "errors"},
     "diarization_utils": {"transcript"},
     "audio": {"errors"},
@@ -37,7 +39,7 @@ ARROWS = {
 # They use the rooms as they like, and no room knows them.
 OUTSIDE = ("demo.*", "benchmarks.*", "scripts.*")
 # Light rooms stay light: what settles a request's form does not wait for torch.
-WITHOUT_TORCH = ("config", "transcript", "errors", "audio")
+WITHOUT_TORCH = ("config", "transcript", "errors", "audio", "subtitles", "diarization_utils")
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 400, 60, 25, 8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

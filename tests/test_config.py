@@ -26,6 +26,10 @@ DEFAULTS = {
     "max_speakers": None,
     "return_timestamps": True,
     "diarize": True,
+    "group_by_speaker": True,
+    "prompt": None,
+    "hotwords": [],
+    "output": [],
 }
 BOUNDS = {
     "batch_size": (1, 128),
@@ -35,7 +39,8 @@ BOUNDS = {
     "min_speakers": (1, MOST_SPEAKERS),
     "max_speakers": (1, MOST_SPEAKERS),
 }
-SWITCHES = ("assisted", "diarize")
+SWITCHES = ("assisted", "diarize", "group_by_speaker")
+LISTS = ("hotwords", "output")
 SECRET = "hf_do_not_show_me"
 
 json_values = st.recursive(
@@ -44,6 +49,10 @@ json_values = st.recursive(
     max_leaves=5,
 )
 speaker_counts = st.none() | st.integers(1, MOST_SPEAKERS)
+
+
+def listed(value):
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +103,24 @@ def test_return_timestamps_refuses_and_says_what_it_accepts(value):
         InferenceConfig.read({"return_timestamps": value})
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"output": ["srt", "docx"]},
+        {"output": "docx"},
+        {"output": ["srt", 1]},
+        {"hotwords": [""]},
+        {"hotwords": ["x" * 101]},
+        {"hotwords": ["x"] * (config.MOST_HOT_WORDS + 1)},
+        {"prompt": "x" * (config.LONGEST_PROMPT + 1)},
+        {"prompt": ["x"]},
+    ],
+)
+def test_lists_and_texts_have_bounds(parameters):
+    with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
+        InferenceConfig.read(parameters)
+
+
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(DEFAULTS, json_values)))
 def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
     refusal = ""
@@ -104,7 +131,9 @@ def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
     if refusal:
         assert re.fullmatch(f"({'|'.join(parameters)}): .{{1,200}}", refusal)
     else:
-        assert {name: getattr(accepted, name) for name in parameters} == parameters
+        assert {name: getattr(accepted, name) for name in parameters} == {
+            name: listed(value) if name in LISTS else value for name, value in parameters.items()
+        }
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(("num_speakers", "min_speakers", "max_speakers"), speaker_counts)))
@@ -145,6 +174,8 @@ def test_a_refused_value_is_not_repeated():
         ({"return_timestamps": "false"}, "return_timestamps", False),
         ({"return_timestamps": "word"}, "return_timestamps", "word"),
         ({"language": "en"}, "language", "en"),
+        ({"output": "srt, vtt"}, "output", ["srt", "vtt"]),
+        ({"hotwords": "Ada,Mr Lovelace"}, "hotwords", ["Ada", "Mr Lovelace"]),
     ],
 )
 def test_a_query_string_delivers_text(text, name, value):
@@ -159,7 +190,15 @@ def test_text_does_not_loosen_the_bounds(parameters):
 
 
 def test_typed_parameters_beside_decoded_bytes_mean_the_same():
-    typed = {"language": None, "batch_size": 8, "assisted": True, "return_timestamps": False, "num_speakers": None}
+    typed = {
+        "output": ["srt", "txt"],
+        "hotwords": [],
+        "language": None,
+        "batch_size": 8,
+        "assisted": True,
+        "return_timestamps": False,
+        "num_speakers": None,
+    }
     assert InferenceConfig.read(typed, as_text=True) == InferenceConfig.read(typed)
 
 

@@ -51,7 +51,7 @@ class Listener:
         while passages := take(manner.batch_size):
             self.batches.append(len(passages))
             for passage in passages:
-                yield passage, Decoded(tuple(self.hear(passage.samples)), 0.0, -0.1, 0.0)
+                yield passage, Decoded(tuple(self.hear(passage.samples)), 0.0, (-0.1,), 0.0)
 
     def hear(self, window: np.ndarray) -> list[int]:
         levels = window[::FRAME]
@@ -183,7 +183,7 @@ def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, suren
     class Doubts(Listener):
         def decode(self, take, manner):
             for passage, answer in super().decode(take, manner):
-                yield passage, replace(answer, no_speech=no_speech, mean_log_probability=sureness)
+                yield passage, replace(answer, no_speech=no_speech, log_probabilities=(sureness,))
 
     samples = np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32))
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
@@ -242,6 +242,62 @@ def test_every_window_is_decoded_in_the_language_found():
     notes = Notes()
     transcribe(np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10)
     assert set(notes.prompts) == {MODELS.vocabulary.prompt("zh", "transcribe", timestamps=True)}
+
+
+class Remembers(Listener):
+    """Keeps the prompts it was given."""
+
+    def __init__(self, models: WhisperModels = MODELS) -> None:
+        super().__init__(models)
+        self.prompts: list[tuple[int, ...]] = []
+
+    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
+        for passage, answer in super().decode(take, manner):
+            self.prompts.append(passage.prompt)
+            yield passage, answer
+
+
+def prompts_given(models: WhisperModels = MODELS, **options: object) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
+    listener = Remembers(models)
+    samples = np.concatenate([spoken(index % WORDS, 50) for index in range(40)])
+    transcript = transcribe(samples, listener, models, language="en", chunk_length_s=10, **options)
+    assert len(listener.prompts) > 1
+    return listener.prompts, transcript.warnings
+
+
+def test_every_window_is_told_the_prompt_after_the_hot_words():
+    prompts, warnings = prompts_given(prompt="word3 word4", hotwords=("word1", "word2"))
+    plain = MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)
+    (told,) = {prompt[: -len(plain)] for prompt in prompts}
+    assert {prompt[-len(plain) :] for prompt in prompts} == {plain}
+    assert told[0] == MODELS.vocabulary.start_of_previous
+    assert MODELS.tokenizer.decode(told[1:]) == " word1, word2 word3 word4"
+    assert warnings == ()
+
+
+def test_names_of_special_tokens_in_a_prompt_are_text():
+    prompts, _ = prompts_given(prompt="<|endoftext|><|startoftranscript|> word1")
+    plain = MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)
+    for prompt in prompts:
+        assert max(prompt[1 : -len(plain)]) < MODELS.vocabulary.end_of_text
+
+
+@pytest.mark.parametrize("hotwords", [(), ("word1",) * 100])
+def test_of_a_prompt_too_long_the_end_is_kept_and_the_hot_words_before_it(hotwords):
+    prompts, (warning,) = prompts_given(prompt="word7 " + "word5 " * 90, hotwords=hotwords)
+    most = MODELS.vocabulary.longest_previous
+    plain = MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)
+    assert {len(prompt) for prompt in prompts} == {1 + most + len(plain)}
+    kept = MODELS.tokenizer.decode(prompts[0][1 : 1 + most])
+    assert kept.startswith(" word1") if hotwords else kept.endswith("word5")
+    assert warning.startswith(f"prompt, hotwords: {most} tokens fit")
+
+
+def test_a_model_that_knows_no_prompts_is_given_none():
+    models = replace(MODELS, vocabulary=replace(MODELS.vocabulary, start_of_previous=None))
+    prompts, (warning,) = prompts_given(models, prompt="word5")
+    assert set(prompts) == {MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)}
+    assert warning.startswith("prompt, hotwords: 0 tokens fit")
 
 
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
