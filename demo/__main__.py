@@ -62,9 +62,14 @@ def progress_shown(console: Console) -> Iterator[None]:
             logger.removeHandler(shown)
 
 
-def request_body(audio: Path, assisted: bool) -> dict[str, Any]:
+def request_body(options: argparse.Namespace) -> dict[str, Any]:
     """The JSON a client sends, after a round trip through its text form."""
-    body = {"inputs": base64.b64encode(audio.read_bytes()).decode(), "parameters": {"assisted": assisted}}
+    parameters = {
+        "assisted": options.assisted,
+        "return_timestamps": "word" if options.words else True,
+        "output": ["srt"] if options.srt else [],
+    }
+    body = {"inputs": base64.b64encode(options.audio.read_bytes()).decode(), "parameters": parameters}
     decoded: dict[str, Any] = json.loads(json.dumps(body))
     return decoded
 
@@ -75,16 +80,33 @@ def clock(seconds: float) -> str:
     return f"{minutes:.0f}:{rest:04.1f}"
 
 
+def colours(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """A colour for each speaker named in `entries`."""
+    speakers = sorted({entry["speaker"] for entry in entries if entry.get("speaker")})
+    return {speaker: SPEAKER_STYLES[i % len(SPEAKER_STYLES)] for i, speaker in enumerate(speakers)}
+
+
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
     """One line a turn: when, who in a colour of their own, what. Chunks where nobody was told apart."""
     entries = response["speakers"] or response["chunks"]
-    speakers = sorted({entry["speaker"] for entry in entries if entry.get("speaker")})
-    styles = {speaker: SPEAKER_STYLES[i % len(SPEAKER_STYLES)] for i, speaker in enumerate(speakers)}
-    width = max(map(len, speakers), default=0)
+    styles = colours(entries)
+    width = max(map(len, styles), default=0)
     for entry in entries:
         speaker = entry.get("speaker") or ""
         name = (f"{speaker:<{width}}", styles.get(speaker, "dim"))
         yield Text.assemble((f"{clock(entry['timestamp'][0]):>7}", "dim"), "  ", name, "  ", entry["text"].strip())
+
+
+def word_lines(response: dict[str, Any]) -> Iterator[Text]:
+    """One line a word: from when to when, how sure, who, what; marked where another voice is heard too."""
+    styles = colours(response["words"])
+    width = max(map(len, styles), default=0)
+    for word in response["words"]:
+        start, end = word["timestamp"]
+        name = word.get("speaker") or ""
+        times = (f"{start:8.2f} {end:8.2f}  {word['probability']:4.2f}  ", "dim")
+        overlap = ("  (over another voice)" if word.get("overlap") else "", "dim")
+        yield Text.assemble(times, (f"{name:<{width}}", styles.get(name, "dim")), "  ", word["word"].strip(), overlap)
 
 
 def summary(response: dict[str, Any], wall: float) -> str:
@@ -97,7 +119,7 @@ def summary(response: dict[str, Any], wall: float) -> str:
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
     """The transcript, its warnings and the summary, as a person wants to read them."""
-    for line in transcript_lines(response):
+    for line in word_lines(response) if "words" in response else transcript_lines(response):
         console.print(line, soft_wrap=True)
     if not response["chunks"]:
         console.print("(no speech)", style="dim")
@@ -129,7 +151,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The demo's command line."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Transcribe a conversation with its speakers.")
     parser.add_argument("audio", nargs="?", type=Path, default=CONVERSATION, help="default: the bundled conversation")
-    parser.add_argument("--json", action="store_true", help="print the endpoint's raw answer")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the endpoint's raw answer")
+    form.add_argument("--words", action="store_true", help="print every word with its times and speaker")
+    form.add_argument("--srt", action="store_true", help="print subtitles")
     parser.add_argument("--assisted", action="store_true", help="let the assistant draft (speculative decoding)")
     return parser.parse_args(arguments)
 
@@ -139,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     out, err = Console(), Console(stderr=True)
     try:
-        body = request_body(options.audio, options.assisted)
+        body = request_body(options)
     except OSError as error:
         return refused(f"{options.audio}: {error.strerror}", err)
     try:
@@ -149,6 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refused(str(error), err)
     if options.json:
         sys.stdout.write(json.dumps(response, indent=2, ensure_ascii=False) + "\n")
+    elif options.srt:
+        sys.stdout.write(response["output"]["srt"])
     else:
         show(response, wall, out)
     return 0

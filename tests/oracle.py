@@ -49,6 +49,13 @@ def models_of(shape: Published = TINY, ending: int | None = None, dtype: torch.d
     return WhisperModels("tiny", model, tokenizer, tiny_whispers.feature_extractor_of(shape), vocabulary)
 
 
+def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
+    """The model itself, its weights shared, under a generation configuration that asks for greedy search only."""
+    model = copy.copy(models.model)
+    model.generation_config = _greedy_configuration(models.vocabulary)
+    return model
+
+
 def _greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
     """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's configuration."""
     return GenerationConfig(

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 
+import pysubs2
 import pytest
 from rich.console import Console
 from rich.progress import Progress
@@ -52,6 +53,17 @@ def test_chunks_are_shown_where_nobody_was_told_apart():
     assert shown({**RESPONSE, "speakers": []}).splitlines()[0].split() == ["0:00.0", "good", "morning"]
 
 
+def test_one_line_a_word_with_its_times_probability_and_speaker():
+    words = [
+        {"word": " yes", "timestamp": [0.5, 0.75], "probability": 0.987, "speaker": "SPEAKER_01", "overlap": False},
+        {"word": " no", "timestamp": [100.0, 100.2], "probability": 0.5, "speaker": None, "overlap": True},
+    ]
+    lines = shown({**RESPONSE, "words": words}).splitlines()
+    assert lines[0] == "    0.50     0.75  0.99  SPEAKER_01  yes"
+    assert lines[1] == "  100.00   100.20  0.50              no  (over another voice)"
+    assert lines[2] == "warning: 2 names ignored"
+
+
 def test_silence_is_said_to_hold_no_speech():
     assert "(no speech)" in shown({**RESPONSE, "speakers": [], "chunks": [], "text": ""})
 
@@ -86,6 +98,15 @@ def test_a_wrong_environment_is_one_line_and_status_1(monkeypatch, capsys):
     monkeypatch.setenv("ASSISTANT_MODEL", "owner/assistant")
     assert main([__file__]) == 1
     assert capsys.readouterr().err.split("\n") == ["", "ASR_MODEL: is required", ""]  # the blank is the progress, gone
+
+
+@pytest.mark.slow
+def test_srt_is_subtitles_of_the_whole_conversation(capsys):
+    assert main(["--srt"]) == 0
+    events = pysubs2.SSAFile.from_string(capsys.readouterr().out, format_="srt").events
+    assert len(events) > 30
+    assert 115_000 < events[-1].end < 121_000
+    assert all(event.text.startswith("SPEAKER_0") for event in events)
 
 
 @pytest.mark.slow

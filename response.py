@@ -1,0 +1,100 @@
+"""The answer a client reads, in plain Python types.
+
+The one decision: times become what the contract promises here and nowhere else: finite, in order, within the audio,
+seconds with two decimals, whatever the models said. Everything in an answer, subtitles included, tells these times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from config import InferenceConfig
+from subtitles import Rendering, render
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found out about one recording of `duration` seconds.
+
+    `segments` and `turns` are None where nobody asked who spoke. The words of the segments, in order, are those of the
+    chunks.
+    """
+
+    duration: float
+    transcript: Transcript
+    segments: Sequence[SpeakerSegment] | None = None
+    turns: Sequence[SpeakerTurn] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
+    """The JSON object that answers a request with these parameters."""
+    duration = round(float(answer.duration), 2)
+    chunks = settled(answer.transcript.chunks, duration)
+    segments = settled(answer.segments or (), duration)
+    by_word = config.return_timestamps == "word"
+    answered: dict[str, Any] = {
+        "speakers": [_speaker(segment, by_word) for segment in segments],
+        "chunks": [_chunk(chunk) for chunk in chunks] if config.return_timestamps else [],
+        "text": answer.transcript.text,
+        "language": answer.transcript.language,
+        "language_probability": _rounded(answer.transcript.language_probability),
+        "duration": duration,
+        "warnings": list(answer.warnings),
+    }
+    if by_word:
+        spans: Sequence[Chunk | SpeakerSegment] = chunks if answer.segments is None else segments
+        told_apart = answer.segments is not None
+        answered["words"] = [_word(word, told_apart) for span in spans for word in span.words]
+    if config.output:
+        rendering = Rendering(chunks, segments, answer.turns or ())
+        answered["output"] = {form: render(form, rendering) for form in config.output}
+    return answered
+
+
+def settled[Span: (Chunk, SpeakerSegment)](spans: Sequence[Span], duration: float) -> list[Span]:
+    """The spans and their words, with times as promised; NaN counts as no time passed."""
+    words = [word for span in spans for word in span.words]
+    timed = iter([replace(word, start=start, end=end) for word, (start, end) in _in_order(words, duration)])
+    return [
+        replace(span, start=start, end=end, words=tuple(islice(timed, len(span.words))))
+        for span, (start, end) in _in_order(spans, duration)
+    ]
+
+
+def _in_order[Span: (Chunk, SpeakerSegment, Word)](
+    spans: Sequence[Span], duration: float
+) -> Iterator[tuple[Span, tuple[float, float]]]:
+    """Each span with a start and an end, none before what precedes it, none past the end of the audio."""
+    now = 0.0
+    for span in spans:
+        start = min(max(now, float(span.start)), duration)
+        now = min(max(start, float(span.end)), duration)
+        yield span, (round(start, 2), round(now, 2))
+
+
+def _speaker(segment: SpeakerSegment, by_word: bool) -> dict[str, Any]:
+    entry = {"speaker": segment.speaker, "text": segment.text, "timestamp": [segment.start, segment.end]}
+    return entry | ({"words": [_word(word, True) for word in segment.words]} if by_word else {})
+
+
+def _chunk(chunk: Chunk) -> dict[str, Any]:
+    return {
+        "text": chunk.text,
+        "timestamp": [chunk.start, chunk.end],
+        "avg_logprob": _rounded(chunk.avg_logprob),
+        "no_speech_prob": _rounded(chunk.no_speech_prob),
+    }
+
+
+def _word(word: Word, told_apart: bool) -> dict[str, Any]:
+    entry = {"word": word.text, "timestamp": [word.start, word.end], "probability": _rounded(word.probability)}
+    return entry | ({"speaker": word.speaker, "overlap": word.overlap} if told_apart else {})
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 4)

@@ -1,0 +1,68 @@
+"""The engine on the demo's trained models against transformers' greedy decoding, token for token, in float32."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+from asr.assistants import with_assistant
+from asr.batching import Passage
+from asr.engine import DecodeEngine, Manner
+from asr.loading import Checkpoint, WhisperModels, load_whisper
+from asr.windows import SAMPLE_RATE
+from audio import AudioLimits, decode_audio
+from config import DEMO_MODELS
+from demo.__main__ import CONVERSATION
+
+CUTS = (0.0, 6.0, 14.2, 20.7, 31.5, 50.0, 77.3, 90.0, 120.0)  # seconds; some inside words
+
+
+@pytest.fixture(scope="module")
+def models() -> WhisperModels:
+    main = load_whisper(Checkpoint(str(DEMO_MODELS / "asr")), torch.device("cpu"), torch.float32)
+    return with_assistant(main, Checkpoint(str(DEMO_MODELS / "assistant")))
+
+
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    return decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, AudioLimits(300, 2**24)).samples
+
+
+@pytest.fixture(scope="module")
+def engine(models) -> DecodeEngine:
+    return DecodeEngine(models)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["timestamps", "no timestamps"])
+def timestamps(request) -> bool:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def windows(models, samples, timestamps) -> list[Passage]:
+    edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
+    prompt = models.vocabulary.prompt("en", "transcribe", timestamps)
+    return [
+        Passage(number, samples[start:stop], prompt) for number, (start, stop) in enumerate(itertools.pairwise(edges))
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
+    said = replace(models, model=oracle.steered_by_rules_alone(models))
+    return oracle.greedy(said, windows, timestamps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize(("assisted", "drafts"), [(False, None), (True, None), (True, 2), (True, 10)])
+def test_tokens_are_those_of_transformers(engine, windows, expected, timestamps, batch_size, assisted, drafts):
+    manner = Manner(timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts)
+    answers = oracle.decode(engine, windows, manner)
+    assert {key: answer.tokens for key, answer in answers.items()} == expected
+    assert sum(map(len, expected.values())) > 200

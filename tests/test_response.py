@@ -1,0 +1,137 @@
+"""The answer as the contract spells it, whatever the models said."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from config import InferenceConfig
+from response import Answer, response, settled
+from subtitles import FORMS
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+
+WORDS = (
+    Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9),
+    Word(" morning", 0.2, 0.4, "SPEAKER_00", 0.75),
+    Word(" yes", 0.5, 0.9, "SPEAKER_01", 0.5, overlap=True),
+)
+CHUNKS = (
+    Chunk(" good morning", 0.0, 0.4, -0.12345, 0.01, WORDS[:2]),
+    Chunk(" yes", 0.5, 0.9, -0.5, 0.25, WORDS[2:]),
+)
+SEGMENTS = (
+    SpeakerSegment("SPEAKER_00", " good morning", 0.0, 0.4, WORDS[:2]),
+    SpeakerSegment("SPEAKER_01", " yes", 0.5, 0.9, WORDS[2:]),
+)
+TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
+TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98765)
+TOLD_APART = Answer(1.0, TRANSCRIPT, SEGMENTS, TURNS, ("careful",))
+
+
+def answered(answer: Answer = TOLD_APART, **parameters: object) -> dict[str, object]:
+    return response(answer, InferenceConfig.read(parameters))
+
+
+def test_the_answer_has_the_documented_form():
+    assert answered() == {
+        "speakers": [
+            {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
+            {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
+        ],
+        "chunks": [
+            {"text": " good morning", "timestamp": [0.0, 0.4], "avg_logprob": -0.1235, "no_speech_prob": 0.01},
+            {"text": " yes", "timestamp": [0.5, 0.9], "avg_logprob": -0.5, "no_speech_prob": 0.25},
+        ],
+        "text": " good morning yes",
+        "language": "en",
+        "language_probability": 0.9877,
+        "duration": 1.0,
+        "warnings": ["careful"],
+    }
+
+
+def test_words_are_listed_and_given_to_their_speakers():
+    answer = answered(return_timestamps="word")
+    good, morning, yes = (
+        {
+            "word": word.text,
+            "timestamp": [word.start, word.end],
+            "probability": word.probability,
+            "speaker": word.speaker,
+            "overlap": word.overlap,
+        }
+        for word in WORDS
+    )
+    assert answer["words"] == [good, morning, yes]
+    assert [segment["words"] for segment in answer["speakers"]] == [[good, morning], [yes]]
+    assert "".join(word["word"] for word in answer["words"]) == answer["text"]
+
+
+def test_words_name_no_speaker_where_nobody_asked():
+    answer = answered(Answer(1.0, TRANSCRIPT), return_timestamps="word")
+    assert [set(word) for word in answer["words"]] == [{"word", "timestamp", "probability"}] * 3
+    assert answer["speakers"] == []
+
+
+@pytest.mark.parametrize(("wanted", "chunks"), [(True, 2), ("segment", 2), ("word", 2), (False, 0)])
+def test_chunks_are_hidden_where_times_are_not_wanted(wanted, chunks):
+    answer = answered(return_timestamps=wanted)
+    assert len(answer["chunks"]) == chunks
+    assert ("words" in answer) == (wanted == "word")
+
+
+def test_every_output_asked_for_comes_as_text():
+    answer = answered(output=list(FORMS))
+    assert set(answer["output"]) == set(FORMS)
+    assert answer["output"]["txt"] == "SPEAKER_00: good morning\nSPEAKER_01: yes\n"
+    assert "00:00:00,500 --> 00:00:01,333" in answer["output"]["srt"]
+    assert answer["output"]["rttm"].count("\n") == len(TURNS)
+
+
+def test_silence_is_an_empty_answer():
+    assert answered(Answer(2.0, Transcript((), None), (), ()), return_timestamps="word", output=["srt"]) == {
+        "speakers": [],
+        "chunks": [],
+        "words": [],
+        "output": {"srt": ""},
+        "text": "",
+        "language": None,
+        "language_probability": None,
+        "duration": 2.0,
+        "warnings": [],
+    }
+
+
+spans = some.lists(some.tuples(some.floats(), some.floats()), max_size=20)
+durations = some.floats(0, 1e5).map(lambda seconds: round(seconds, 2))
+
+
+@given(spans, spans, durations, some.sampled_from(["word", True]))
+def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, duration, wanted):
+    words = tuple(Word(" a", *span, "S") for span in inner)
+    chunks = tuple(Chunk(" a" * len(words) * (not place), *span) for place, span in enumerate(outer))
+    segments = tuple(
+        SpeakerSegment("S", " a", *span, words=words if place == 0 else ()) for place, span in enumerate(outer)
+    )
+    answer = answered(
+        Answer(duration, Transcript(chunks, "en"), segments, ()), return_timestamps=wanted, output=["srt"]
+    )
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    for entries in (answer["speakers"], answer["chunks"], answer.get("words", [])):
+        times = [time for entry in entries for time in entry["timestamp"]]
+        assert all(math.isfinite(time) and 0 <= time <= duration and time == round(time, 2) for time in times)
+        assert times == sorted(times)
+
+
+@given(some.lists(some.integers(0, 10_000), max_size=20).map(sorted))
+def test_times_in_order_are_left_alone(hundredths):
+    moments = [moment / 100 for moment in hundredths]
+    chunks = [
+        Chunk("", start, end, words=(Word("", start, end),))
+        for start, end in zip(moments[::2], moments[1::2], strict=False)
+    ]
+    assert settled(chunks, 100.0) == chunks
