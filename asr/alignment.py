@@ -1,25 +1,125 @@
-"""Where each token was heard."""
+"""When each word was said: the words of a window's segments, timed by where the decoder listened and what is heard.
+
+The attention of a token rises over the sound it stands for, so words are laid along the window on the path that
+collects most of it (dynamic time warping, as in openai/whisper's `timing.py`). Attention says little about silence,
+though: laid out alone, words take every pause as well, and most often it is the word after it that grows.
+
+The one decision: pauses are part of the path. Before each word and after the last stands a pause that may be passed in
+no time; it gains in quiet frames and loses in loud ones, and so it takes the silence that words would be stretched
+over. No rule about words that are too long is needed. Whisper's own timestamps only bound where its words may lie.
+"""
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from collections.abc import Sequence
+from typing import NamedTuple
 
-SAMPLES_PER_FRAME = 320  # of attention to the audio: 20 ms
-SMOOTHED_FRAMES = 7  # openai/whisper, `timing.py`
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.attention import best_path
+from asr.batching import Decoded
+from asr.loading import WhisperModels
+from asr.segments import Segment
+from asr.windows import SAMPLE_RATE
+from asr.words import Spelled, split_words
+from transcript import Word
+
+FRAMES = 50  # a second
+MOMENTS = 100  # a second; loudness is measured finer than attention
+SLACK = 0.5  # seconds by which words may leave their segment's timestamps; openai/whisper's limit
+PAUSE_GAIN = 1.0  # of a quiet frame, in deviations of the attention; a loud one costs as much
+FORBIDDEN = -1000.0
+PAUSE = -1  # in place of a token's row
+SPEECH_PERCENTILE, FLOOR_PERCENTILE = 95, 10
+MOST_RANGE = 40.0  # dB below speech; what lies deeper is as silent as can be
+QUIET_SHARE = 0.25  # of the decibels between the floor and speech
 
 
-def contrast(attention: Tensor) -> Tensor:
-    """What sets each token's attention apart, (tokens, frames), from that of several heads (heads, tokens, frames).
+class Placed(NamedTuple):
+    """A word of a segment, the rows of the attention that its tokens have, and the frames it must lie in."""
 
-    As openai/whisper's `find_alignment`: what all tokens look at is taken off, a median over time takes off spikes, and
-    heads are averaged. Frames are scaled by their deviation over the tokens, but no frame by less than the typical one,
-    or the silence that no token looks at would weigh as much as speech.
+    segment: int
+    word: Spelled
+    rows: NDArray[np.intp]
+    earliest: int
+    latest: int
+
+
+def timed_words(
+    answer: Decoded,
+    segments: Sequence[Segment],
+    samples: NDArray[np.float32],
+    models: WhisperModels,
+    language: str | None,
+) -> list[tuple[Word, ...]]:
+    """The words of each segment of a window, in seconds from the window's beginning; joined, they are its text.
+
+    `answer` was decoded with `Manner(words=True)` from `samples` (n,) at 16 kHz and `segments` were read from it, in
+    order; `language` is the code of the language it is written in. Starts never fall, no word ends before it starts or
+    after the next begins, and all lie within the window. A word's probability is the mean over its spoken tokens.
     """
-    variance, mean = torch.var_mean(attention, dim=1, keepdim=True, correction=0)
-    scale = (variance + variance.mean(dim=2, keepdim=True)).sqrt().clamp(min=torch.finfo(attention.dtype).tiny)
-    contrasted = (attention - mean) / scale
-    reach = min(SMOOTHED_FRAMES, 2 * attention.shape[2] - 1) // 2
-    windows = F.pad(contrasted, (reach, reach), mode="reflect").unfold(2, 2 * reach + 1, 1)
-    return windows.median(dim=3).values.mean(dim=0).float()
+    placed = _place(answer, segments, models, language)
+    words: list[list[Word]] = [[] for _ in segments]
+    if answer.attention is None or not placed:
+        return [() for _ in segments]
+    quiet = quiet_moments(samples, 2 * answer.attention.shape[1])
+    seconds, probability = len(samples) / SAMPLE_RATE, np.exp(answer.log_probabilities)
+    for each, span in zip(placed, _spans(answer.attention, quiet, placed), strict=True):
+        start, end = (min(moment / MOMENTS, seconds) for moment in _heard(span, quiet))
+        spoken = each.rows[each.word.spoken : each.word.silent]
+        words[each.segment].append(Word(each.word.text, start, end, probability=float(probability[spoken].mean())))
+    return [tuple(each) for each in words]
+
+
+def quiet_moments(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
+    """Which of the first `count` stretches of 10 ms hold no speech, (count,), judged by the window's own loudness.
+
+    What is loud is the window's speech, what is softest its background; quiet is the lowest quarter, in decibels,
+    between the two. A window without background is as quiet as speech can be: 30 dB below its own.
+    """
+    size = SAMPLE_RATE // MOMENTS
+    padded = np.zeros(count * size, np.float32)
+    padded[: len(samples)] = samples[: len(padded)]
+    level = 10 * np.log10(np.square(padded.reshape(count, size)).mean(axis=1) + 1e-12)
+    speech = np.percentile(level, SPEECH_PERCENTILE)
+    floor = max(np.percentile(level, FLOOR_PERCENTILE), speech - MOST_RANGE)
+    quiet: NDArray[np.bool_] = level < floor + QUIET_SHARE * (speech - floor)
+    return quiet
+
+
+def _place(answer: Decoded, segments: Sequence[Segment], models: WhisperModels, language: str | None) -> list[Placed]:
+    """Every word of the window, in order."""
+    end_of_text, decode = models.vocabulary.end_of_text, models.tokenizer.decode
+    rows = np.flatnonzero(np.array(answer.tokens) < end_of_text)
+    placed: list[Placed] = []
+    for number, segment in enumerate(segments):
+        text = [token for token in segment.tokens if token < end_of_text]
+        earliest = max(0, round((segment.start - SLACK) * FRAMES))
+        latest = round((segment.end + SLACK) * FRAMES)
+        for word in split_words(text, lambda tokens: str(decode(tokens)), language):
+            placed.append(Placed(number, word, rows[word.first : word.stop], earliest, latest))
+        rows = rows[len(text) :]
+    return placed
+
+
+def _spans(attention: NDArray[np.float32], quiet: NDArray[np.bool_], placed: Sequence[Placed]) -> list[tuple[int, int]]:
+    """The moments from which to which the spoken tokens of each word lie on the best path."""
+    pause = np.where(quiet.reshape(-1, 2).all(axis=1), PAUSE_GAIN, -PAUSE_GAIN).astype(np.float32)
+    lines = np.concatenate([*([PAUSE, *each.rows] for each in placed), [PAUSE]])
+    gain = np.vstack([attention, pause])[lines]
+    first, spoken = 1, list[tuple[int, int]]()
+    for each in placed:
+        lines_of_word = gain[first : first + len(each.rows)]
+        lines_of_word[:, : each.earliest] += FORBIDDEN
+        lines_of_word[:, each.latest :] += FORBIDDEN
+        spoken.append((first + each.word.spoken, first + each.word.silent))
+        first += len(each.rows) + 1
+    edges = 2 * np.append(best_path(gain), attention.shape[1])
+    return [(int(edges[first]), int(edges[stop])) for first, stop in spoken]
+
+
+def _heard(span: tuple[int, int], quiet: NDArray[np.bool_]) -> tuple[int, int]:
+    """`span` from its first loud moment to its last; as it is where none is."""
+    loud = np.flatnonzero(~quiet[slice(*span)])
+    return (span[0] + int(loud[0]), span[0] + int(loud[-1]) + 1) if len(loud) else span

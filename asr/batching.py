@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asr.alignment import SAMPLES_PER_FRAME, contrast
+from asr.attention import SAMPLES_PER_FRAME, contrast
 from asr.draft_length import DraftLength
 from asr.fallback import Fallback, chances
 from asr.hearing import Encoded
@@ -44,7 +44,7 @@ class Decoded:
     `no_speech` is the probability of the no-speech token where the transcript starts. `log_probabilities` are those of
     the tokens and, where the model ended by itself, of the end of text: after the rules, at temperature 1, as
     openai/whisper counts them. `attention`, where words are wanted, tells for each of these where in the window it was
-    heard; see `asr.alignment.contrast`.
+    heard; see `asr.attention.contrast`.
     """
 
     tokens: tuple[int, ...]
