@@ -1,0 +1,84 @@
+"""What is kept of a decoded window: its segments as chunks on the clock of the audio, with their words.
+
+The one decision: OpenAI's rules about what was heard and what was made up are here and nowhere else: a window that
+probably holds no speech and was decoded unsurely is dropped, a segment that takes no time was not heard, and words
+after the last closed segment are heard again with the next window as long as there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.alignment import timed_words
+from asr.batching import Decoded
+from asr.loading import WhisperModels
+from asr.schedule import Schedule, Window
+from asr.segments import Segment, Segments, read_segments
+from asr.windows import SAMPLE_RATE
+from transcript import Chunk, Word
+
+NO_SPEECH = 0.6  # OpenAI's thresholds: a window this likely to hold no speech,
+UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
+
+
+@dataclass(frozen=True)
+class ChunkReader:
+    """Reads the windows of one request; `samples` (n,) at 16 kHz are the whole audio, `language` a code."""
+
+    models: WhisperModels
+    samples: NDArray[np.float32]
+    schedule: Schedule
+    language: str | None
+    timestamps: bool
+    words: bool
+
+    def read(self, window: Window, answer: Decoded) -> list[Chunk]:
+        """One window's chunks, after telling the schedule how far it was understood."""
+        if answer.no_speech > NO_SPEECH and answer.mean_log_probability < UNSURE:
+            self.schedule.finish(window)
+            return []
+        if not self.timestamps:
+            self.schedule.finish(window)
+            return self._chunks(window, [Segment(answer.tokens, 0.0, window.seconds)], answer)
+        heard = read_segments(answer.tokens, self.models.vocabulary.timestamp_begin, window.seconds)
+        return self._chunks(window, self._kept(window, heard), answer)
+
+    def _kept(self, window: Window, heard: Segments) -> list[Segment]:
+        if heard.unfinished is None:
+            self.schedule.finish(window)
+            return list(heard.closed)
+        again = self.schedule.finish(window, window.start + round(heard.unfinished.start * SAMPLE_RATE))
+        return list(heard.closed) if again else [*heard.closed, heard.unfinished]
+
+    def _chunks(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> list[Chunk]:
+        texts = [self._text(segment) for segment in segments]
+        return [
+            self._chunk(window, segment, text, words, answer)
+            for segment, text, words in zip(segments, texts, self._words(window, segments, answer), strict=True)
+            if text.strip() and segment.end > segment.start
+        ]
+
+    def _chunk(self, window: Window, segment: Segment, text: str, words: Sequence[Word], answer: Decoded) -> Chunk:
+        offset = window.start / SAMPLE_RATE
+        return Chunk(
+            text,
+            offset + segment.start,
+            offset + segment.end,
+            avg_logprob=answer.mean_log_probability,
+            no_speech_prob=answer.no_speech,
+            words=tuple(replace(word, start=offset + word.start, end=offset + word.end) for word in words),
+        )
+
+    def _words(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> Sequence[tuple[Word, ...]]:
+        if not self.words:
+            return [()] * len(segments)
+        samples = self.samples[window.start : window.stop]
+        return timed_words(answer, segments, samples, self.models, self.language)
+
+    def _text(self, segment: Segment) -> str:
+        end_of_text = self.models.vocabulary.end_of_text
+        return str(self.models.tokenizer.decode([token for token in segment.tokens if token < end_of_text]))
