@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embeddings import share_frames
 from errors import ModelError, OutOfMemory, StartError
 from transcript import SpeakerTurn
 
@@ -57,11 +58,15 @@ class _Pipeline(Protocol):
 
 
 class Diarizer:
-    """A loaded pyannote pipeline, answering one waveform at a time."""
+    """A loaded pyannote pipeline, answering one waveform at a time, beside whatever else the process computes.
 
-    def __init__(self, pipeline: _Pipeline, batch_size: int) -> None:
+    `stream` is where it computes on CUDA, so that it does not queue behind other threads' work.
+    """
+
+    def __init__(self, pipeline: _Pipeline, batch_size: int, stream: torch.cuda.Stream | None = None) -> None:
         self._pipeline = pipeline
         self._batch_size = batch_size
+        self._stream = stream
         # Batch sizes and TF32 are set for the length of a call: two calls at once would restore each other's.
         self._lock = threading.Lock()
 
@@ -72,8 +77,7 @@ class Diarizer:
         error: the turns found come with a warning. Raises ModelError, or OutOfMemory if a batch of one does not fit.
         """
         wanted = {name: count for name, count in asdict(hints).items() if count is not None}
-        with self._lock, _full_precision(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with self._lock, _full_precision(), torch.cuda.stream(self._stream):
             try:
                 found = self._run_hinted(samples, wanted)
             except (torch.OutOfMemoryError, MemoryError) as error:
@@ -110,7 +114,10 @@ def load_diarizer(name: str, revision: str | None, token: str | None, device: to
 
     StartError where no pipeline comes back, as older releases answer a refusal; what pyannote raises passes through.
     """
-    # pyannote prints hints to stdout and warns about decoders that are not used here.
+    # Filters belong to the whole process, so that a call must not change them beside other threads: from here on,
+    # pyannote's own warnings, about speaker hints above all, are not shown.
+    warnings.filterwarnings("ignore", module="pyannote")
+    # While loading, it prints advice and has others warn about decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyannote.audio import Pipeline
@@ -119,7 +126,16 @@ def load_diarizer(name: str, revision: str | None, token: str | None, device: to
         if pipeline is None:
             raise StartError(f"{name}: no pipeline came back; it may be private, or its licence not be accepted")
         pipeline.to(device)
-    return Diarizer(pipeline, CPU_BATCH if device.type == "cpu" else GPU_BATCH)
+        share_frames(pipeline)
+    return Diarizer(pipeline, CPU_BATCH if device.type == "cpu" else GPU_BATCH, _own_stream(device))
+
+
+def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A CUDA stream that begins after what was loaded on the default one; None on other devices."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _read(output: object, duration: float) -> Diarization:
@@ -149,7 +165,11 @@ def _unmet(hints: SpeakerHints, turns: Sequence[SpeakerTurn]) -> tuple[str, ...]
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """Turn TF32 off, as pyannote would for good (and with a warning), and back to what it was."""
+    """Turn TF32 off, as pyannote would for good (and with a warning), and back to what it was.
+
+    The switches are the process's: float32 products of other threads are more exact meanwhile, and speech recognition,
+    which on CUDA computes in float16, does not notice.
+    """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = False

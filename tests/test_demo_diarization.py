@@ -27,7 +27,7 @@ from demo.build.mixtures import ClipBank, compose
 from demo.build.pipeline import save_plda
 from demo.build.segmentation import permutation_invariant_loss
 from demo.build.speech import vocabulary
-from diarizer import SpeakerHints, load_diarizer
+from diarizer import Diarizer, SpeakerHints, load_diarizer
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
@@ -114,6 +114,8 @@ def test_the_conversation_has_its_three_speakers(diarizer):
     heard = Timeline([Segment(0, spoken.duration)])
     rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(annotation(truth), annotation(found.turns), uem=heard)
     assert rate <= 0.15
+    stock = Diarizer(pyannote.audio.Pipeline.from_pretrained(FOLDER), 8)
+    assert found == stock.diarize(spoken.samples, NO_HINTS)
 
 
 # ---- the parts

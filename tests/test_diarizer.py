@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx2
@@ -146,6 +149,51 @@ def test_tf32_is_left_as_it_was(output, tf32):
     with contextlib.suppress(ModelError):
         Diarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
     assert [switch.allow_tf32 for switch in tf32] == [True, True]
+
+
+# ---- beside other threads
+
+
+class Onlooker(Pipeline):
+    """Sees what the whole process shares while it runs."""
+
+    def __call__(self, file, **hints):
+        self.seen = warnings.filters, sys.stdout, sys.stderr
+        self.stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
+        return super().__call__(file, **hints)
+
+
+def test_other_threads_keep_their_output_and_their_warnings():
+    pipeline = Onlooker(annotation(("A", 0, 1)))
+    Diarizer(pipeline, 8).diarize(SECOND, SpeakerHints())
+    for seen, own in zip(pipeline.seen, (warnings.filters, sys.stdout, sys.stderr), strict=True):
+        assert seen is own
+
+
+def test_one_call_runs_at_a_time():
+    class Counting(Pipeline):
+        running = 0
+
+        def __call__(self, file, **hints):
+            self.running += 1
+            assert self.running == 1
+            turns = super().__call__(file, **hints)
+            assert self.running == 1
+            self.running -= 1
+            return turns
+
+    diarizer = Diarizer(Counting(annotation(("A", 0, 1))), 8)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: diarizer.diarize(SECOND, SpeakerHints()), range(64)))
+    assert len({result.turns for result in found}) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_it_computes_on_the_stream_it_was_given():
+    pipeline, stream = Onlooker(annotation(("A", 0, 1))), torch.cuda.Stream()
+    Diarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
+    assert pipeline.stream == stream != torch.cuda.current_stream()
 
 
 # ---- starting

@@ -1,0 +1,259 @@
+"""Embeddings from shared frames against pyannote's own, pair by pair, and the turns that come of them."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyannote.audio import Audio, Pipeline
+from pyannote.audio.models.blocks.pooling import StatsPool
+from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
+from pyannote.audio.pipelines import SpeakerDiarization
+from pyannote.audio.pipelines.speaker_verification import PyannoteAudioPretrainedSpeakerEmbedding
+from pyannote.core import SlidingWindow, SlidingWindowFeature
+from torch import nn
+
+from config import DEMO_MODELS, prepare_environment
+from demo.build.diarization_error import draw_dialogues
+from diarizer import Diarizer, SpeakerHints, load_diarizer
+from embeddings import CACHED, WindowEmbeddings, share_frames, voice_masks
+
+CPU = torch.device("cpu")
+FOLDER = DEMO_MODELS / "diarization"
+RATE = 16_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet():
+    """pyannote reports what it loads unless told not to."""
+    prepare_environment()
+
+
+# ---- embeddings
+
+
+class Statistics(nn.Module):
+    """A small embedding model in two halves: ten features of every 20 ms, then their statistics under the mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(320, 10)
+        self.windows = 0
+
+    def forward_frames(self, waveforms):
+        self.windows += len(waveforms)
+        return self.mix(waveforms[:, 0].unfold(1, 320, 320)).transpose(1, 2)
+
+    def forward_embedding(self, frames, weights):
+        return StatsPool()(frames, weights)
+
+    def forward(self, waveforms, weights):
+        return self.forward_embedding(self.forward_frames(waveforms), weights)
+
+
+class Wrapped:
+    """A model as pyannote wraps it for its pipelines."""
+
+    sample_rate, device = RATE, CPU
+
+    def __init__(self, model, min_num_samples=4_000):
+        self.model_, self.min_num_samples = model.eval(), min_num_samples
+
+    def __call__(self, waveforms, masks):
+        with torch.inference_mode():
+            return self.model_(waveforms, weights=masks).numpy()
+
+
+def pipeline_of(embedding, seconds=2.0, batch_size=4):
+    """The parts of a SpeakerDiarization that its `get_embeddings` uses."""
+    return SimpleNamespace(
+        training=False,
+        embedding_batch_size=batch_size,
+        _embedding=embedding,
+        _segmentation=SimpleNamespace(duration=seconds),
+        _audio=Audio(RATE, mono="downmix"),
+    )
+
+
+def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
+    """Noise, its last window reaching past the end, and who speaks when: now and then, for long, together, never."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(0, 0.1, (1, round((step * (windows - 1) + 0.9 * seconds) * RATE))).astype(np.float32)
+    levels = rng.choice([0.0, 0.0, 0.1, 0.5, 1.0], (windows, 1, 3))
+    activity = (rng.random((windows, frames, 3)) < levels).astype(np.float32)
+    activity[0] = 0
+    window = SlidingWindow(start=0.0, duration=seconds, step=step)
+    return {"waveform": torch.from_numpy(noise), "sample_rate": RATE}, SlidingWindowFeature(activity, window)
+
+
+def both(pipeline, file, activity, exclude_overlap):
+    """The embeddings by pyannote's own method and by ours."""
+    stock = SpeakerDiarization.get_embeddings(pipeline, file, activity, exclude_overlap=exclude_overlap)
+    ours = WindowEmbeddings(pipeline, pipeline._embedding.model_)(file, activity, exclude_overlap=exclude_overlap)
+    return stock, ours
+
+
+@pytest.mark.parametrize("exclude_overlap", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_embedding_is_pyannotes(exclude_overlap, batch_size, seed):
+    stock, ours = both(pipeline_of(Wrapped(Statistics()), batch_size=batch_size), *scene(9, seed=seed), exclude_overlap)
+    assert ours.shape == stock.shape == (9, 3, 20)
+    assert ours.dtype == stock.dtype
+    np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("exclude_overlap", [False, True])
+def test_wespeakers_network_of_full_size_embeds_as_in_pyannote(exclude_overlap):
+    torch.manual_seed(0)
+    pipeline = pipeline_of(PyannoteAudioPretrainedSpeakerEmbedding(WeSpeakerResNet34()), seconds=2.0)
+    stock, ours = both(pipeline, *scene(4, frames=118), exclude_overlap)
+    assert np.linalg.norm(stock, axis=-1).min() > 0
+    np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4 * np.abs(stock).max())
+
+
+def test_frames_that_were_not_judged_are_silence():
+    file, activity = scene(6)
+    activity.data[2:4, 20:30] = np.nan
+    activity.data[4, :, 1] = np.nan
+    for exclude_overlap in (False, True):
+        stock, ours = both(pipeline_of(Wrapped(Statistics())), file, activity, exclude_overlap)
+        np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
+
+
+def test_a_voice_alone_for_too_short_is_listened_to_wherever_it_speaks():
+    file, activity = scene(5)
+    for min_num_samples in (2, 4_000, 30_000, 64_000):
+        stock, ours = both(pipeline_of(Wrapped(Statistics(), min_num_samples)), file, activity, True)
+        np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.sampled_from([2, 1_000, 12_345, 32_000]), st.booleans())
+def test_masks_are_those_pyannote_hands_to_its_model(seed, voices, min_num_samples, exclude_overlap):
+    rng = np.random.default_rng(seed)
+    frames = int(rng.integers(1, 60))
+    data = (rng.random((3, frames, voices)) < rng.random((3, 1, voices))).astype(np.float32)
+    data[rng.random(data.shape) < 0.05] = np.nan
+    handed = []
+
+    class Recorder(Wrapped):
+        def __call__(self, waveforms, masks):
+            handed.append(masks.numpy())
+            return np.zeros((len(masks), 1))
+
+    activity = SlidingWindowFeature(data, SlidingWindow(start=0.0, duration=2.0, step=1.0))
+    file = {"waveform": torch.zeros(1, 4 * RATE), "sample_rate": RATE}
+    stub = pipeline_of(Recorder(Statistics(), min_num_samples))
+    SpeakerDiarization.get_embeddings(stub, file, activity, exclude_overlap=exclude_overlap)
+    fewest = int(np.ceil(frames * min_num_samples / (2.0 * RATE)))
+    ours = voice_masks(data, fewest if exclude_overlap else None)
+    np.testing.assert_array_equal(ours.reshape(-1, frames), np.concatenate(handed))
+
+
+def test_the_network_runs_once_for_each_window_in_which_somebody_speaks():
+    file, activity = scene(12)
+    activity.data[[3, 4, 11]] = 0
+    model = Statistics()
+    embed = WindowEmbeddings(pipeline_of(Wrapped(model)), model)
+    model.windows = 0
+    embed(file, activity)
+    assert model.windows == (activity.data.sum(axis=(1, 2)) > 0).sum() == 8
+
+
+def test_a_file_in_which_nobody_speaks_is_embedded_without_the_network():
+    file, activity = scene(3)
+    activity.data[:] = 0
+    stock, ours = both(pipeline_of(Wrapped(Statistics())), file, activity, True)
+    np.testing.assert_allclose(ours, stock, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers", "largest"), [(8, CACHED // 4, 4), (3, CACHED // 4, 3), (8, 9 * CACHED, 1)]
+)
+def test_a_batch_on_the_cpu_stays_within_its_cache(asked, numbers, largest):
+    class Wide(Statistics):
+        def forward_frames(self, waveforms):
+            batches.append(len(waveforms))
+            return torch.zeros(len(waveforms), 10, numbers // 10)
+
+    batches = []
+    model = Wide()
+    WindowEmbeddings(pipeline_of(Wrapped(model), batch_size=asked), model)(*scene(20))
+    assert max(batches) == largest
+
+
+# ---- which pipelines
+
+
+def test_the_demos_pipeline_shares_frames():
+    pipeline = Pipeline.from_pretrained(FOLDER)
+    assert share_frames(pipeline)
+    assert isinstance(pipeline.get_embeddings, WindowEmbeddings)
+
+
+class OtherParameters:
+    """A pipeline of a release to come."""
+
+    def __init__(self):
+        self._embedding = Wrapped(Statistics())
+
+    def get_embeddings(self, file, segmentations):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("pipeline", [OtherParameters(), pipeline_of(Wrapped(nn.Linear(1, 1))), object()])
+def test_what_has_other_parts_stays_as_it_is(pipeline):
+    before = dict(getattr(pipeline, "__dict__", {}))
+    assert not share_frames(pipeline)
+    assert getattr(pipeline, "__dict__", {}) == before
+
+
+# ---- turns
+
+VBX = {"segmentation": {"min_duration_off": 0.0}, "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8}}
+HINTS = [SpeakerHints(), SpeakerHints(num_speakers=2), SpeakerHints(num_speakers=3)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The demo's pipeline as it is, and with the options of community-1 and of 3.1."""
+
+    def variant(**changes):
+        config = yaml.safe_load((FOLDER / "config.yaml").read_text().replace("$model", str(FOLDER)))
+        config["pipeline"]["params"] |= changes
+        if changes["clustering"] == "VBxClustering":
+            config["params"] = VBX
+        folder = tmp_path_factory.mktemp("pipeline")
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        return str(folder)
+
+    return {
+        "demo": str(FOLDER),
+        "community-1": variant(clustering="VBxClustering", segmentation_step=0.2),
+        "3.1": variant(clustering="AgglomerativeClustering", embedding_exclude_overlap=False, legacy=True),
+    }
+
+
+@pytest.fixture(scope="module")
+def dialogue():
+    """Three development voices, now and then two at once."""
+    return draw_dialogues([("f5", "Mario", "belinda")], seed=11, seconds=20.0)[0].samples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["demo", "community-1", "3.1"])
+def test_turns_are_those_of_stock_pyannote(folders, dialogue, options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stock = Diarizer(Pipeline.from_pretrained(folders[options]), 8)
+        ours = load_diarizer(folders[options], None, None, CPU)
+    for hints in HINTS:
+        assert ours.diarize(dialogue, hints) == stock.diarize(dialogue, hints)
+    assert len({turn.speaker for turn in ours.diarize(dialogue, HINTS[2]).turns}) > 1
