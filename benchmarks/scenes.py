@@ -1,0 +1,171 @@
+"""The scenes accuracy is measured on: dialogues of voices nobody trained or tuned on, and what is not speech.
+
+The one decision: a scene is a function of its split, condition, number and length, and was fixed before any result was
+seen. Every scene is synthesised in a process of its own, because espeak-ng carries its phase from sentence to sentence,
+and kept as a 16-bit file with its truth beside it: what is measured is what a client would send. As a script, with
+a folder, a split and perhaps --quick, this makes the files: its processes then import no more than this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import wave
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from benchmarks import sounds
+from demo.build.clip import SAMPLING_RATE, Samples, shift
+from demo.build.dialogue import Scene, Style, draw_dialogue
+from demo.build.voices import Voice, draw_voice, espeak_speakers
+from transcript import SpeakerTurn, Word
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+Split = Literal["reserved", "development"]
+
+SEEDS: dict[Split, int] = {"reserved": 20260, "development": 71}
+# Share of turns that begin before the last one ended, and decibels by which speech exceeds the noise.
+OVERLAP_SHARE, SPEECH_TO_NOISE = 0.4, (15.0, 20.0)
+SHORT, LONG = 70.0, 600.0
+SHORT_SCENES, LONG_SCENES, GAP_SCENES = 10, 2, 2
+# Seconds of each stretch of speech between two gaps, and of a gap.
+SPOKEN, GAP = 20.0, (30.0, 60.0)
+DIALOGUES = ("clean", "overlap", "noise", "overlap and noise")
+SOUNDS = {"silence": sounds.silence, "noise": sounds.noise, "music": sounds.music}
+WORKERS = 2
+GAPS = tuple(f"gaps of {sound}" for sound in SOUNDS)
+ALONE = tuple(f"only {sound}" for sound in SOUNDS)
+
+
+@dataclass(frozen=True)
+class Take:
+    """One scene by all that it depends on; `condition` is one of DIALOGUES, GAPS and ALONE."""
+
+    split: Split
+    condition: str
+    number: int
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """A file name of its own."""
+        return f"{self.split}-{self.condition.replace(' ', '-')}-{self.seconds:.0f}-{self.number}"
+
+
+def takes(split: Split, quick: bool = False) -> list[Take]:
+    """The scenes of an evaluation; `quick` takes a few that show whether it runs at all."""
+    short, long, gaps, alone = (2, 0, 1, SHORT) if quick else (SHORT_SCENES, LONG_SCENES, GAP_SCENES, LONG)
+    return [
+        *(Take(split, name, number, SHORT) for name in DIALOGUES for number in range(short)),
+        *(Take(split, name, number, LONG) for name in DIALOGUES for number in range(long)),
+        *(Take(split, name, number, SPOKEN) for name in GAPS for number in range(gaps)),
+        *(Take(split, name, 0, alone) for name in ALONE),
+    ]
+
+
+def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
+    """Each scene's sound file in `folder`, with a .json of the same name; those missing are made."""
+    script = [sys.executable, "-m", "benchmarks.scenes", str(folder), split, *(["--quick"] if quick else [])]
+    subprocess.run(script, check=True, cwd=REPOSITORY)
+    return {take: _path(folder, take) for take in takes(split, quick)}
+
+
+def load(path: Path) -> Scene:
+    """A scene as `synthesise` kept it."""
+    truth = json.loads(path.with_suffix(".json").read_text())
+    with wave.open(str(path)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / np.float32(32768)
+    words = tuple(Word(**word) for word in truth["words"])
+    return Scene(samples, words, tuple(SpeakerTurn(**turn) for turn in truth["turns"]))
+
+
+def draw_scene(take: Take) -> Scene:
+    """Draw the scene; SPEAKER_0i is the i-th of a cast of two to four voices that goes in turn with the number."""
+    kind = (*DIALOGUES, *GAPS, *ALONE).index(take.condition)
+    generator = np.random.default_rng([SEEDS[take.split], kind, round(take.seconds), take.number])
+    if take.condition in ALONE:
+        return _wordless(list(SOUNDS)[ALONE.index(take.condition)], take.seconds, generator)
+    names = generator.choice(espeak_speakers(take.split), 2 + take.number % 3, replace=False)
+    voices = [draw_voice(str(name), generator) for name in names]
+    if take.condition in GAPS:
+        return _with_gaps(voices, list(SOUNDS)[GAPS.index(take.condition)], generator)
+    style = Style(overlap_share=OVERLAP_SHARE if "overlap" in take.condition else 0.0)
+    scene = draw_dialogue(voices, take.seconds, style, generator)
+    return _with_noise(scene, generator) if "noise" in take.condition else scene
+
+
+def _path(folder: Path, take: Take) -> Path:
+    return folder / f"{take.name}.wav"
+
+
+def _make(take: Take, path: Path) -> None:
+    """Write truth first, sound last: a sound file that exists is whole and has its truth."""
+    scene = draw_scene(take)
+    truth = {"words": [asdict(word) for word in scene.words], "turns": [asdict(turn) for turn in scene.turns]}
+    path.with_suffix(".json").write_text(json.dumps(truth))
+    partial = path.with_suffix(".part")
+    with wave.open(str(partial), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLING_RATE)
+        file.writeframes((scene.samples * 32767).round().astype(np.int16).tobytes())
+    partial.rename(path)
+
+
+def _wordless(sound: str, seconds: float, generator: np.random.Generator) -> Scene:
+    return Scene(SOUNDS[sound](seconds, generator), (), ())
+
+
+def _with_gaps(voices: Sequence[Voice], sound: str, generator: np.random.Generator) -> Scene:
+    """Three stretches of one dialogue with a long gap of `sound` after each."""
+    parts: list[Scene] = []
+    for _ in range(3):
+        parts.append(draw_dialogue(voices, SPOKEN, Style(), generator))
+        parts.append(_wordless(sound, float(generator.uniform(*GAP)), generator))
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Scene]) -> Scene:
+    words: list[Word] = []
+    turns: list[SpeakerTurn] = []
+    now = 0.0
+    for part in parts:
+        words += [shift(word, now) for word in part.words]
+        turns += [replace(turn, start=turn.start + now, end=turn.end + now) for turn in part.turns]
+        now += part.duration
+    return Scene(np.concatenate([part.samples for part in parts]), tuple(words), tuple(turns))
+
+
+def _with_noise(scene: Scene, generator: np.random.Generator) -> Scene:
+    """Add white or pink noise, as many decibels below the words as drawn."""
+    spoken = np.concatenate([_within(scene.samples, word) for word in scene.words])
+    level = spoken.std() * 10 ** (-generator.uniform(*SPEECH_TO_NOISE) / 20)
+    noise = sounds.coloured_noise(len(scene.samples), bool(generator.random() < 0.5), generator)
+    return replace(scene, samples=(scene.samples + level * noise).clip(-1, 1).astype(np.float32))
+
+
+def _within(samples: Samples, word: Word) -> Samples:
+    return samples[round(word.start * SAMPLING_RATE) : round(word.end * SAMPLING_RATE)]
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Synthesise the scenes of an evaluation.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("split", choices=SEEDS)
+    parser.add_argument("--quick", action="store_true")
+    chosen = parser.parse_args()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    files = [(take, _path(chosen.folder, take)) for take in takes(chosen.split, chosen.quick)]
+    with get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
+        pool.starmap(_make, [(take, path) for take, path in files if not path.exists()], chunksize=1)
+
+
+if __name__ == "__main__":
+    _main()
