@@ -1,0 +1,181 @@
+"""The engines that are compared, each behind the same two questions: whole audio to text, fixed windows to tokens.
+
+The one decision: all of them hold the same weights, in memory or converted, and are asked as their users ask them; what
+one engine does beyond another (overlapping chunks, a second pass, language detection) is its own affair and counts.
+Where weights are random, `most_tokens` makes everyone say that many tokens a window.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import ctranslate2
+import numpy as np
+import torch
+from ctranslate2.converters import TransformersConverter
+from transformers import AutomaticSpeechRecognitionPipeline
+
+from asr.batching import Passage
+from asr.engine import DecodeEngine, Manner
+from asr.features import LogMel
+from asr.loading import WhisperModels
+from asr.rounds import Reading, Report, Rounds
+from asr.rules import TokenRules
+from asr.speculative import Batch, Round
+from asr.transcriber import Transcriber, TranscriptionOptions
+from demo.build.clip import SAMPLING_RATE, Samples
+
+LANGUAGE = "en"
+TIMESTAMPS = 1_500  # the latest first timestamp where a checkpoint sets none
+Tokens = tuple[int, ...]
+
+
+class SeedPipeline:
+    """transformers' pipeline as the seed calls it: chunks of 30 s with a stride, the language detected, one beam."""
+
+    def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
+        self.assistant = models.assistant.model if models.assistant else None
+        self.pipeline = AutomaticSpeechRecognitionPipeline(
+            model=models.model,
+            tokenizer=cast(Any, models.tokenizer),
+            feature_extractor=models.feature_extractor,
+            device=models.device,
+        )
+        self.limits: dict[str, Any] = {}
+        if most_tokens is not None:
+            self.limits = {"max_new_tokens": most_tokens, "force_unique_generate_call": True}
+
+    def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
+        """The text of whole audio; assisted it takes one chunk at a time."""
+        steering = {"task": "transcribe", "language": None, "num_beams": 1, **self.limits}
+        if assisted:
+            steering["assistant_model"] = self.assistant
+        answer: Any = self.pipeline(
+            {"raw": samples, "sampling_rate": SAMPLING_RATE},
+            chunk_length_s=30,
+            batch_size=1 if assisted else batch_size,
+            return_timestamps=True,
+            generate_kwargs=steering,
+        )
+        return str(answer["text"])
+
+
+class CTranslate:
+    """CTranslate2, which faster-whisper runs on: float32, one beam, timestamps, prompts said in full."""
+
+    def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
+        self.vocabulary, self.log_mel = models.vocabulary, LogMel(models.feature_extractor, models.device)
+        self.longest = models.vocabulary.max_length if most_tokens is None else 2 * most_tokens
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "transformers"
+            for part in (models.model, models.tokenizer, models.feature_extractor):
+                part.save_pretrained(source)
+            converted = TransformersConverter(str(source)).convert(str(Path(folder) / "ctranslate2"))
+            self.model = ctranslate2.models.Whisper(
+                converted,
+                device=models.device.type,
+                compute_type="float32" if models.model.dtype == torch.float32 else "float16",
+                intra_threads=torch.get_num_threads(),
+                inter_threads=1,
+            )
+
+    def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
+        """Windows in batches of `batch_size`, each of which lasts as long as its slowest row."""
+        batches = [windows[first : first + batch_size] for first in range(0, len(windows), batch_size)]
+        return [tokens for batch in batches for tokens in self._decode(batch)]
+
+    def _decode(self, windows: Sequence[Samples]) -> list[Tokens]:
+        features = np.ascontiguousarray(self.log_mel(windows).cpu().numpy())
+        initial = self.vocabulary.max_initial_timestamp_index
+        prompt = list(self.vocabulary.prompt(LANGUAGE, "transcribe", timestamps=True))
+        answers = self.model.generate(
+            ctranslate2.StorageView.from_array(features),
+            [prompt] * len(windows),
+            beam_size=1,
+            max_length=self.longest,
+            max_initial_timestamp_index=TIMESTAMPS if initial is None else initial,
+        )
+        return [tuple(answer.sequences_ids[0]) for answer in answers]
+
+
+class Ours:
+    """The transcriber of this repository as the handler calls it, or its engine on fixed windows. No fallback."""
+
+    def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
+        self.transcriber = Transcriber(models, fallback=None)
+        self.engine = self.transcriber.decoder
+        self.most_tokens = most_tokens
+        self.rounds = Tallied(self.engine.rounds)
+        self.engine.rounds = self.rounds
+
+    def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
+        """The text of whole audio, the language detected."""
+        options = TranscriptionOptions(batch_size=batch_size, assisted=assisted)
+        return self.transcriber.transcribe(samples, options).text
+
+    def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
+        """Fixed windows, in their order."""
+        return decode(self.engine, windows, Manner(assisted=assisted, batch_size=batch_size), self.most_tokens)
+
+
+def decode(
+    engine: DecodeEngine, windows: Sequence[Samples], manner: Manner, most_tokens: int | None = None
+) -> list[Tokens]:
+    """What the engine makes of fixed windows, in their order."""
+    prompt = engine.models.vocabulary.prompt(LANGUAGE, "transcribe", manner.timestamps)
+    waiting = iter([Passage(number, window, prompt, most_tokens) for number, window in enumerate(windows)])
+    answers = engine.decode(lambda count: [passage for _, passage in zip(range(count), waiting, strict=False)], manner)
+    return [tokens for _, tokens in sorted((passage.key, answer.tokens) for passage, answer in answers)]
+
+
+@dataclass
+class Tally:
+    """What the rounds of an engine came to. `lengths` counts rounds by how many tokens they drafted."""
+
+    rows: int = 0  # of rounds that drafted
+    accepted: int = 0
+    judged: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of drafts up to the first wrong one that were right; None where nothing was drafted."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def tokens_a_round(self) -> float:
+        """Tokens that a row gained in a round with drafts, on average; 1 where there was none."""
+        return 1 + self.accepted / max(1, self.rows)
+
+    def count(self, drafts: int, report: Report) -> None:
+        """Adds a round; a row that drafts has at least one of its drafts judged."""
+        self.lengths[drafts] += 1
+        self.rows += sum(judged > 0 for judged in report.judged)
+        self.accepted += sum(report.accepted)
+        self.judged += sum(report.judged)
+
+
+class Tallied:
+    """An engine's rounds, counted into `tally`, which may be exchanged."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self.tally = Tally()
+        self.late = rounds.late
+        self.rows, self.span, self.forget = rounds.rows, rounds.span, rounds.forget
+        self._launch = rounds.launch
+
+    def launch(self, batch: Batch, rules: TokenRules, shape: Round) -> Reading:
+        """The same round, counted when its report is read."""
+        reading = self._launch(batch, rules, shape)
+
+        def read() -> Report:
+            report = reading()
+            self.tally.count(shape.drafts, report)
+            return report
+
+        return read

@@ -1,0 +1,43 @@
+"""The speech that is decoded: dialogues of two development voices, synthesised from fixed seeds and kept.
+
+The one decision: a recording is a function of its length alone, so every engine, every run and every machine with the
+same synthesisers hears the same; the voices are not those that the final evaluation of accuracy reserves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.windows import Loudness, window_stop
+from benchmarks.report import RESULTS
+from demo.build.clip import SAMPLING_RATE, Samples
+from demo.build.dialogue import Style, draw_dialogue
+from demo.build.voices import draw_voice, espeak_speakers
+
+SEED = 5
+
+
+def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
+    """A dialogue of two voices, `seconds` long, mono at 16 kHz; spoken once and read from `folder` afterwards."""
+    path = folder / f"{seconds}.npy"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        generator = np.random.default_rng([SEED, seconds])
+        names = generator.choice(espeak_speakers("development"), 2, replace=False)
+        voices = [draw_voice(str(name), generator) for name in names]
+        np.save(path, draw_dialogue(voices, float(seconds), Style(), generator).samples)
+    samples: NDArray[np.float32] = np.load(path)
+    return samples
+
+
+def cut(samples: Samples) -> list[Samples]:
+    """Windows of at most 30 s, cut where it is quiet."""
+    limit, loudness, windows, start = 30 * SAMPLING_RATE, Loudness(samples), [], 0
+    while start < len(samples):
+        stop = window_stop(loudness, start, len(samples), limit)
+        windows.append(samples[start:stop])
+        start = stop
+    return windows
