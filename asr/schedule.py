@@ -12,12 +12,13 @@ windows exist does not depend on the size of the batches.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.windows import FRAME, SAMPLE_RATE, Loudness, stretches, window_stop
+from asr.windows import FRAME, SAMPLE_RATE, Cutter, Span
 
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE  # a window understood for less is not tried again: the work stays bounded
 SHORTEST_TAIL = 10 * FRAME  # 200 ms; less than a word
@@ -38,22 +39,21 @@ class Window:
 
 
 class Schedule:
-    """The windows of one recording. Those without sound are never handed out: Whisper speaks on silence."""
+    """The windows of one recording in which there is `speech`. What is not speech is never handed out alone."""
 
-    def __init__(self, samples: NDArray[np.float32], limit: int) -> None:
+    def __init__(self, samples: NDArray[np.float32], speech: Sequence[Span], limit: int) -> None:
         self.limit = limit
         self.done = 0
-        self._loudness = Loudness(samples)
+        self._expected = 0
+        self._cutter = Cutter(samples, speech, limit)
         self._ready: deque[Window] = deque()
-        self._taken: set[Window] = set()
-        for stretch in reversed(stretches(self._loudness, limit)):
+        for stretch in reversed(self._cutter.stretches()):
             self._open(stretch.start, stretch.stop)
 
     @property
     def total(self) -> int:
         """How many windows there will be, as far as can be said before they are decoded."""
-        open_windows = (*self._ready, *self._taken)
-        return self.done + sum(-(-(window.stretch_stop - window.start) // self.limit) for window in open_windows)
+        return self.done + self._expected
 
     def upcoming(self) -> tuple[Window, ...]:
         """The windows ready now, in order, without taking them."""
@@ -61,9 +61,7 @@ class Schedule:
 
     def take(self, count: int) -> list[Window]:
         """Up to `count` windows that depend on none still to be decoded; empty when all is done."""
-        taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
-        self._taken.update(taken)
-        return taken
+        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
     def finish(self, window: Window, unfinished: int | None = None) -> bool:
         """Say that a window was decoded, and from which sample on its speech was left unfinished, if any was.
@@ -71,7 +69,7 @@ class Schedule:
         True where the unfinished part will be heard again; False where the words given for it are all there will be.
         """
         self.done += 1
-        self._taken.discard(window)
+        self._expected -= self._needed(window.start, window.stretch_stop)
         again = unfinished is not None and self._worth_hearing(window, unfinished)
         self._open(unfinished if again and unfinished is not None else window.stop, window.stretch_stop)
         return again
@@ -82,13 +80,14 @@ class Schedule:
             return False
         if window.stop < window.stretch_stop:
             return True
-        return window.stop - moment >= SHORTEST_TAIL and not self._loudness.is_quiet(moment, window.start, window.stop)
+        return self._cutter.spoken(moment, window.stop) >= SHORTEST_TAIL
 
     def _open(self, start: int, stretch_stop: int) -> None:
         """Make the next window of a stretch ready, before all others: waiting stretches can still fill a batch."""
-        while start < stretch_stop:
-            stop = window_stop(self._loudness, start, stretch_stop, self.limit)
-            if not self._loudness.is_silent(start, stop):
-                self._ready.appendleft(Window(start, stop, stretch_stop))
-                return
-            start = stop
+        start = self._cutter.speech_from(start)
+        if start < stretch_stop:
+            self._ready.appendleft(Window(start, self._cutter.window_stop(start, stretch_stop), stretch_stop))
+            self._expected += self._needed(start, stretch_stop)
+
+    def _needed(self, start: int, stretch_stop: int) -> int:
+        return -(-(stretch_stop - start) // self.limit)

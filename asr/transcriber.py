@@ -20,6 +20,7 @@ from asr.languages import ENGLISH, language_code, language_name
 from asr.loading import WhisperModels
 from asr.schedule import Schedule, Window
 from asr.segments import Segment, Segments, read_segments
+from asr.speech import DetectSpeech, SpeechDetector
 from asr.windows import SAMPLE_RATE
 from errors import InvalidParameter
 from transcript import Chunk, Transcript
@@ -58,9 +59,12 @@ class Language:
 class Transcriber:
     """Speech recognition with one set of models; safe to call from several threads."""
 
-    def __init__(self, models: WhisperModels, fallback: Fallback | None = OPENAI) -> None:
+    def __init__(
+        self, models: WhisperModels, fallback: Fallback | None = OPENAI, detect: DetectSpeech | None = None
+    ) -> None:
         self.models = models
         self.fallback = fallback
+        self.detect = detect or SpeechDetector()
         self.decoder = DecodeEngine(models)
 
     def validate(self, options: TranscriptionOptions) -> None:
@@ -86,7 +90,7 @@ class Transcriber:
         """
         self.validate(options)
         seconds = min(options.chunk_length_s, self.models.window_seconds)
-        schedule = Schedule(samples, int(seconds * SAMPLE_RATE))
+        schedule = Schedule(samples, self.detect(samples), int(seconds * SAMPLE_RATE))
         language = self._language(samples, schedule, options)
         assisted, warnings = self._assistance(language.code, options)
         before, too_long = self._spoken_before(options)

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from audio import AudioLimits, decode_audio
+
 PCM, FLOAT = 1, 3
 SAMPLE_KINDS = {
     "u8": (PCM, 8),
@@ -25,6 +27,8 @@ SAMPLE_KINDS = {
     "f32": (FLOAT, 32),
     "f64": (FLOAT, 64),
 }
+
+SPEECH = 3 * 16_000  # where the conversation's longest turn begins
 
 # File name -> what ffmpeg is told beside the name.
 FORMATS = {
@@ -156,6 +160,14 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
         path = Path(folder) / name
         ffmpeg("-i", "-", *(options or FORMATS[name].split()), "-y", str(path), source=source)
         return path.read_bytes()
+
+
+@cache
+def speech(seconds: float) -> NDArray[np.float64]:
+    """The beginning of a passage of the demo's conversation, mono at 16 kHz."""
+    file = Path(__file__).parent.parent / "demo" / "conversation.ogg"
+    samples = decode_audio(file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)).samples
+    return samples[SPEECH : SPEECH + round(seconds * 16_000)].astype(np.float64)
 
 
 @cache

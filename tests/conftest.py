@@ -118,9 +118,10 @@ def wav() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def hum(wav) -> str:
-    """Base64 of one second that is not silent: a random Whisper has something to say about it."""
-    noise = np.random.default_rng(0).normal(0, 0.1, 16_000).clip(-1, 1)
-    return base64.b64encode(wav(noise)).decode()
+    """Base64 of one second in which somebody speaks: a random Whisper has something to say about it."""
+    from audio_files import speech
+
+    return base64.b64encode(wav(speech(1.0))).decode()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_whispers import LARGE_V3, PUBLISHED, SMALL, loaded, model_of, noise, save, without_layers
+from tiny_whispers import LARGE_V3, PUBLISHED, SMALL, hears_sound, loaded, model_of, noise, save, without_layers
 from transformers import WhisperForCausalLM
 
 from asr.assistants import with_assistant
@@ -105,8 +105,8 @@ def test_an_english_only_pair(tmp_path):
     main = loaded(ENGLISH_SIZED, dtype=torch.float32)
     models = fitted(save(tmp_path, ENGLISH_SIZED), main)
     assert models.assistant.only_language == "en"
-    transcriber = Transcriber(models, fallback=None)
+    transcriber = Transcriber(models, fallback=None, detect=hears_sound)
     plain, assisted = (
         transcriber.transcribe(noise(2.0), TranscriptionOptions(assisted=assisted)) for assisted in (False, True)
     )
-    assert assisted == plain
+    assert [chunk.text for chunk in assisted.chunks] == [chunk.text for chunk in plain.chunks] != []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_whispers import PUBLISHED, SMALL, feature_extractor_of, model_of, noise, save, tokenizer_of
+from tiny_whispers import PUBLISHED, SMALL, feature_extractor_of, hears_sound, model_of, noise, save, tokenizer_of
 from transformers import BertConfig, WhisperFeatureExtractor
 
 from asr.loading import Checkpoint, WhisperModels, load_whisper
@@ -20,7 +20,7 @@ def load(folder) -> WhisperModels:
 def test_published_configurations_load_and_answer(name, tmp_path):
     shape = PUBLISHED[name]
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))
-    transcriber = Transcriber(models, fallback=None)
+    transcriber = Transcriber(models, fallback=None, detect=hears_sound)
     transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
     assert transcript.language in (models.vocabulary.languages if shape.multilingual else {"en"})
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
@@ -33,7 +33,7 @@ def test_what_a_checkpoint_would_have_generation_do_changes_nothing(tmp_path):
     for name, wishes in (("plain", {}), ("wishful", {"num_beams": 5, "temperature": 0.7, "do_sample": True})):
         model = model_of(SMALL, seed=3)
         model.generation_config.update(**wishes)
-        transcriber = Transcriber(load(save(tmp_path / name, SMALL, model)), fallback=None)
+        transcriber = Transcriber(load(save(tmp_path / name, SMALL, model)), fallback=None, detect=hears_sound)
         answers.append(transcriber.transcribe(noise(2.0), TranscriptionOptions(timestamps=False)))
     assert answers[0].text
     assert answers[0] == answers[1]

@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import pytest_socket
+from audio_files import speech
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,9 +37,9 @@ def text64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def noise(seconds: float, channels: int = 1) -> np.ndarray:
-    shape = (round(seconds * RATE),) if channels == 1 else (round(seconds * RATE), channels)
-    return np.random.default_rng(0).normal(0, 0.1, shape).clip(-1, 1)
+def spoken(seconds: float, channels: int = 1) -> np.ndarray:
+    samples = speech(seconds)
+    return samples if channels == 1 else np.repeat(samples[:, None], channels, axis=1)
 
 
 def wav_header(size: int, kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16) -> bytes:
@@ -59,12 +60,12 @@ def float_wav(samples: np.ndarray) -> bytes:
 
 
 def with_sample(value: float) -> bytes:
-    samples = noise(1)
+    samples = spoken(1)
     samples[5_000] = value
     return float_wav(samples)
 
 
-GOOD = pcm(noise(1))
+GOOD = pcm(spoken(1))
 GOOD64 = text64(GOOD)
 
 BODIES: dict[str, tuple[Any, str]] = {
@@ -150,22 +151,22 @@ FILES: dict[str, tuple[bytes, str]] = {
     "an archive": (b"PK\x03\x04" + bytes(500), "INVALID_AUDIO"),
     "half a header": (GOOD[:20], "INVALID_AUDIO"),
     "a header alone": (wav_header(0), "INVALID_AUDIO"),
-    "50 ms": (pcm(noise(0.05)), "INVALID_AUDIO"),
+    "50 ms": (pcm(spoken(0.05)), "INVALID_AUDIO"),
     "NaN": (with_sample(float("nan")), "INVALID_AUDIO"),
     "infinity": (with_sample(float("-inf")), "INVALID_AUDIO"),
     "1e38": (with_sample(1e38), "INVALID_AUDIO"),
-    "9 channels": (pcm(noise(1), channels=9), "INVALID_AUDIO"),
-    "255 channels": (pcm(noise(1), channels=255), "INVALID_AUDIO"),
-    "no channel": (pcm(noise(1), channels=0), "INVALID_AUDIO"),
-    "1 Hz": (pcm(noise(1), rate=1), "INVALID_AUDIO"),
-    "4 GHz": (pcm(noise(1), rate=2**32 - 1), "INVALID_AUDIO"),
+    "9 channels": (pcm(spoken(1), channels=9), "INVALID_AUDIO"),
+    "255 channels": (pcm(spoken(1), channels=255), "INVALID_AUDIO"),
+    "no channel": (pcm(spoken(1), channels=0), "INVALID_AUDIO"),
+    "1 Hz": (pcm(spoken(1), rate=1), "INVALID_AUDIO"),
+    "4 GHz": (pcm(spoken(1), rate=2**32 - 1), "INVALID_AUDIO"),
     "a list of files": (b"ffconcat version 1.0\nfile /etc/hostname\n", "INVALID_AUDIO"),
     "a playlist": (b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile:///etc/hostname\n", "INVALID_AUDIO"),
     "a session description": (
         b"v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=audio 5004 RTP/AVP 0\n",
         "INVALID_AUDIO",
     ),
-    "above the time limit": (pcm(noise(10.5)), "AUDIO_TOO_LONG"),
+    "above the time limit": (pcm(spoken(10.5)), "AUDIO_TOO_LONG"),
 }
 
 REFUSALS: dict[str, tuple[Any, str]] = (
@@ -180,16 +181,16 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "raw bytes": {"inputs": GOOD},
     "a data URL": {"inputs": f"data:audio/wav;base64,{GOOD64}"},
     "lines of 76": {"inputs": base64.encodebytes(GOOD).decode()},
-    "8 channels": {"inputs": text64(pcm(noise(1, channels=8), channels=8))},
-    "native 4 kHz": {"inputs": text64(pcm(noise(0.5), rate=4_000))},
-    "native 96 kHz": {"inputs": text64(pcm(noise(3), rate=96_000))},
+    "8 channels": {"inputs": text64(pcm(spoken(1, channels=8), channels=8))},
+    "native 4 kHz": {"inputs": text64(pcm(spoken(0.5), rate=4_000))},
+    "native 96 kHz": {"inputs": text64(pcm(spoken(3), rate=96_000))},
     "decoded to 8 kHz": {"inputs": GOOD64, "parameters": {"sampling_rate": 8_000}},
-    "floats": {"inputs": text64(float_wav(noise(1)))},
+    "floats": {"inputs": text64(float_wav(spoken(1)))},
     "silence": {"inputs": text64(pcm(np.zeros(3 * RATE)))},
-    "loud": {"inputs": text64(pcm(np.sign(noise(1))))},
-    "several windows, one by one": {"inputs": text64(pcm(noise(4))), "parameters": {"batch_size": 1}},
-    "several windows, short": {"inputs": text64(pcm(noise(4))), "parameters": {"chunk_length_s": 1, "batch_size": 4}},
-    "assisted, in batches": {"inputs": text64(pcm(noise(4))), "parameters": {"assisted": True, "batch_size": 8}},
+    "loud": {"inputs": text64(pcm(np.sign(spoken(1))))},
+    "several windows, one by one": {"inputs": text64(pcm(spoken(4))), "parameters": {"batch_size": 1}},
+    "several windows, short": {"inputs": text64(pcm(spoken(4))), "parameters": {"chunk_length_s": 1, "batch_size": 4}},
+    "assisted, in batches": {"inputs": text64(pcm(spoken(4))), "parameters": {"assisted": True, "batch_size": 8}},
     "translated": {"inputs": GOOD64, "parameters": {"task": "translate", "language": "German"}},
     "without times": {"inputs": GOOD64, "parameters": {"return_timestamps": False}},
     "names of anything": {"inputs": GOOD64, "\ud800": 1, "parameters": {"\n" * 1_000: 1, SECRET[3:] * 1_000: 2}},

@@ -1,93 +1,194 @@
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.windows import FRAME, SAMPLE_RATE, SILENCE, Loudness, stretches, window_stop
+from asr.windows import FRAME, LATE, MARGIN, SAMPLE_RATE, Cutter, Loudness, Span, window_stop
 
 RNG = np.random.default_rng(0)
+LIMIT = 30 * SAMPLE_RATE
 
 
-def speech(seconds: float, level: float = 0.1) -> np.ndarray:
+def sound(seconds: float, level: float = 0.1) -> np.ndarray:
     return RNG.normal(0, level, round(seconds * SAMPLE_RATE)).astype(np.float32)
 
 
-def silence(seconds: float) -> np.ndarray:
-    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
+def spans_of(*seconds: tuple[float, float]) -> list[Span]:
+    return [Span(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds]
+
+
+def cutter(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> Cutter:
+    return Cutter(np.zeros(round(seconds * SAMPLE_RATE), np.float32), spans_of(*speech), limit)
+
+
+def windows_of(cutter: Cutter) -> list[Span]:
+    """The windows as they come where every one is understood to its end."""
+    found = []
+    for stretch in cutter.stretches():
+        start = stretch.start
+        while start < stretch.stop:
+            stop = cutter.window_stop(start, stretch.stop)
+            found.append(Span(start, stop))
+            start = cutter.speech_from(stop)
+    return found
 
 
 @st.composite
 def recordings(draw):
-    """Loud and quiet parts of any length, with an odd number of samples at the end."""
-    parts = draw(
-        st.lists(st.tuples(st.integers(0, 6 * SAMPLE_RATE), st.sampled_from([0.0, 1e-4, 0.01, 0.2])), max_size=12)
-    )
-    return np.concatenate([np.zeros(0, np.float32), *(speech(length / SAMPLE_RATE, level) for length, level in parts)])
+    """Speech of any length with pauses of any length, in steps of 32 ms, and how loud each moment is."""
+    lengths = draw(st.lists(st.tuples(st.integers(3, 600), st.integers(4, 700)), max_size=12))
+    position, spans = draw(st.integers(0, 300)), []
+    for speech, pause in lengths:
+        spans.append(Span(position * 512, (position + speech) * 512))
+        position += speech + pause
+    samples = np.zeros(position * 512 + draw(st.integers(0, 511)), np.float32)
+    for span in spans:
+        samples[span.start : span.stop] = draw(st.sampled_from([0.01, 0.2]))
+    return samples, spans
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=100)
 @given(recordings(), st.integers(1, 30))
-def test_stretches_cover_every_sample_once(samples, seconds):
-    found = stretches(Loudness(samples), seconds * SAMPLE_RATE)
-    edges = [0, *(stretch.stop for stretch in found)]
-    assert [stretch.start for stretch in found] == edges[:-1]
-    assert edges[-1] == len(samples)
-    assert all(stretch.start < stretch.stop for stretch in found)
+def test_windows_hold_all_speech_once_and_no_more_than_margins_beside_it(recording, seconds):
+    samples, speech = recording
+    windows = windows_of(Cutter(samples, speech, seconds * SAMPLE_RATE))
+    assert all(0 <= window.start < window.stop <= len(samples) for window in windows)
+    assert all(window.stop - window.start <= seconds * SAMPLE_RATE for window in windows)
+    assert all(before.stop <= after.start for before, after in pairwise(windows))
+    heard = np.zeros(len(samples), bool)
+    for window in windows:
+        heard[window.start : window.stop] = True
+        inside = [span for span in speech if span.start < window.stop and span.stop > window.start]
+        assert window.start > inside[0].start - MARGIN - FRAME
+        assert window.stop < inside[-1].stop + MARGIN + FRAME
+        assert window.start % FRAME == 0
+    assert all(heard[span.start : span.stop].all() for span in speech)
 
 
-@settings(deadline=None, max_examples=60)
-@given(recordings(), st.integers(1, 30), st.floats(0, 1))
-def test_windows_are_bounded_and_advance(samples, seconds, where):
-    limit, loudness = seconds * SAMPLE_RATE, Loudness(samples)
-    start = int(where * len(samples)) // FRAME * FRAME
-    while start < len(samples):
-        stop = window_stop(loudness, start, len(samples), limit)
-        assert start < stop <= min(start + limit, len(samples))
-        assert stop == len(samples) or stop - start >= 2 * limit // 3
-        start = stop
+@settings(deadline=None, max_examples=100)
+@given(recordings(), st.integers(1, 30))
+def test_windows_are_at_most_8_7_of_a_fixed_cut_and_one(recording, seconds):
+    samples, speech = recording
+    limit = seconds * SAMPLE_RATE
+    assert len(windows_of(Cutter(samples, speech, limit))) <= math.ceil(len(samples) / limit * 8 / 7) + 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.floats(0.5, 7), st.floats(0.2, 1)), min_size=150, max_size=200))
+def test_dense_speech_is_cut_in_pauses_into_at_most_1_15_times_the_windows_of_a_fixed_cut(lengths):
+    edges = np.cumsum(np.reshape(lengths, -1))
+    speech = [(float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)]
+    dense = cutter(float(edges[-1]), *speech)
+    windows = windows_of(dense)
+    assert len(windows) <= math.ceil(1.15 * edges[-1] / 30)
+    assert len(dense.stretches()) == len(windows)
+
+
+def test_running_speech_takes_no_more_windows_either():
+    samples = sound(1800)
+    windows = windows_of(Cutter(samples, [Span(0, len(samples))], LIMIT))
+    assert len(windows) <= 1.15 * 60
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.floats(0.5, 10), st.floats(2, 60)), min_size=20, max_size=60))
+def test_sparse_speech_is_fewer_windows_than_a_fixed_cut(lengths):
+    """However they fall, windows that skip silence are no more than those that do not."""
+    edges = np.cumsum(np.reshape(lengths, -1))
+    speech = [(float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)]
+    windows = windows_of(cutter(float(edges[-1]), *speech))
+    assert len(windows) <= math.ceil(edges[-1] / 30)
+
+
+@settings(deadline=None, max_examples=50)
+@given(recordings(), st.integers(5, 30))
+def test_windows_are_as_few_as_pauses_allow_where_no_speech_is_cut(recording, seconds):
+    """Taking all that fits is optimal for covering with spans of one length; this does so by brute force."""
+    samples, speech = recording
+    whole = Cutter(samples, speech, seconds * SAMPLE_RATE)
+    windows = windows_of(whole)
+    if len(whole.stretches()) < len(windows):
+        return
+    starts = [window.start for window in windows]
+    for start, following in pairwise(starts):
+        reached = bisect_right([span.stop + MARGIN + FRAME for span in speech], start + seconds * SAMPLE_RATE)
+        assert following > speech[min(reached, len(speech) - 1)].start - MARGIN - FRAME
+
+
+def test_neighbouring_speech_is_packed_and_silence_is_skipped():
+    sparse = cutter(200, (1, 5), (6, 20), (22, 29), (90, 95), (150, 152), (170, 180.5))
+    seconds = [(window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE) for window in windows_of(sparse)]
+    assert seconds == [(0.7, 29.3), (89.7, 95.3), (149.7, 152.3), (169.7, 180.8)]
 
 
 @pytest.mark.parametrize("pause_at", [21.0, 24.3, 28.0])
-def test_a_window_ends_in_the_pause(pause_at):
-    samples = np.concatenate([speech(pause_at), silence(0.6), speech(40 - pause_at)])
-    stop = window_stop(Loudness(samples), 0, len(samples), 30 * SAMPLE_RATE) / SAMPLE_RATE
-    assert pause_at < stop < pause_at + 0.6
+def test_a_window_ends_in_the_last_pause(pause_at):
+    paused = cutter(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40))
+    first, second = windows_of(paused)
+    assert pause_at < first.stop / SAMPLE_RATE <= second.start / SAMPLE_RATE < pause_at + 0.6
 
 
-def test_what_fits_is_not_cut():
-    samples = np.concatenate([speech(10), silence(5), speech(15)])
-    assert len(stretches(Loudness(samples), 30 * SAMPLE_RATE)) == 1
+def test_an_early_pause_is_taken_if_silence_made_up_for_it_and_else_speech_is_cut():
+    late_start = cutter(140, (60, 75), (75.5, 104), (104.5, 133))
+    assert len(late_start.stretches()) == len(windows_of(late_start)) == 3
+    at_once = cutter(100, *[(15.5 * place, 15.5 * place + 15) for place in range(6)])
+    assert len(at_once.stretches()) < len(windows_of(at_once))
 
 
-def test_a_pause_separates_and_running_speech_does_not():
-    paused = np.concatenate([speech(25), silence(0.6), speech(20)])
-    running = np.concatenate([speech(25), speech(0.6, 0.05), speech(20)])
-    assert len(stretches(Loudness(paused), 30 * SAMPLE_RATE)) == 2
-    assert len(stretches(Loudness(running), 30 * SAMPLE_RATE)) == 1
+def test_margins_of_a_short_pause_meet_where_it_is_quietest():
+    samples = sound(40)
+    quiet = slice(round(25.1 * SAMPLE_RATE), round(25.45 * SAMPLE_RATE))
+    samples[quiet] = 0
+    first, second = windows_of(Cutter(samples, spans_of((0, 25), (25.5, 40)), LIMIT))
+    assert first.stop == second.start
+    assert quiet.start <= first.stop <= quiet.stop
 
 
-def test_a_pause_is_found_in_a_noisy_room():
-    room = speech(50, 0.008)
-    room[: 25 * SAMPLE_RATE] += speech(25)
-    room[-24 * SAMPLE_RATE :] += speech(24)
-    assert len(stretches(Loudness(room), 30 * SAMPLE_RATE)) == 2
+def test_running_speech_is_cut_at_its_quietest_in_the_last_eighth():
+    samples = sound(45)
+    samples[round(27.5 * SAMPLE_RATE) : round(27.9 * SAMPLE_RATE)] *= 0.2
+    samples[round(10 * SAMPLE_RATE) : round(11 * SAMPLE_RATE)] = 0
+    stop = window_stop(Loudness(samples), 0, len(samples), LIMIT)
+    assert 27.5 <= stop / SAMPLE_RATE <= 27.9
+    assert window_stop(Loudness(samples), 0, 25 * SAMPLE_RATE, LIMIT) == 25 * SAMPLE_RATE
+    assert windows_of(Cutter(samples, [Span(0, len(samples))], LIMIT))[0] == Span(0, stop)
 
 
-def test_dither_is_silent_and_a_whisper_is_not():
-    dither = Loudness(speech(2, 1 / 32768))
-    whisper = Loudness(np.concatenate([silence(1), speech(0.1, 2 * SILENCE), silence(1)]))
-    assert dither.is_silent(0, 2 * SAMPLE_RATE)
-    assert not whisper.is_silent(0, 2 * SAMPLE_RATE)
-    assert whisper.is_silent(0, SAMPLE_RATE)
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 40 * SAMPLE_RATE))
+def test_a_cut_is_on_the_grid_late_and_within_the_limit(seconds, where, length):
+    samples = np.resize(sound(1), length)
+    limit, start = seconds * SAMPLE_RATE, int(where * length) // FRAME * FRAME
+    stop = window_stop(Loudness(samples), start, length, limit)
+    assert stop <= min(start + limit, length)
+    assert stop == length or (stop % FRAME == 0 and stop - start >= limit - limit // LATE)
 
 
-def test_loudness_is_the_mean_square_of_each_frame():
-    samples = speech(1.01)
+def test_what_is_left_of_a_stretch_ends_in_a_pause_if_the_rest_fits_into_one_window():
+    long = cutter(60, (0, 20), (20.5, 55))
+    rest = long.window_stop(round(2 * SAMPLE_RATE), round(50 * SAMPLE_RATE)) / SAMPLE_RATE
+    assert 20 < rest <= 20.5
+
+
+def test_speech_is_counted_in_samples():
+    some = cutter(10, (1, 2), (3, 5), (7, 8))
+    assert some.spoken(0, 10 * SAMPLE_RATE) == 4 * SAMPLE_RATE
+    assert some.spoken(round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)) == 0.75 * SAMPLE_RATE
+    assert some.spoken(round(5.5 * SAMPLE_RATE), round(6 * SAMPLE_RATE)) == 0
+
+
+def test_loudness_is_the_mean_square_of_each_frame_whatever_block_it_is_in():
+    samples = np.resize(sound(1.01), 61 * SAMPLE_RATE + 7)
     expected = [np.mean(samples[start : start + FRAME] ** 2) for start in range(0, len(samples), FRAME)]
     np.testing.assert_allclose(Loudness(samples).power, expected, rtol=1e-5)
 
 
-def test_nothing_has_no_stretches():
-    assert stretches(Loudness(np.zeros(0, np.float32)), SAMPLE_RATE) == ()
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_where_nobody_speaks_there_is_nothing_to_hear(seconds):
+    assert cutter(seconds).stretches() == ()
