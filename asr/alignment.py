@@ -29,7 +29,7 @@ FRAMES = 50  # a second
 MOMENTS = 100  # a second; loudness is measured finer than attention
 SLACK = 0.5  # seconds by which words may leave their segment's timestamps; openai/whisper's limit
 PAUSE_GAIN = 1.0  # of a quiet frame, in deviations of the attention; a loud one costs as much
-FORBIDDEN = -1000.0
+FORBIDDEN = -1000.0  # for a frame outside the segment, and for a token without a frame
 PAUSE = -1  # in place of a token's row
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 95, 10
 MOST_RANGE = 40.0  # dB below speech; what lies deeper is as silent as can be
@@ -115,7 +115,7 @@ def _spans(attention: NDArray[np.float32], quiet: NDArray[np.bool_], placed: Seq
         lines_of_word[:, each.latest :] += FORBIDDEN
         spoken.append((first + each.word.spoken, first + each.word.silent))
         first += len(each.rows) + 1
-    edges = 2 * np.append(best_path(gain), attention.shape[1])
+    edges = 2 * best_path(gain, np.where(lines == PAUSE, 0.0, FORBIDDEN))
     return [(int(edges[first]), int(edges[stop])) for first, stop in spoken]
 
 

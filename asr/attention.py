@@ -31,32 +31,31 @@ def contrast(attention: Tensor) -> Tensor:
     return windows.median(dim=3).values.mean(dim=0).float()
 
 
-def best_path(gain: NDArray[np.float32]) -> NDArray[np.intp]:
-    """The column at which each row is entered on the path of most gain from the first cell to the last.
+def best_path(gain: NDArray[np.float32], empty: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Shares the columns of `gain` (rows, columns) out among its rows, in order, so that most is gained.
 
-    `gain` is (rows, columns). The path is that of dynamic time warping: it goes a column on, a row on or both, and
-    collects every cell it touches. A whole row is one step: the best way to reach column j of it is to enter it at some
-    k <= j and walk, which is best[k] + walked[j] - walked[k - 1]; so the best k for every j is a running maximum.
+    Row r gets columns edges[r] to edges[r + 1] of the answer (rows + 1,); one that gets none gains `empty[r]`. This is
+    dynamic time warping in which a column counts for one row alone: shared columns would draw every row's beginning
+    forward. A whole row is one step. That the first j columns are used up after it means that it began at some k < j
+    and gained the sum from k to j, a difference of running sums, so the best k for every j is a running maximum.
     """
-    columns = np.arange(gain.shape[1])
-    reached = np.cumsum(gain[0], dtype=np.float64)
-    entries = np.zeros(gain.shape, np.intp)
-    diagonal = np.zeros(gain.shape, bool)
-    for row in range(1, len(gain)):
-        walked = np.cumsum(gain[row], dtype=np.float64)
-        before = np.append(-np.inf, reached[:-1])
-        diagonal[row] = before >= reached
-        ahead = np.maximum(before, reached) - walked + gain[row]
+    columns = np.arange(gain.shape[1] + 1)
+    reached = np.where(columns == 0, 0.0, -np.inf)
+    entries = np.zeros((len(gain), len(columns)), np.intp)
+    for row in range(len(gain)):
+        sums = np.append(0.0, np.cumsum(gain[row], dtype=np.float64))
+        ahead = reached - sums
         best = np.maximum.accumulate(ahead)
-        entries[row] = np.maximum.accumulate(np.where(ahead == best, columns, 0))
-        reached = best + walked
-    return _traced(entries, diagonal)
+        entry = np.maximum.accumulate(np.where(ahead == best, columns, 0))
+        taken, passed = np.append(-np.inf, sums[1:] + best[:-1]), reached + empty[row]
+        entries[row] = np.where(taken >= passed, np.append(0, entry[:-1]), columns)
+        reached = np.maximum(taken, passed)
+    return _traced(entries)
 
 
-def _traced(entries: NDArray[np.intp], diagonal: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Back from the last cell: where each row was entered, and whether from the column before."""
-    starts, column = np.zeros(len(entries), np.intp), entries.shape[1] - 1
-    for row in range(len(entries) - 1, 0, -1):
-        starts[row] = entries[row, column]
-        column = starts[row] - int(diagonal[row, starts[row]])
-    return starts
+def _traced(entries: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Back from the last column: where each row begins."""
+    edges = np.full(len(entries) + 1, entries.shape[1] - 1)
+    for row in reversed(range(len(entries))):
+        edges[row] = entries[row, edges[row + 1]]
+    return edges

@@ -1,0 +1,97 @@
+"""Words of token sequences: spaces, punctuation, languages without spaces, characters of several tokens."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_whispers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.words import split_words
+
+TOKENIZER = tiny_whispers.tokenizer_of(tiny_whispers.Published(text_entries=300, languages=4, seconds=1))
+
+
+def split(tokens, language="en"):
+    """The words of `tokens`, given as texts or bytes."""
+    entries = [token if isinstance(token, bytes) else token.encode() for token in tokens]
+    words = split_words(
+        range(len(entries)), lambda ids: b"".join(entries[each] for each in ids).decode(errors="replace"), language
+    )
+    assert [word.first for word in words[1:]] == [word.stop for word in words[:-1]]
+    return words
+
+
+def texts(tokens, language="en"):
+    return [word.text for word in split(tokens, language)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([" good", " morn", "ing"], [" good", " morning"]),
+        (["good", " morning"], ["good", " morning"]),
+        ([" know", ",", " Jos", "é", "."], [" know,", " José."]),
+        ([" don", "'t", " I"], [" don't", " I"]),
+        ([" 1", ",", "000", " %"], [" 1,000", " %"]),
+        ([" twenty", "-", "four"], [" twenty-four"]),
+        ([" he", " said", ' "', "no", '"', "."], [" he", " said", ' "no".']),
+        ([" he", " said", ' "', " no", ' "', " so"], [" he", " said", ' " no', ' " so']),
+        ([" ¿", "Qué", "?", " ¡", "No", "!"], [" ¿Qué?", " ¡No!"]),
+        ([" wait", " ...", " -", " yes"], [" wait ...", " - yes"]),
+        ([" (", "laughs", ")"], [" (laughs)"]),
+        ([" you", " &", " me"], [" you", " &", " me"]),
+        ([" ", "word", " "], [" word "]),
+        ([" ...", " so"], [" ... so"]),
+        ([" ...", " -"], [" ... -"]),
+        ([], []),
+    ],
+)
+def test_words_between_spaces_with_their_punctuation(tokens, words):
+    assert texts(tokens) == words
+
+
+@pytest.mark.parametrize(
+    ("language", "tokens", "words"),
+    [
+        ("zh", ["你好", "、", "世", "界", "。"], ["你好、", "世", "界。"]),
+        ("ja", ["「", "はい", "」", "と"], ["「はい」", "と"]),
+        ("ja", ["コ", "ー", "ヒー"], ["コ", "ー", "ヒー"]),
+        ("yue", ["係", " ", "呀"], ["係", " 呀"]),
+        ("th", ["ท", "ี่", "นี่"], ["ที่", "นี่"]),
+        ("my", ["မ", "ြ", "န်"], ["မြ", "န်"]),
+    ],
+)
+def test_languages_without_spaces(language, tokens, words):
+    assert texts(tokens, language) == words
+
+
+@pytest.mark.parametrize("language", ["zh", "en", None])
+def test_a_character_of_several_tokens_is_never_cut(language):
+    first, second = "你".encode(), "好".encode()
+    words = split([first[:1], first[1:], second[:2], second[2:], "a"], language)
+    expected = [("你", 0, 2), ("好", 2, 4), ("a", 4, 5)] if language == "zh" else [("你好a", 0, 5)]
+    assert [(word.text, word.first, word.stop) for word in words] == expected
+
+
+def test_bytes_that_are_no_text_cost_no_word_but_their_own():
+    assert texts([" a", b" \xe4", b"\xbd", " b", " c"]) == [" a", " \N{REPLACEMENT CHARACTER} b", " c"]
+    assert texts([" a", b" \xe4"]) == [" a", " \N{REPLACEMENT CHARACTER}"]
+
+
+def test_punctuation_is_not_spoken():
+    opened, plain, closed = split([' "', "Yes", " sir", " know", ",", '"'])
+    assert (opened.spoken, opened.silent) == (1, 2)
+    assert (plain.spoken, plain.silent) == (0, 1)
+    assert (closed.spoken, closed.silent) == (0, 1)
+    (dots,) = split([" .", ".."])
+    assert (dots.spoken, dots.silent) == (0, 2)
+
+
+@given(st.lists(st.integers(0, 299), max_size=30), st.sampled_from(["en", "ja", None]))
+def test_joined_words_are_the_text_whatever_the_tokens(tokens, language):
+    words = split_words(tokens, TOKENIZER.decode, language)
+    assert "".join(word.text for word in words) == TOKENIZER.decode(tokens)
+    assert [word.first for word in words] == [0, *(word.stop for word in words)][: len(words)]
+    assert [word.stop for word in words][-1:] == [len(tokens)][: len(words)]
+    assert all(word.text and 0 <= word.spoken < word.silent <= word.stop - word.first for word in words)
