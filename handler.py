@@ -12,7 +12,9 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,17 @@ from asr.transcriber import Transcriber, TranscriptionOptions
 from audio import Audio, AudioLimits, decode_audio, decode_base64
 from checkpoints import loading
 from config import InferenceConfig, ModelReference, ModelSettings, prepare_environment
-from diarization_utils import assign_speakers
+from diarization_utils import attribute, segment_per_chunk, speaker_segments
 from diarizer import Diarization, Diarizer, SpeakerHints, load_diarizer
-from errors import EndpointError, InvalidParameter, InvalidRequest, ModelError, OutOfMemory, StartError, Unsupported
-from transcript import Chunk, SpeakerSegment, Transcript
+from errors import EndpointError, InvalidParameter, InvalidRequest, ModelError, OutOfMemory, StartError
+from response import Answer, response
+from transcript import Transcript
 
 logger = logging.getLogger("endpoint")
 
 BODY_KEYS = ("inputs", "parameters")
+# Outputs that are made of words.
+BY_WORD = {"srt", "vtt"}
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 
@@ -83,28 +88,30 @@ class EndpointHandler:
             inputs, config, ignored = _read_body(data)
             options = self._options(config)
             audio = decode_audio(decode_base64(inputs, self._limits), config.sampling_rate, self._limits)
-            transcript = self._transcriber.transcribe(audio.samples, options)
-            diarization = self._diarize(audio, transcript, config)
-            speakers = assign_speakers(transcript.chunks, diarization.exclusive) if diarization else []
+            transcript, diarization = self._hear(audio, options, config)
+            answer = _who_said_what(Answer(audio.duration, transcript), diarization, config)
             warnings = (*ignored, *self._unused(config), *audio.warnings, *transcript.warnings)
             warnings += diarization.warnings if diarization else ()
             logger.info("%.1f s of audio answered in %.2f s", audio.duration, time.perf_counter() - started)
-            return _response(audio, transcript, speakers, config) | {"warnings": list(warnings)}
+            return response(replace(answer, warnings=warnings), config)
 
     def _options(self, config: InferenceConfig) -> TranscriptionOptions:
-        """What speech recognition is asked for. Raises Unsupported or InvalidParameter where this model cannot do it.
+        """What speech recognition is asked for. Raises InvalidParameter where this model cannot do it.
 
-        Speakers are given to chunks, so that chunks are timed even where the client does not want to see them.
+        Speakers are given to words, and subtitles are made of them: both are timed even where the client does not want
+        to see their times.
         """
-        if config.return_timestamps == "word":
-            raise Unsupported("return_timestamps: word times are not offered; true gives a time for every chunk")
+        words = config.return_timestamps == "word" or self._diarizes(config) or not BY_WORD.isdisjoint(config.output)
         options = TranscriptionOptions(
             task=config.task,
             language=config.language,
             batch_size=config.batch_size,
             assisted=config.assisted,
             chunk_length_s=config.chunk_length_s,
-            timestamps=config.return_timestamps is not False or self._diarizes(config),
+            timestamps=config.return_timestamps is not False or words,
+            words=words,
+            prompt=config.prompt or "",
+            hotwords=tuple(config.hotwords),
         )
         self._transcriber.validate(options)
         return options
@@ -112,18 +119,27 @@ class EndpointHandler:
     def _diarizes(self, config: InferenceConfig) -> bool:
         return config.diarize and self._diarizer is not None
 
-    def _diarize(self, audio: Audio, transcript: Transcript, config: InferenceConfig) -> Diarization | None:
-        """The speaker turns; None where nobody asks, no model is loaded, or nothing was said."""
-        if self._diarizer is None or not config.diarize or not transcript.chunks:
-            return None
-        return self._diarizer.diarize(audio.samples, _hints(config))
+    def _hear(
+        self, audio: Audio, options: TranscriptionOptions, config: InferenceConfig
+    ) -> tuple[Transcript, Diarization | None]:
+        """What is said and, beside it in a thread of its own, who speaks when.
+
+        The latter is None where nobody asks, no model is loaded, or there is no speech.
+        """
+        speech = self._transcriber.detect(audio.samples)
+        if self._diarizer is None or not config.diarize or not speech:
+            return self._transcriber.transcribe(audio.samples, options, speech), None
+        with ThreadPoolExecutor(1) as beside:
+            diarization = beside.submit(self._diarizer.diarize, audio.samples, _hints(config))
+            return self._transcriber.transcribe(audio.samples, options, speech), diarization.result()
 
     def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
-        """Warns of speaker hints that nobody will look at."""
-        if self._diarizes(config) or _hints(config) == SpeakerHints():
+        """Warns of wishes about speakers that nobody will look at."""
+        if self._diarizes(config):
             return ()
         reason = "diarize is false" if self._diarizer else "no diarization model is loaded"
-        return (f"speaker hints are ignored: {reason}",)
+        hints = (f"speaker hints are ignored: {reason}",) if _hints(config) != SpeakerHints() else ()
+        return (*hints, *((f"output: rttm is empty: {reason}",) if "rttm" in config.output else ()))
 
 
 def _hide_body(record: logging.LogRecord) -> bool:
@@ -156,6 +172,16 @@ def _checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
 
 def _hints(config: InferenceConfig) -> SpeakerHints:
     return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
+
+
+def _who_said_what(answer: Answer, diarization: Diarization | None, config: InferenceConfig) -> Answer:
+    """The answer with its words given to speakers; as it is where nobody asked for any."""
+    if diarization is None:
+        return answer
+    chunks = attribute(answer.transcript.chunks, diarization.turns, diarization.exclusive)
+    segments = speaker_segments(chunks) if config.group_by_speaker else segment_per_chunk(chunks)
+    transcript = replace(answer.transcript, chunks=chunks)
+    return replace(answer, transcript=transcript, segments=segments, turns=diarization.turns)
 
 
 @contextmanager
@@ -201,34 +227,3 @@ def _ignored(kind: str, names: Sequence[object]) -> str:
     shown = ", ".join(ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES])
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"unknown {kind} are ignored: {shown}{more}"
-
-
-def _response(
-    audio: Audio, transcript: Transcript, speakers: Sequence[SpeakerSegment], config: InferenceConfig
-) -> dict[str, Any]:
-    """The answer in plain Python types, times in seconds rounded to 2 decimals."""
-    duration = round(float(audio.duration), 2)
-    chunks = transcript.chunks if config.return_timestamps else ()
-    return {
-        "speakers": [
-            {"speaker": segment.speaker, "text": segment.text, "timestamp": timestamp}
-            for segment, timestamp in zip(speakers, _timestamps(speakers, duration), strict=True)
-        ],
-        "chunks": [
-            {"text": chunk.text, "timestamp": timestamp}
-            for chunk, timestamp in zip(chunks, _timestamps(chunks, duration), strict=True)
-        ],
-        "text": transcript.text,
-        "language": transcript.language,
-        "duration": duration,
-    }
-
-
-def _timestamps(spans: Sequence[Chunk] | Sequence[SpeakerSegment], duration: float) -> list[list[float]]:
-    """Start and end of each span, never before what precedes it, never past the end; NaN counts as no time passed."""
-    timestamps, now = [], 0.0
-    for span in spans:
-        start = min(max(now, float(span.start)), duration)
-        now = min(max(start, float(span.end)), duration)
-        timestamps.append([round(start, 2), round(now, 2)])
-    return timestamps

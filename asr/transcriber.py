@@ -1,7 +1,7 @@
 """From samples to a transcript: windows, language, decoding, and the chunks back on the clock of the audio.
 
-The one decision: this module holds the order of the steps and OpenAI's rules about what to keep; which windows exist
-is `schedule`'s matter and how they are decoded is `engine`'s, and either can change without the other.
+The one decision: this module holds the order of the steps; which windows exist is `schedule`'s matter, how they are
+decoded is `engine`'s and what is kept of them is that of `chunks`, and each can change without the others.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.batching import Decoded, Passage
+from asr.batching import Passage
+from asr.chunks import NO_SPEECH, ChunkReader
 from asr.engine import DecodeEngine, Manner
 from asr.fallback import OPENAI, Fallback
 from asr.languages import ENGLISH, language_code, language_name
 from asr.loading import WhisperModels
-from asr.schedule import Schedule, Window
-from asr.segments import Segment, Segments, read_segments
+from asr.schedule import Schedule
 from asr.speech import DetectSpeech, SpeechDetector
-from asr.windows import SAMPLE_RATE
+from asr.windows import SAMPLE_RATE, Span
 from errors import InvalidParameter
 from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
-
-NO_SPEECH = 0.6  # OpenAI's thresholds: a window this likely to hold no speech,
-UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +41,7 @@ class TranscriptionOptions:
     assisted: bool = False
     chunk_length_s: int = 30
     timestamps: bool = True
+    words: bool = False
     prompt: str = ""
     hotwords: tuple[str, ...] = ()
 
@@ -83,20 +81,25 @@ class Transcriber:
         elif options.task not in vocabulary.tasks:
             raise InvalidParameter(f"task: the model cannot {options.task}")
 
-    def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
+    def transcribe(
+        self, samples: NDArray[np.float32], options: TranscriptionOptions, speech: Sequence[Span] | None = None
+    ) -> Transcript:
         """Transcribe `samples` (n,), mono at 16 kHz; chunk times in seconds from their start.
 
+        `speech` are the spans in which somebody speaks, as `detect` finds them; found here where they are not given.
         Raises what `validate` raises, and OutOfMemory where the device cannot hold a batch of one window.
         """
         self.validate(options)
         seconds = min(options.chunk_length_s, self.models.window_seconds)
-        schedule = Schedule(samples, self.detect(samples), int(seconds * SAMPLE_RATE))
+        schedule = Schedule(samples, self.detect(samples) if speech is None else speech, int(seconds * SAMPLE_RATE))
         language = self._language(samples, schedule, options)
         assisted, warnings = self._assistance(language.code, options)
         before, too_long = self._spoken_before(options)
         prompt = self.models.vocabulary.prompt(language.code, options.task, options.timestamps, before)
-        manner = Manner(options.timestamps, assisted, options.batch_size, self.fallback)
-        chunks = self._decode_all(samples, schedule, prompt, manner)
+        manner = Manner(options.timestamps, assisted, options.batch_size, self.fallback, words=options.words)
+        written = ENGLISH if options.task == "translate" else language.code
+        reader = ChunkReader(self.models, samples, schedule, written, options.timestamps, options.words)
+        chunks = self._decode_all(reader, prompt, manner)
         return Transcript(chunks, language.code, warnings + too_long, language.probability)
 
     def _language(self, samples: NDArray[np.float32], schedule: Schedule, options: TranscriptionOptions) -> Language:
@@ -147,56 +150,16 @@ class Transcriber:
         tokens = self.models.tokenizer.encode(f" {spoken}", add_special_tokens=False, split_special_tokens=True)
         return [token for token in tokens if token < self.models.vocabulary.end_of_text]
 
-    def _decode_all(
-        self, samples: NDArray[np.float32], schedule: Schedule, prompt: tuple[int, ...], manner: Manner
-    ) -> tuple[Chunk, ...]:
+    def _decode_all(self, reader: ChunkReader, prompt: tuple[int, ...], manner: Manner) -> tuple[Chunk, ...]:
         """Decode the schedule's windows as they become ready; each may leave a part to the next of its stretch."""
 
         def take(count: int) -> list[Passage]:
-            windows = schedule.take(count)
-            return [Passage(window, samples[window.start : window.stop], prompt) for window in windows]
+            windows = reader.schedule.take(count)
+            return [Passage(window, reader.samples[window.start : window.stop], prompt) for window in windows]
 
         chunks: list[Chunk] = []
         for passage, answer in self.decoder.decode(take, manner):
-            chunks += self._chunks(schedule, passage.key, answer, manner.timestamps)
-            done, total = schedule.done, schedule.total
+            chunks += reader.read(passage.key, answer)
+            done, total = reader.schedule.done, reader.schedule.total
             logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
         return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
-
-    def _chunks(self, schedule: Schedule, window: Window, answer: Decoded, timestamps: bool) -> list[Chunk]:
-        """One window's chunks, after telling the schedule how far it was understood."""
-        if answer.no_speech > NO_SPEECH and answer.mean_log_probability < UNSURE:
-            schedule.finish(window)
-            return []
-        if not timestamps:
-            schedule.finish(window)
-            return self._texts(window, [Segment(answer.tokens, 0.0, window.seconds)], answer)
-        heard = read_segments(answer.tokens, self.models.vocabulary.timestamp_begin, window.seconds)
-        return self._texts(window, self._kept(schedule, window, heard), answer)
-
-    def _kept(self, schedule: Schedule, window: Window, heard: Segments) -> list[Segment]:
-        if heard.unfinished is None:
-            schedule.finish(window)
-            return list(heard.closed)
-        again = schedule.finish(window, window.start + round(heard.unfinished.start * SAMPLE_RATE))
-        return list(heard.closed) if again else [*heard.closed, heard.unfinished]
-
-    def _texts(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> list[Chunk]:
-        """Segments as chunks; an instantaneous one was not heard but made up, and is left out as OpenAI does."""
-        offset = window.start / SAMPLE_RATE
-        texts = [self._text(segment) for segment in segments]
-        return [
-            Chunk(
-                text,
-                offset + segment.start,
-                offset + segment.end,
-                avg_logprob=answer.mean_log_probability,
-                no_speech_prob=answer.no_speech,
-            )
-            for text, segment in zip(texts, segments, strict=True)
-            if text.strip() and segment.end > segment.start
-        ]
-
-    def _text(self, segment: Segment) -> str:
-        end_of_text = self.models.vocabulary.end_of_text
-        return str(self.models.tokenizer.decode([token for token in segment.tokens if token < end_of_text]))

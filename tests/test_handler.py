@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,15 +19,18 @@ from hypothesis import strategies as st
 
 import handler
 from asr.transcriber import TranscriptionOptions
+from asr.windows import Span
 from config import REPOSITORY, ModelSettings
 from diarizer import Diarization, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
-from transcript import Chunk, SpeakerTurn, Transcript
+from transcript import Chunk, SpeakerTurn, Transcript, Word
 
-CHUNKS = (Chunk(" good morning", 0.0, 0.4), Chunk(" yes", 0.5, 0.9))
+WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
+CHUNKS = (Chunk(" good morning", 0.0, 0.4, words=WORDS[:2]), Chunk(" yes", 0.5, 0.9, words=WORDS[2:]))
+SILENCE = Transcript((), None)
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
-RESPONSE_KEYS = {"speakers", "chunks", "text", "language", "duration", "warnings"}
+RESPONSE_KEYS = {"speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"}
 
 
 @dataclass
@@ -37,10 +40,14 @@ class SpokenFor:
     answer: Transcript | Exception = field(default_factory=lambda: Transcript(CHUNKS, "en"))
     asked: list[TranscriptionOptions] = field(default_factory=list)
 
+    def detect(self, samples: np.ndarray) -> tuple[Span, ...]:
+        return (Span(0, len(samples)),) if self.answer != SILENCE else ()
+
     def validate(self, options: TranscriptionOptions) -> None:
         pass
 
-    def transcribe(self, samples: np.ndarray, options: TranscriptionOptions) -> Transcript:
+    def transcribe(self, samples: np.ndarray, options: TranscriptionOptions, speech: Sequence[Span]) -> Transcript:
+        assert speech == self.detect(samples)
         self.asked.append(options)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -77,20 +84,15 @@ def endpoint(tiny_handler):
 
 def test_the_response_of_the_contract(endpoint, hum):
     diarizer = Heard(warnings=("speaker hints could not be met: 2 found",))
-    assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}}) == {
-        "speakers": [
-            {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
-            {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
-        ],
-        "chunks": [
-            {"text": " good morning", "timestamp": [0.0, 0.4]},
-            {"text": " yes", "timestamp": [0.5, 0.9]},
-        ],
-        "text": " good morning yes",
-        "language": "en",
-        "duration": 1.0,
-        "warnings": ["speaker hints could not be met: 2 found"],
-    }
+    response = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}})
+    assert set(response) == RESPONSE_KEYS
+    assert response["speakers"] == [
+        {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
+        {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
+    ]
+    assert [chunk["text"] for chunk in response["chunks"]] == [" good morning", " yes"]
+    assert response["text"] == " good morning yes"
+    assert response["warnings"] == ["speaker hints could not be met: 2 found"]
     assert diarizer.hints == [SpeakerHints(3, None, None)]
 
 
@@ -106,8 +108,8 @@ def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
 
 def test_where_nothing_is_said_nobody_is_looked_for(endpoint, hum):
     diarizer = Heard()
-    response = endpoint(SpokenFor(Transcript((), None)), diarizer)({"inputs": hum})
-    assert response == {"speakers": [], "chunks": [], "text": "", "language": None, "duration": 1.0, "warnings": []}
+    response = endpoint(SpokenFor(SILENCE), diarizer)({"inputs": hum})
+    assert (response["speakers"], response["chunks"], response["text"], response["warnings"]) == ([], [], "", [])
     assert diarizer.hints == []
 
 
@@ -122,24 +124,8 @@ def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_on
     transcriber = SpokenFor()
     response = endpoint(transcriber, diarizer)({"inputs": hum, "parameters": {"return_timestamps": False}})
     assert (response["chunks"], response["text"]) == ([], " good morning yes")
-    assert transcriber.asked[0].timestamps is timed
+    assert (transcriber.asked[0].timestamps, transcriber.asked[0].words) == (timed, timed)
     assert len(response["speakers"]) == (2 if diarizer else 0)
-
-
-@given(st.lists(st.tuples(st.floats(), st.floats())), st.floats(0, 1e5).map(lambda seconds: round(seconds, 2)))
-def test_times_are_finite_monotone_rounded_and_within_the_audio(spans, duration):
-    chunks = [Chunk("", start, end) for start, end in spans]
-    times = [time for pair in handler._timestamps(chunks, duration) for time in pair]
-    assert len(times) == 2 * len(spans)
-    assert all(math.isfinite(time) and 0 <= time <= duration and time == round(time, 2) for time in times)
-    assert times == sorted(times)
-
-
-@given(st.lists(st.integers(0, 10_000), max_size=20).map(sorted))
-def test_times_in_order_are_left_alone(hundredths):
-    moments = [moment / 100 for moment in hundredths]
-    pairs = list(zip(moments[::2], moments[1::2], strict=False))
-    assert handler._timestamps([Chunk("", *pair) for pair in pairs], 100.0) == [list(pair) for pair in pairs]
 
 
 def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
@@ -164,10 +150,73 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
                 "assisted": True,
                 "chunk_length_s": 15,
                 "return_timestamps": "segment",
+                "prompt": "A talk.",
+                "hotwords": ["Ada", "Lovelace"],
             },
         }
     )
-    assert transcriber.asked == [TranscriptionOptions("translate", "nl", 3, True, 15, True)]
+    assert transcriber.asked == [
+        TranscriptionOptions("translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "timed"),
+    [
+        ({}, False),
+        ({"return_timestamps": "word"}, True),
+        ({"output": ["srt"], "return_timestamps": False}, True),
+        ({"output": ["vtt"]}, True),
+        ({"output": ["tsv", "txt"]}, False),
+    ],
+)
+def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, timed):
+    transcriber = SpokenFor()
+    response = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
+    assert transcriber.asked[0].words is timed
+    assert transcriber.asked[0].timestamps
+    assert set(response.get("output", {})) == set(parameters.get("output", []))
+
+
+def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
+    diarizer = Heard((SpeakerTurn("SPEAKER_00", 0.0, 1.0),))
+    grouped = endpoint(SpokenFor(), diarizer)({"inputs": hum})["speakers"]
+    single = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"group_by_speaker": False}})["speakers"]
+    assert [entry["text"] for entry in grouped] == [" good morning yes"]
+    assert [entry["text"] for entry in single] == [" good morning", " yes"]
+    assert {entry["speaker"] for entry in single} == {"SPEAKER_00"}
+
+
+def test_who_speaks_is_found_beside_what_is_said(endpoint, hum):
+    """Each waits for the other to have begun: one after the other would never end."""
+    begun = {"asr": threading.Event(), "diarization": threading.Event()}
+
+    class Beside(SpokenFor):
+        def transcribe(self, samples, options, speech):
+            begun["asr"].set()
+            assert begun["diarization"].wait(60)
+            return super().transcribe(samples, options, speech)
+
+    class BesideToo(Heard):
+        def diarize(self, samples, hints):
+            begun["diarization"].set()
+            assert begun["asr"].wait(60)
+            return super().diarize(samples, hints)
+
+    assert len(endpoint(Beside(), BesideToo())({"inputs": hum})["speakers"]) == 2
+
+
+@pytest.mark.parametrize("fails", ["asr", "diarization"])
+def test_a_failure_on_either_side_is_answered_and_leaves_no_thread(endpoint, hum, fails):
+    class Fails(Heard):
+        def diarize(self, samples, hints):
+            raise OutOfMemory("speaker diarization does not fit")
+
+    before = threading.active_count()
+    transcriber = SpokenFor(OutOfMemory("no window fits")) if fails == "asr" else SpokenFor()
+    with pytest.raises(OutOfMemory, match="window" if fails == "asr" else "diarization"):
+        endpoint(transcriber, Heard() if fails == "asr" else Fails())({"inputs": hum})
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 5, {}, {"inputs": None}, {"inputs": 5}, {"inputs": ["x"]}])
@@ -192,11 +241,6 @@ def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
     body = {"inputs": wav(noise, rate=8_000), "parameters": {"batch_size": "2", "assisted": "true"}}
     assert endpoint(transcriber)(body)["duration"] == 1.0
     assert transcriber.asked[0] == TranscriptionOptions(batch_size=2, assisted=True)
-
-
-def test_word_times_are_not_offered(tiny_handler, hum):
-    with pytest.raises(Unsupported, match="return_timestamps"):
-        tiny_handler({"inputs": hum, "parameters": {"return_timestamps": "word"}})
 
 
 def test_what_the_checkpoint_does_not_know_is_refused(tiny_handler, hum):
@@ -228,9 +272,12 @@ def test_warnings_about_names_stay_short_and_ascii(names):
         (Heard(), {"min_speakers": 2, "diarize": False}, ["speaker hints are ignored: diarize is false"]),
         (Heard(), {"num_speakers": 2}, []),
         (None, {"num_speakers": None}, []),
+        (None, {"output": ["srt", "rttm"]}, ["output: rttm is empty: no diarization model is loaded"]),
+        (Heard(), {"output": ["rttm"], "diarize": False}, ["output: rttm is empty: diarize is false"]),
+        (Heard(), {"output": ["rttm"]}, []),
     ],
 )
-def test_hints_that_nobody_looks_at_are_a_warning(endpoint, hum, diarizer, parameters, warnings):
+def test_wishes_about_speakers_that_nobody_looks_at_are_a_warning(endpoint, hum, diarizer, parameters, warnings):
     assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": parameters})["warnings"] == warnings
 
 
