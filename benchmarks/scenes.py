@@ -70,6 +70,11 @@ def takes(split: Split, quick: bool = False) -> list[Take]:
     ]
 
 
+def speakers_of(split: Split) -> tuple[str, ...]:
+    """The voices of a split: espeak-ng's, whose word times are exact; none of the reserved ones is another's."""
+    return espeak_speakers(split)
+
+
 def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
     """Each scene's sound file in `folder`, with a .json of the same name; those missing are made."""
     script = [sys.executable, "-m", "benchmarks.scenes", str(folder), split, *(["--quick"] if quick else [])]
@@ -92,7 +97,7 @@ def draw_scene(take: Take) -> Scene:
     generator = np.random.default_rng([SEEDS[take.split], kind, round(take.seconds), take.number])
     if take.condition in ALONE:
         return _wordless(list(SOUNDS)[ALONE.index(take.condition)], take.seconds, generator)
-    names = generator.choice(espeak_speakers(take.split), 2 + take.number % 3, replace=False)
+    names = generator.choice(speakers_of(take.split), 2 + take.number % 3, replace=False)
     voices = [draw_voice(str(name), generator) for name in names]
     if take.condition in GAPS:
         return _with_gaps(voices, list(SOUNDS)[GAPS.index(take.condition)], generator)
@@ -105,7 +110,7 @@ def _path(folder: Path, take: Take) -> Path:
     return folder / f"{take.name}.wav"
 
 
-def _make(take: Take, path: Path) -> None:
+def make(take: Take, path: Path) -> None:
     """Write truth first, sound last: a sound file that exists is whole and has its truth."""
     scene = draw_scene(take)
     truth = {"words": [asdict(word) for word in scene.words], "turns": [asdict(turn) for turn in scene.turns]}
@@ -164,7 +169,7 @@ def _main() -> None:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     files = [(take, _path(chosen.folder, take)) for take in takes(chosen.split, chosen.quick)]
     with get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
-        pool.starmap(_make, [(take, path) for take, path in files if not path.exists()], chunksize=1)
+        pool.starmap(make, [(take, path) for take, path in files if not path.exists()], chunksize=1)
 
 
 if __name__ == "__main__":
