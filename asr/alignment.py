@@ -30,7 +30,7 @@ MOMENTS = 100  # a second; loudness is measured finer than attention
 SLACK = 0.5  # seconds by which words may leave their segment's timestamps; openai/whisper's limit
 PAUSE_GAIN = 1.0  # of a quiet frame, in deviations of the attention; a loud one costs as much
 FORBIDDEN = -1000.0  # for a frame outside the segment, and for a token without a frame
-PAUSE = -1  # in place of a token's row
+PAUSE = -1  # the row of the pause, behind all tokens'
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 95, 10
 MOST_RANGE = 40.0  # dB below speech; what lies deeper is as silent as can be
 QUIET_SHARE = 0.25  # of the decibels between the floor and speech
@@ -65,7 +65,8 @@ def timed_words(
         return [() for _ in segments]
     quiet = quiet_moments(samples, 2 * answer.attention.shape[1])
     seconds, probability = len(samples) / SAMPLE_RATE, np.exp(answer.log_probabilities)
-    for each, span in zip(placed, _spans(answer.attention, quiet, placed), strict=True):
+    lines = np.vstack([answer.attention, pause_gain(quiet, segments)])
+    for each, span in zip(placed, _spans(lines, placed), strict=True):
         start, end = (min(moment / MOMENTS, seconds) for moment in _heard(span, quiet))
         spoken = each.rows[each.word.spoken : each.word.silent]
         words[each.segment].append(Word(each.word.text, start, end, probability=float(probability[spoken].mean())))
@@ -88,6 +89,18 @@ def quiet_moments(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]
     return quiet
 
 
+def pause_gain(quiet: NDArray[np.bool_], segments: Sequence[Segment]) -> NDArray[np.float32]:
+    """What each frame is worth to a pause, (frames,): quiet ones gain, loud ones lose what words may lie in.
+
+    Outside all segments somebody may well speak whose words are not among these; there attention alone decides.
+    """
+    gain = np.zeros(len(quiet) // 2, np.float32)
+    for segment in segments:
+        gain[round(segment.start * FRAMES) : round(segment.end * FRAMES)] = -PAUSE_GAIN
+    gain[quiet.reshape(-1, 2).all(axis=1)] = PAUSE_GAIN
+    return gain
+
+
 def _place(answer: Decoded, segments: Sequence[Segment], models: WhisperModels, language: str | None) -> list[Placed]:
     """Every word of the window, in order."""
     end_of_text, decode = models.vocabulary.end_of_text, models.tokenizer.decode
@@ -103,11 +116,13 @@ def _place(answer: Decoded, segments: Sequence[Segment], models: WhisperModels, 
     return placed
 
 
-def _spans(attention: NDArray[np.float32], quiet: NDArray[np.bool_], placed: Sequence[Placed]) -> list[tuple[int, int]]:
-    """The moments from which to which the spoken tokens of each word lie on the best path."""
-    pause = np.where(quiet.reshape(-1, 2).all(axis=1), PAUSE_GAIN, -PAUSE_GAIN).astype(np.float32)
-    lines = np.concatenate([*([PAUSE, *each.rows] for each in placed), [PAUSE]])
-    gain = np.vstack([attention, pause])[lines]
+def _spans(lines: NDArray[np.float32], placed: Sequence[Placed]) -> list[tuple[int, int]]:
+    """The moments from which to which the spoken tokens of each word lie on the best path.
+
+    `lines` (tokens + 1, frames) are what tokens gain from each frame, and last what a pause gains.
+    """
+    order = np.concatenate([*([PAUSE, *each.rows] for each in placed), [PAUSE]])
+    gain = lines[order]
     first, spoken = 1, list[tuple[int, int]]()
     for each in placed:
         lines_of_word = gain[first : first + len(each.rows)]
@@ -115,7 +130,7 @@ def _spans(attention: NDArray[np.float32], quiet: NDArray[np.bool_], placed: Seq
         lines_of_word[:, each.latest :] += FORBIDDEN
         spoken.append((first + each.word.spoken, first + each.word.silent))
         first += len(each.rows) + 1
-    edges = 2 * best_path(gain, np.where(lines == PAUSE, 0.0, FORBIDDEN))
+    edges = 2 * best_path(gain, np.where(order == PAUSE, 0.0, FORBIDDEN))
     return [(int(edges[first]), int(edges[stop])) for first, stop in spoken]
 
 

@@ -36,7 +36,7 @@ def window_of(spans, seconds, wrong=0.0):
     """A window in which word i is heard, and attended to, from `spans[i][0]` to `spans[i][1]` seconds; else silence."""
     random = np.random.default_rng(0)
     samples = 1e-3 * random.normal(size=round(seconds * RATE))
-    attention = wrong * random.normal(size=(len(spans), round(seconds * 50)))
+    attention = wrong * random.normal(size=(len(spans), round(seconds * 50))) - 0.2
     for row, (start, end) in enumerate(spans):
         samples[round(start * RATE) : round(end * RATE)] += 0.2 * np.sin(np.arange(round(end * RATE - start * RATE)))
         attention[row, round(start * 50) : round(end * 50)] += 2.0
@@ -79,6 +79,15 @@ def test_attention_far_outside_a_segment_is_not_believed():
     segment = Segment(tuple(WORDS[:2]), 0.2, 1.5)
     ((_, word),) = timed_words(decoded(WORDS[:2], attention), [segment], samples, MODELS, "en")
     assert word.end <= 2.0
+
+
+def test_speech_that_no_segment_claims_is_not_counted_to_its_neighbours():
+    samples, attention = window_of([(0.2, 0.5), (0.5, 1.0), (1.0, 3.0)], 3)
+    for left, right in (([0, 1], 1.0), ([0], 0.5)):
+        tokens = tuple(WORDS[:3])
+        segment = Segment(tokens[: len(left)], 0.2, right)
+        (words,) = timed_words(decoded(tokens, attention), [segment], samples, MODELS, "en")
+        assert times(words) == [(0.2, 0.5), (0.5, 1.0)][: len(left)]
 
 
 def test_a_word_of_several_tokens_is_one_and_its_punctuation_takes_no_time():
