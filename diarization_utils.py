@@ -168,9 +168,4 @@ def _distance(stretches: Stretches, starts: Seconds, ends: Seconds) -> Seconds:
     after = np.searchsorted(stretches[1], starts, side="right")
     following = np.append(stretches[0], np.inf)[after] - ends
     preceding = starts - np.append(-np.inf, stretches[1])[after]
-    return np.minimum(np.maximum(following, 0.0), preceding)
-
-
-def assign_speakers(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[SpeakerSegment]:
-    """Segments of whole chunks, for a caller that has one list of turns."""
-    return speaker_segments(attribute(chunks, turns, turns))
+    return np.asarray(np.minimum(np.maximum(following, 0.0), preceding))
