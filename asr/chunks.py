@@ -27,7 +27,7 @@ UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the windows of one request; `samples` (n,) at 16 kHz are the whole audio, `language` the code of the text's."""
+    """Reads the windows of one request; `samples` (n,) at 16 kHz are the whole audio, `language` its text's code."""
 
     models: WhisperModels
     samples: NDArray[np.float32]

@@ -22,7 +22,7 @@ from asr.loading import WhisperModels
 from asr.schedule import Schedule
 from asr.speech import DetectSpeech, SpeechDetector
 from asr.windows import SAMPLE_RATE, Span
-from errors import InvalidParameter
+from errors import InvalidParameter, Unsupported
 from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
@@ -66,11 +66,16 @@ class Transcriber:
         self.decoder = DecodeEngine(models)
 
     def validate(self, options: TranscriptionOptions) -> None:
-        """Refuse, before any audio is decoded, what this checkpoint cannot do. Raises InvalidParameter."""
+        """Refuse, before any audio is decoded, what this checkpoint cannot do.
+
+        Raises InvalidParameter, or Unsupported for a prompt where the vocabulary has no place for one.
+        """
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter(f"language: {options.language[:40]!r} is not a language Whisper knows")
         vocabulary = self.models.vocabulary
+        if vocabulary.start_of_previous is None and (options.prompt or options.hotwords):
+            raise Unsupported("prompt, hotwords: the model's vocabulary has no token that announces them")
         if not vocabulary.multilingual:
             if code not in (None, ENGLISH):
                 raise InvalidParameter("language: the model is English-only")

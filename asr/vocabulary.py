@@ -44,7 +44,7 @@ class Vocabulary:
     @property
     def longest_previous(self) -> int:
         """How many tokens may be said to have come before: half of all, as openai/whisper, less the one announcing."""
-        return 0 if self.start_of_previous is None else self.max_length // 2 - 1
+        return self.max_length // 2 - 1
 
     def prompt(
         self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()

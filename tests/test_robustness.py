@@ -121,7 +121,8 @@ PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "diarize text": ({"diarize": "no"}, "INVALID_PARAMETER"),
     "return_timestamps words": ({"return_timestamps": "words"}, "INVALID_PARAMETER"),
     "return_timestamps 1": ({"return_timestamps": 1}, "INVALID_PARAMETER"),
-    "word times": ({"return_timestamps": "word"}, "UNSUPPORTED"),
+    "unknown output": ({"output": ["docx"]}, "INVALID_PARAMETER"),
+    "hot words as a number": ({"hotwords": 7}, "INVALID_PARAMETER"),
 }
 
 TEXTS: dict[str, tuple[str, str]] = {

@@ -150,7 +150,7 @@ def test_a_name_that_no_utf8_can_spell_is_answered_all_the_same(server, hum):
         ({"inputs": "UklGRg=="}, "INVALID_AUDIO: "),
         ({"inputs": "UklGRg==", "parameters": []}, "INVALID_REQUEST: parameters"),
         ({"inputs": "UklGRg==", "parameters": {"batch_size": float("nan")}}, "INVALID_PARAMETER: batch_size"),
-        ({"inputs": "UklGRg==", "parameters": {"return_timestamps": "word"}}, "UNSUPPORTED: return_timestamps"),
+        ({"inputs": "UklGRg==", "parameters": {"return_timestamps": "letter"}}, "INVALID_PARAMETER: return_timestamps"),
     ],
 )
 def test_our_refusals_are_400_with_a_code(server, body, detail):

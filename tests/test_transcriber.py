@@ -20,7 +20,7 @@ from asr.loading import Assistant, WhisperModels
 from asr.prefill import Detected
 from asr.transcriber import Transcriber, TranscriptionOptions
 from asr.windows import FRAME, SAMPLE_RATE
-from errors import InvalidParameter
+from errors import InvalidParameter, Unsupported
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
 ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
@@ -294,11 +294,11 @@ def test_of_a_prompt_too_long_the_end_is_kept_and_the_hot_words_before_it(hotwor
     assert warning.startswith(f"prompt, hotwords: {most} tokens fit")
 
 
-def test_a_model_that_knows_no_prompts_is_given_none():
+@pytest.mark.parametrize("wish", [{"prompt": "word5"}, {"hotwords": ("word5",)}])
+def test_a_model_that_knows_no_prompts_refuses_them(wish):
     models = replace(MODELS, vocabulary=replace(MODELS.vocabulary, start_of_previous=None))
-    prompts, (warning,) = prompts_given(models, prompt="word5")
-    assert set(prompts) == {MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)}
-    assert warning.startswith("prompt, hotwords: 0 tokens fit")
+    with pytest.raises(Unsupported, match=r"^UNSUPPORTED: prompt, hotwords"):
+        prompts_given(models, **wish)
 
 
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
