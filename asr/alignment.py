@@ -31,7 +31,7 @@ SLACK = 0.5  # seconds by which words may leave their segment's timestamps; open
 PAUSE_GAIN = 1.0  # of a quiet frame, in deviations of the attention; a loud one costs as much
 FORBIDDEN = -1000.0  # for a frame outside the segment, and for a token without a frame
 PAUSE = -1  # the row of the pause, behind all tokens'
-SPEECH_PERCENTILE, FLOOR_PERCENTILE = 95, 10
+SPEECH_PERCENTILE, FLOOR_PERCENTILE = 98, 10
 MOST_RANGE = 40.0  # dB below speech; what lies deeper is as silent as can be
 QUIET_SHARE = 0.25  # of the decibels between the floor and speech
 
@@ -55,9 +55,10 @@ def timed_words(
 ) -> list[tuple[Word, ...]]:
     """The words of each segment of a window, in seconds from the window's beginning; joined, they are its text.
 
-    `answer` was decoded with `Manner(words=True)` from `samples` (n,) at 16 kHz and `segments` were read from it, in
-    order; `language` is the code of the language it is written in. Starts never fall, no word ends before it starts or
-    after the next begins, and all lie within the window. A word's probability is the mean over its spoken tokens.
+    `answer` was decoded with `Manner(words=True)`, `segments` are the first of those read from it, `samples` (n,) at
+    16 kHz those it was decoded from, or fewer where the rest will be heard again; `language` is the code of what it is
+    written in. Starts never fall, no word ends before it starts or after the next begins, and all lie within the
+    samples. A word's probability is the mean over its spoken tokens.
     """
     placed = _place(answer, segments, models, language)
     words: list[list[Word]] = [[] for _ in segments]
@@ -77,15 +78,16 @@ def quiet_moments(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]
     """Which of the first `count` stretches of 10 ms hold no speech, (count,), judged by the window's own loudness.
 
     What is loud is the window's speech, what is softest its background; quiet is the lowest quarter, in decibels,
-    between the two. A window without background is as quiet as speech can be: 30 dB below its own.
+    between the two; in a window without background that is 30 dB below its speech. Beyond the samples all is quiet.
     """
     size = SAMPLE_RATE // MOMENTS
-    padded = np.zeros(count * size, np.float32)
-    padded[: len(samples)] = samples[: len(padded)]
-    level = 10 * np.log10(np.square(padded.reshape(count, size)).mean(axis=1) + 1e-12)
-    speech = np.percentile(level, SPEECH_PERCENTILE)
-    floor = max(np.percentile(level, FLOOR_PERCENTILE), speech - MOST_RANGE)
-    quiet: NDArray[np.bool_] = level < floor + QUIET_SHARE * (speech - floor)
+    whole = samples[: min(len(samples) // size, count) * size].reshape(-1, size)
+    quiet = np.ones(count, bool)
+    if len(whole):
+        level = 10 * np.log10(np.square(whole).mean(axis=1) + 1e-12)
+        speech = np.percentile(level, SPEECH_PERCENTILE)
+        floor = max(np.percentile(level, FLOOR_PERCENTILE), speech - MOST_RANGE)
+        quiet[: len(whole)] = level < floor + QUIET_SHARE * (speech - floor)
     return quiet
 
 

@@ -90,6 +90,14 @@ def test_speech_that_no_segment_claims_is_not_counted_to_its_neighbours():
         assert times(words) == [(0.2, 0.5), (0.5, 1.0)][: len(left)]
 
 
+def test_no_word_lies_in_what_will_be_heard_again():
+    samples, attention = window_of([(0.2, 0.5), (0.6, 1.4)], 2)
+    ((_, word),) = timed_words(
+        decoded(WORDS[:2], attention), [Segment(tuple(WORDS[:2]), 0.2, 1.1)], samples[: round(1.1 * RATE)], MODELS, "en"
+    )
+    assert times([word]) == [(0.6, 1.1)]
+
+
 def test_a_word_of_several_tokens_is_one_and_its_punctuation_takes_no_time():
     vocabulary = MODELS.tokenizer.get_vocab()
     tokens = [WORDS[0], vocabulary["s"], vocabulary[","], WORDS[1]]
