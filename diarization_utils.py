@@ -23,7 +23,7 @@ from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 # What a change of speaker within one of Whisper's segments costs, in seconds of the new speaker's speech.
 CHANGE_WITHIN = 0.3
-# How far from a turn, in seconds, a word may lie to be given to its speaker: twice the 0.25 s that scoring forgives.
+# How far from a turn, in seconds, words may lie to be given to its speaker: twice the 0.25 s that scoring forgives.
 NEAREST = 0.5
 # The share of a word from which two voices at once make it an overlapped one.
 OVERLAP_SHARE = 0.2
@@ -42,9 +42,10 @@ def attribute(
     """Name the speaker of every word of `chunks`, and mark words spoken while another voice is heard.
 
     `exclusive` turns hold one speaker at a time and `turns` whoever is heard: a word of a speaker found in both counts
-    in full, in one by half. A word outside every turn follows the nearest within NEAREST seconds, else it belongs to
-    nobody (None); a word without a time (NaN) follows its neighbours. A chunk whose words are not known is taken as a
-    single word. No word is lost, doubled, moved or retimed. O((n + m) log m) per speaker for n words and m turns.
+    in full, in one by half. A word outside every turn follows the nearest; but a chunk most of whose words are farther
+    than NEAREST seconds from every turn belongs to nobody (None). A word without a time (NaN) follows its neighbours. A
+    chunk whose words are not known is taken as a single word. No word is lost, doubled, moved or retimed.
+    O((n + m) log m) per speaker for n words and m turns.
     """
     units = [chunk.words or (Word(chunk.text, chunk.start, chunk.end),) for chunk in chunks]
     named = iter(_named(units, turns, exclusive))
@@ -98,19 +99,20 @@ def _named(
         return [replace(word, speaker=None, overlap=False) for word in words]
     starts = np.array([word.start for word in words], float)
     ends = np.maximum([word.end for word in words], starts + INSTANT)
-    heard = [_stretches(name, turns) for name in names]
-    alone = [_stretches(name, exclusive) for name in names]
+    voices = [(_stretches(name, turns), _stretches(name, exclusive)) for name in names]
     # (words, speakers), seconds
-    speech = np.stack([_speech(each, starts, ends) for each in (*heard, *alone)]).reshape(2, len(names), -1).mean(0).T
-    away = np.stack([_distance(each, starts, ends) for each in (*heard, *alone)]).reshape(2, len(names), -1).min(0).T
+    speech = np.stack([sum(_speech(each, starts, ends) for each in voice) / 2 for voice in voices], axis=1)
+    away = np.stack([np.minimum(*(_distance(each, starts, ends) for each in voice)) for voice in voices], axis=1)
     evidence = np.nan_to_num(speech - np.minimum(away, NEAREST))
-    bounds = [0, *accumulate(len(unit) for unit in units)]
-    chosen = [speaker for first, after in pairwise(bounds) for speaker in _likeliest(evidence[first:after])]
-    nobody = away.min(axis=1) > NEAREST
-    overlap = _speech(_overlapped(heard), starts, ends) >= OVERLAP_SHARE * (ends - starts)
+    lost = away.min(axis=1) > NEAREST
+    speakers: list[str | None] = []
+    for first, after in pairwise([0, *accumulate(len(unit) for unit in units)]):
+        known = lost[first:after].mean() <= 0.5
+        speakers += [names[speaker] if known else None for speaker in _likeliest(evidence[first:after])]
+    overlap = _speech(_overlapped([heard for heard, _ in voices]), starts, ends) >= OVERLAP_SHARE * (ends - starts)
     return [
-        replace(word, speaker=None if lost else names[speaker], overlap=bool(two))
-        for word, speaker, lost, two in zip(words, chosen, nobody, overlap, strict=True)
+        replace(word, speaker=speaker, overlap=bool(two))
+        for word, speaker, two in zip(words, speakers, overlap, strict=True)
     ]
 
 
