@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import ctranslate2
 import numpy as np
@@ -20,18 +21,22 @@ import torch
 from ctranslate2.converters import TransformersConverter
 from transformers import AutomaticSpeechRecognitionPipeline
 
-from asr.batching import Passage
+from asr.batching import Passage, RunningBatch
+from asr.draft_length import MOST_DRAFTS
 from asr.engine import DecodeEngine, Manner
 from asr.features import LogMel
 from asr.loading import WhisperModels
 from asr.rounds import Reading, Report, Rounds
 from asr.rules import TokenRules
-from asr.speculative import Batch, Round
+from asr.speculative import Batch, Round, advance, draft
 from asr.transcriber import Transcriber, TranscriptionOptions
+from benchmarks.recordings import cut
+from benchmarks.timing import seconds_of
 from demo.build.clip import SAMPLING_RATE, Samples
 
 LANGUAGE = "en"
 TIMESTAMPS = 1_500  # the latest first timestamp where a checkpoint sets none
+SPAN, STEPS_TIMED = 64, 20
 Tokens = tuple[int, ...]
 
 
@@ -110,16 +115,50 @@ class Ours:
         self.transcriber = Transcriber(models, fallback=None)
         self.engine = self.transcriber.decoder
         self.most_tokens = most_tokens
+        self.tallies = {True: Tally(), False: Tally()}
         self.rounds = Tallied(self.engine.rounds)
         self.engine.rounds = self.rounds
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """The text of whole audio, the language detected."""
+        """The text of whole audio, the language detected; with random weights nothing is heard twice."""
+        if self.most_tokens is not None:
+            windows = cut(samples)
+            self.engine.detect_language(windows[0])
+            return str(self.decode(windows, batch_size, assisted))
+        self.rounds.tally = self.tallies[assisted]
         options = TranscriptionOptions(batch_size=batch_size, assisted=assisted)
         return self.transcriber.transcribe(samples, options).text
 
+    def windows(self, samples: Samples) -> list[Samples]:
+        """Those that `transcribe` decodes."""
+        if self.most_tokens is not None:
+            return cut(samples)
+        with mock.patch.object(RunningBatch, "admit", autospec=True, side_effect=RunningBatch.admit) as admit:
+            self.transcribe(samples, 1, assisted=False)
+        return [passage.samples for call in admit.call_args_list for passage in call.args[1]]
+
+    def count_drafts_anew(self) -> Tally:
+        """What rounds of assisted calls come to from now on."""
+        self.tallies = {True: Tally(), False: Tally()}
+        return self.tallies[True]
+
+    @torch.inference_mode()
+    def step_seconds(self) -> tuple[float, float]:
+        """What a step of the main model and one of the assistant take at batch 1, the least of several."""
+        engine, drafts = self.engine, MOST_DRAFTS
+        batch = Batch.allocate(engine.main, engine.assistant, 1, drafts)
+        if batch.assistant is None:
+            raise ValueError("there is no assistant")
+        steps, draughts = Round(0, 1, SPAN), Round(drafts, 1, SPAN)
+        rules, rows, helper = engine.rules[True], batch.rows, batch.assistant
+        times = range(STEPS_TIMED)
+        main = min(seconds_of(lambda: advance(batch, rules, steps), engine.models.device) for _ in times)
+        drafted = min(seconds_of(lambda: draft(helper, rows, rules, draughts), engine.models.device) for _ in times)
+        return main, drafted / drafts
+
     def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
         """Fixed windows, in their order."""
+        self.rounds.tally = self.tallies[assisted]
         return decode(self.engine, windows, Manner(assisted=assisted, batch_size=batch_size), self.most_tokens)
 
 

@@ -33,9 +33,9 @@ def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
     return samples
 
 
-def cut(samples: Samples) -> list[Samples]:
-    """Windows of at most 30 s, cut where it is quiet."""
-    limit, loudness, windows, start = 30 * SAMPLING_RATE, Loudness(samples), [], 0
+def cut(samples: Samples, seconds: int = 30) -> list[Samples]:
+    """Windows of at most so many seconds, cut where it is quiet."""
+    limit, loudness, windows, start = seconds * SAMPLING_RATE, Loudness(samples), [], 0
     while start < len(samples):
         stop = window_stop(loudness, start, len(samples), limit)
         windows.append(samples[start:stop])
