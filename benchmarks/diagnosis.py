@@ -1,7 +1,8 @@
 """What happened where an answer is wrong, told so that nobody has to listen.
 
 The one decision: errors close in time are one incident, and an incident gets one cause by what the truth says about
-that moment: two voices at once, a change of speaker, a voice taken for another, a seam of windows, or plain mishearing.
+that moment: nothing said (silence), two voices at once (overlap), a turn's edge (boundary), a voice taken for another
+(diarization), a seam of windows (seam), or plain mishearing (recognition).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from transcript import SpeakerTurn, Word
 APART, AROUND = 1.0, 0.7
 # Nearer than this, in seconds, a change of speaker or a seam of windows may be the cause.
 AT_BOUNDARY, AT_SEAM = 0.4, 0.8
+# From this share of wrong turns on it is not their edge that is wrong but who they are.
+CONFUSED = 0.3
 FRAME = 0.01  # seconds
 
 
@@ -36,7 +39,8 @@ class Error:
 class Incident:
     """Errors that belong together: `errors` of them between `start` and `end` seconds, and what is known about it.
 
-    `boundary` and `seam` are seconds to the nearest true change of speaker and to the nearest seam of two windows;
+    `boundary` and `seam` are seconds to the nearest end of a true turn and the nearest seam of two windows, the
+    scene's length where there is none;
     `turns_wrong` is the share of time in which the turns found are not the true ones.
     """
 
@@ -99,16 +103,16 @@ def _incident(
 ) -> Incident:
     start, end = group[0].start, max(error.end for error in group)
     overlap = any(_talked_over(error, scene.turns) for error in group)
-    boundary = min((_distance(change, group) for change in _changes(scene.turns)), default=np.inf)
-    seam = min((_distance(each, group) for each in seams), default=np.inf)
+    boundary = min((_distance(change, group) for change in _changes(scene.turns)), default=scene.duration)
+    seam = min((_distance(each, group) for each in seams), default=scene.duration)
     wrong = _share_wrong(scene.turns, turns, mapping, start - AROUND, end + AROUND)
-    speakers_alone = all(error.kind == "speaker" for error in group)
+    said = [word for word in scene.words if _between(word, start, end)]
     return Incident(
-        _cause(speakers_alone, overlap, boundary, seam),
+        _cause(group, overlap, boundary, seam, wrong) if said else "silence",
         len(group),
         start,
         end,
-        _told([word for word in scene.words if _between(word, start, end)], {}),
+        _told(said, {}),
         _told([word for word in given if _between(word, start, end)], mapping),
         overlap,
         boundary,
@@ -117,11 +121,12 @@ def _incident(
     )
 
 
-def _cause(speakers_alone: bool, overlap: bool, boundary: float, seam: float) -> str:
+def _cause(group: Sequence[Error], overlap: bool, boundary: float, seam: float, wrong: float) -> str:
+    """Two voices at once explain everything; else what most of the words suffer from, speaker or text."""
     if overlap:
         return "overlap"
-    if speakers_alone:
-        return "boundary" if boundary <= AT_BOUNDARY else "diarization"
+    if 2 * sum(error.kind == "speaker" for error in group) >= len(group):
+        return "diarization" if wrong >= CONFUSED or boundary > AT_BOUNDARY else "boundary"
     return "seam" if seam <= AT_SEAM else "recognition"
 
 

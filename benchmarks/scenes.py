@@ -60,13 +60,13 @@ class Take:
 
 
 def takes(split: Split, quick: bool = False) -> list[Take]:
-    """The scenes of an evaluation; `quick` takes a few that show whether it runs at all."""
+    """The scenes of an evaluation, conditions in turns; `quick` takes a few that show whether it runs at all."""
     short, long, gaps, alone = (2, 0, 1, SHORT) if quick else (SHORT_SCENES, LONG_SCENES, GAP_SCENES, LONG)
     return [
-        *(Take(split, name, number, SHORT) for name in DIALOGUES for number in range(short)),
-        *(Take(split, name, number, LONG) for name in DIALOGUES for number in range(long)),
-        *(Take(split, name, number, SPOKEN) for name in GAPS for number in range(gaps)),
+        *(Take(split, name, number, SHORT) for number in range(short) for name in DIALOGUES),
+        *(Take(split, name, number, SPOKEN) for number in range(gaps) for name in GAPS),
         *(Take(split, name, 0, alone) for name in ALONE),
+        *(Take(split, name, number, LONG) for number in range(long) for name in DIALOGUES),
     ]
 
 

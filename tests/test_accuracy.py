@@ -204,6 +204,7 @@ def scene_of(words: list[Word], turns: list[SpeakerTurn]) -> Scene:
         ("a b c d e f", "AAAABB", [], [("A", 0, 1.7), ("B", 1.8, 3.5)], "boundary"),
         ("a b c d e f", "AAABBA", [], [("A", 0, 1.7), ("B", 1.8, 5.0)], "diarization"),
         ("a x c d e f", "AAABBB", [], [("A", 0, 1.7), ("B", 1.8, 3.5)], "recognition"),
+        ("a x y d e f", "AAAABB", [], [("A", 0, 1.7), ("B", 1.8, 3.5)], "recognition"),
         ("a x c d e f", "AAABBB", [1.2], [("A", 0, 1.7), ("B", 1.8, 3.5)], "seam"),
         ("a b x d e f", "AAABBB", [1.2], [("A", 0, 1.7), ("B", 1.5, 3.5)], "overlap"),
     ],
@@ -213,6 +214,13 @@ def test_an_incident_gets_the_cause_that_the_truth_tells(heard, given_to, seams,
     answer = spoken(heard, given_to)
     found = incidents(scene, answer, metrics.align(scene.words, answer), scene.turns, seams)
     assert [each.cause for each in found] == ([cause] if cause else [])
+
+
+def test_what_is_heard_where_nothing_is_said_is_told_apart():
+    scene = scene_of(spoken("a b", "AA"), [SpeakerTurn("A", 0, 1.1)])
+    answer = [*scene.words, *spoken("at at at", "BBB", start=8)]
+    found = incidents(scene, answer, metrics.align(scene.words, answer), scene.turns, [])
+    assert [(each.cause, each.errors, each.said) for each in found] == [("silence", 3, "")]
 
 
 def test_errors_far_apart_are_two_incidents():
