@@ -92,11 +92,13 @@ def quiet_moments(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]
 
 
 def pause_gain(quiet: NDArray[np.bool_], segments: Sequence[Segment]) -> NDArray[np.float32]:
-    """What each frame is worth to a pause, (frames,): quiet ones gain, loud ones lose what words may lie in.
+    """What each frame is worth to a pause, (frames,): quiet ones gain, loud ones lose.
 
-    Outside all segments somebody may well speak whose words are not among these; there attention alone decides.
+    Outside all segments loud ones gain as well: somebody may speak there whose words are not among these. A word that
+    is clearly attended to goes there all the same; over another voice that is often where it was said, for Whisper's
+    timestamps cannot step back.
     """
-    gain = np.zeros(len(quiet) // 2, np.float32)
+    gain = np.full(len(quiet) // 2, PAUSE_GAIN, np.float32)
     for segment in segments:
         gain[round(segment.start * FRAMES) : round(segment.end * FRAMES)] = -PAUSE_GAIN
     gain[quiet.reshape(-1, 2).all(axis=1)] = PAUSE_GAIN

@@ -39,23 +39,26 @@ def best_path(gain: NDArray[np.float32], empty: NDArray[np.float32]) -> NDArray[
     forward. A whole row is one step. That the first j columns are used up after it means that it began at some k < j
     and gained the sum from k to j, a difference of running sums, so the best k for every j is a running maximum.
     """
-    columns = np.arange(gain.shape[1] + 1)
-    reached = np.where(columns == 0, 0.0, -np.inf)
-    entries = np.zeros((len(gain), len(columns)), np.intp)
-    for row in range(len(gain)):
-        sums = np.append(0.0, np.cumsum(gain[row], dtype=np.float64))
-        ahead = reached - sums
-        best = np.maximum.accumulate(ahead)
-        entry = np.maximum.accumulate(np.where(ahead == best, columns, 0))
-        taken, passed = np.append(-np.inf, sums[1:] + best[:-1]), reached + empty[row]
-        entries[row] = np.where(taken >= passed, np.append(0, entry[:-1]), columns)
-        reached = np.maximum(taken, passed)
-    return _traced(entries)
+    rows, columns = gain.shape
+    sums = np.zeros((rows, columns + 1))
+    np.cumsum(gain, axis=1, out=sums[:, 1:])
+    reached = np.full((rows + 1, columns + 1), -np.inf)
+    reached[0, 0] = 0.0
+    for row in range(rows):
+        best = np.maximum.accumulate(reached[row] - sums[row])
+        reached[row + 1] = reached[row] + empty[row]
+        np.maximum(reached[row + 1, 1:], sums[row, 1:] + best[:-1], out=reached[row + 1, 1:])
+    return _traced(reached, sums)
 
 
-def _traced(entries: NDArray[np.intp]) -> NDArray[np.intp]:
+def _traced(reached: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.intp]:
     """Back from the last column: where each row begins."""
-    edges = np.full(len(entries) + 1, entries.shape[1] - 1)
-    for row in reversed(range(len(entries))):
-        edges[row] = entries[row, edges[row + 1]]
+    rows, columns = sums.shape[0], sums.shape[1] - 1
+    edges = np.full(rows + 1, columns)
+    for row in reversed(range(rows)):
+        end = edges[row + 1]
+        ahead = reached[row, :end] - sums[row, :end]
+        begin = int(ahead.argmax()) if end else 0
+        taken = end and sums[row, end] + ahead[begin] == reached[row + 1, end]
+        edges[row] = begin if taken else end
     return edges
