@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from asr.alignment import timed_words
 from asr.batching import Decoded
 from asr.loading import WhisperModels
@@ -27,10 +24,9 @@ UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the windows of one request; `samples` (n,) at 16 kHz are the whole audio, `language` its text's code."""
+    """Reads the windows of one request, whose text is in the `language` of this code."""
 
     models: WhisperModels
-    samples: NDArray[np.float32]
     schedule: Schedule
     language: str | None
     timestamps: bool
@@ -48,11 +44,9 @@ class ChunkReader:
         return self._chunks(window, self._kept(window, heard), answer)
 
     def _kept(self, window: Window, heard: Segments) -> list[Segment]:
-        if heard.unfinished is None:
-            self.schedule.finish(window)
-            return list(heard.closed)
-        again = self.schedule.finish(window, window.start + round(heard.unfinished.start * SAMPLE_RATE))
-        return list(heard.closed) if again else [*heard.closed, heard.unfinished]
+        understood = window.start + round(heard.closed[-1].end * SAMPLE_RATE) if heard.closed else None
+        again = self.schedule.finish(window, understood, unfinished=heard.unfinished is not None)
+        return [*heard.closed] if again or heard.unfinished is None else [*heard.closed, heard.unfinished]
 
     def _chunks(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> list[Chunk]:
         texts = [self._text(segment) for segment in segments]
@@ -76,8 +70,7 @@ class ChunkReader:
     def _words(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> Sequence[tuple[Word, ...]]:
         if not self.words:
             return [()] * len(segments)
-        samples = self.samples[window.start : window.stop]
-        return timed_words(answer, segments, samples, self.models, self.language)
+        return timed_words(answer, segments, self.schedule.hear(window), self.models, self.language)
 
     def _text(self, segment: Segment) -> str:
         end_of_text = self.models.vocabulary.end_of_text

@@ -4,6 +4,8 @@ Stretches between pauses are independent, so their windows fill a batch together
 waits: Whisper ends a window that stops inside speech with a start that has no end, and what follows that start is
 heard again at the head of the next window, or its words would be lost (openai/whisper, `transcribe.py`, seeks so too).
 
+A long pause inside a window is silenced, and where Whisper took it for the end, what is said behind it is heard again.
+
 The one decision: a decoder takes windows and says how far each was understood; it never knows stretches. So one that
 decodes fixed batches and one that refills a row as soon as it is free both work from the same schedule, and which
 windows exist does not depend on the size of the batches.
@@ -45,6 +47,7 @@ class Schedule:
         self.limit = limit
         self.done = 0
         self._expected = 0
+        self._samples = samples
         self._cutter = Cutter(samples, speech, limit)
         self._ready: deque[Window] = deque()
         for stretch in reversed(self._cutter.stretches()):
@@ -63,24 +66,39 @@ class Schedule:
         """Up to `count` windows that depend on none still to be decoded; empty when all is done."""
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
-    def finish(self, window: Window, unfinished: int | None = None) -> bool:
-        """Say that a window was decoded, and from which sample on its speech was left unfinished, if any was.
+    def hear(self, window: Window) -> NDArray[np.float32]:
+        """The samples of a window, its long pauses silenced: Whisper makes words of noise and music there."""
+        samples = self._samples[window.start : window.stop]
+        pauses = self._cutter.long_pauses(window.start, window.stop)
+        if pauses:
+            samples = samples.copy()
+        for pause in pauses:
+            samples[pause.start - window.start : pause.stop - window.start] = 0
+        return samples
 
-        True where the unfinished part will be heard again; False where the words given for it are all there will be.
+    def finish(self, window: Window, understood: int | None = None, unfinished: bool = False) -> bool:
+        """Say that a window was decoded, up to which sample, its end by default, and if a sentence was unfinished then.
+
+        True where what was left unfinished is heard again; False where the words given for it are all there will be.
         """
         self.done += 1
         self._expected -= self._needed(window.start, window.stretch_stop)
-        again = unfinished is not None and self._worth_hearing(window, unfinished)
-        self._open(unfinished if again and unfinished is not None else window.stop, window.stretch_stop)
-        return again
+        resumed = window.stop if understood is None else self._resume(window, understood, unfinished)
+        self._open(resumed, window.stretch_stop)
+        return unfinished and resumed < window.stop
+
+    def _resume(self, window: Window, understood: int, unfinished: bool) -> int:
+        """Where hearing goes on: at the unfinished sentence, or behind a long pause that Whisper took for the end."""
+        if unfinished:
+            return understood if self._worth_hearing(window, understood) else window.stop
+        missed = [pause.stop for pause in self._cutter.long_pauses(window.start, window.stop)]
+        return next((moment for moment in missed if moment >= understood), window.stop)
 
     def _worth_hearing(self, window: Window, moment: int) -> bool:
         """Whether the window's remainder from `moment` on is to be decoded again."""
         if moment - window.start < SHORTEST_ADVANCE or moment >= window.stop:
             return False
-        if window.stop < window.stretch_stop:
-            return True
-        return self._cutter.spoken(moment, window.stop) >= SHORTEST_TAIL
+        return window.stop < window.stretch_stop or self._cutter.spoken(moment, window.stop) >= SHORTEST_TAIL
 
     def _open(self, start: int, stretch_stop: int) -> None:
         """Make the next window of a stretch ready, before all others: waiting stretches can still fill a batch."""

@@ -97,17 +97,17 @@ class Transcriber:
         self.validate(options)
         seconds = min(options.chunk_length_s, self.models.window_seconds)
         schedule = Schedule(samples, self.detect(samples) if speech is None else speech, int(seconds * SAMPLE_RATE))
-        language = self._language(samples, schedule, options)
+        language = self._language(schedule, options)
         assisted, warnings = self._assistance(language.code, options)
         before, too_long = self._spoken_before(options)
         prompt = self.models.vocabulary.prompt(language.code, options.task, options.timestamps, before)
         manner = Manner(options.timestamps, assisted, options.batch_size, self.fallback, words=options.words)
         written = ENGLISH if options.task == "translate" else language.code
-        reader = ChunkReader(self.models, samples, schedule, written, options.timestamps, options.words)
+        reader = ChunkReader(self.models, schedule, written, options.timestamps, options.words)
         chunks = self._decode_all(reader, prompt, manner)
         return Transcript(chunks, language.code, warnings + too_long, language.probability)
 
-    def _language(self, samples: NDArray[np.float32], schedule: Schedule, options: TranscriptionOptions) -> Language:
+    def _language(self, schedule: Schedule, options: TranscriptionOptions) -> Language:
         """The language asked for; else that of the first window with speech; None where all is silent."""
         if not self.models.vocabulary.multilingual:
             return Language(ENGLISH)
@@ -115,7 +115,7 @@ class Transcriber:
             return Language(language_code(options.language))
         first: Language | None = None
         for window in schedule.upcoming():
-            heard = self.decoder.detect_language(samples[window.start : window.stop])
+            heard = self.decoder.detect_language(schedule.hear(window))
             if heard.no_speech <= NO_SPEECH:
                 return Language(heard.language, heard.probability)
             first = first or Language(heard.language, heard.probability)
@@ -160,7 +160,7 @@ class Transcriber:
 
         def take(count: int) -> list[Passage]:
             windows = reader.schedule.take(count)
-            return [Passage(window, reader.samples[window.start : window.stop], prompt) for window in windows]
+            return [Passage(window, reader.schedule.hear(window), prompt) for window in windows]
 
         chunks: list[Chunk] = []
         for passage, answer in self.decoder.decode(take, manner):

@@ -26,6 +26,7 @@ SAMPLE_RATE = 16_000
 FRAME = 320  # samples; 20 ms, the grid of Whisper's timestamps
 PAUSE_FRAMES = 16  # 320 ms, longer than the closure of a plosive, shorter than a breath between sentences
 MARGIN = 15 * FRAME  # 300 ms heard around speech; the detector's edges are up to 130 ms late at 10 dB of noise
+LONG_PAUSE = 2 * SAMPLE_RATE
 LATE = 8  # speech is cut in the last eighth of a window
 BLOCK = 3000 * FRAME  # a minute is looked at at once
 
@@ -62,6 +63,8 @@ class Cutter:
         self._loudness = Loudness(samples)
         self._spoken = np.array([(span.start, span.stop) for span in speech], np.int64).reshape(-1, 2)
         self._starts, self._stops = self._with_margins()
+        long = self._starts[1:] - self._stops[:-1] >= LONG_PAUSE
+        self._fell_silent, self._spoke_again = self._stops[:-1][long], self._starts[1:][long]
 
     def stretches(self) -> tuple[Span, ...]:
         """The parts to hear, each with a pause or an end of the audio on either side."""
@@ -92,6 +95,12 @@ class Cutter:
         first, last = np.searchsorted(self._spoken[:, 1], start, "right"), np.searchsorted(self._spoken[:, 0], stop)
         inside = self._spoken[first:last].clip(start, stop)
         return int((inside[:, 1] - inside[:, 0]).sum())
+
+    def long_pauses(self, start: int, stop: int) -> tuple[Span, ...]:
+        """The pauses from `start` to `stop`, whole ones, in which nothing is to be heard for two seconds or longer."""
+        first, last = np.searchsorted(self._fell_silent, start), np.searchsorted(self._spoke_again, stop, "right")
+        bounds = zip(self._fell_silent[first:last].tolist(), self._spoke_again[first:last].tolist(), strict=True)
+        return tuple(Span(*pause) for pause in bounds)
 
     @property
     def _shortest(self) -> int:

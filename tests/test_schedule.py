@@ -28,7 +28,8 @@ def run(schedule: Schedule, batch_size: int, unfinished=lambda window: None) -> 
     while batch := schedule.take(batch_size):
         batches.append(batch)
         for window in batch:
-            schedule.finish(window, unfinished(window))
+            understood = unfinished(window)
+            schedule.finish(window, understood, unfinished=understood is not None)
     return batches
 
 
@@ -49,7 +50,7 @@ def test_running_speech_is_heard_in_order():
 def test_the_tail_starts_the_next_window():
     schedule = schedule_of(sound(15), 10)
     first = schedule.take(1)[0]
-    assert schedule.finish(first, first.stop - SAMPLE_RATE)
+    assert schedule.finish(first, first.stop - SAMPLE_RATE, unfinished=True)
     assert schedule.take(1)[0].start == first.stop - SAMPLE_RATE
 
 
@@ -57,7 +58,7 @@ def test_a_tail_before_a_pause_is_heard_alone_if_it_is_speech():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
     first = schedule.take(1)[0]
-    assert schedule.finish(first, 6 * SAMPLE_RATE)
+    assert schedule.finish(first, 6 * SAMPLE_RATE, unfinished=True)
     assert schedule.take(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
 
 
@@ -65,7 +66,7 @@ def test_a_tail_without_speech_is_not_heard_again():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
     first = schedule.take(1)[0]
-    assert not schedule.finish(first, round(7.9 * SAMPLE_RATE))
+    assert not schedule.finish(first, round(7.9 * SAMPLE_RATE), unfinished=True)
     assert 9 * SAMPLE_RATE - MARGIN - 512 - FRAME < schedule.take(1)[0].start <= 9 * SAMPLE_RATE - MARGIN
 
 
@@ -81,6 +82,39 @@ def test_what_is_not_speech_is_never_handed_out():
     speech = Span(50 * SAMPLE_RATE, 53 * SAMPLE_RATE)
     (window,) = Schedule(noise, [speech], 30 * SAMPLE_RATE).take(4)
     assert (window.start, window.stop) == (speech.start - MARGIN, speech.stop + MARGIN)
+
+
+def test_speech_behind_a_long_pause_is_heard_again_if_the_window_was_understood_up_to_the_pause_only():
+    schedule = Schedule(sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000)
+    first = schedule.take(1)[0]
+    assert not schedule.finish(first, 4 * SAMPLE_RATE)
+    second = schedule.take(1)[0]
+    assert (second.start, second.stop) == (20 * SAMPLE_RATE - MARGIN, first.stop)
+    assert not schedule.finish(second, 21 * SAMPLE_RATE)
+    assert schedule.take(1) == []
+
+
+def test_speech_behind_a_long_pause_is_not_heard_twice():
+    schedule = Schedule(sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000)
+    schedule.finish(schedule.take(1)[0], 24 * SAMPLE_RATE)
+    assert schedule.take(1) == []
+
+
+def test_long_pauses_are_silenced_and_everything_else_is_heard_as_it_is():
+    samples = sound(30)
+    speech = [
+        Span(0, 5 * SAMPLE_RATE),
+        Span(6 * SAMPLE_RATE, 8 * SAMPLE_RATE),
+        Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE),
+    ]
+    schedule = Schedule(samples, speech, 30 * SAMPLE_RATE)
+    (window,) = schedule.take(1)
+    heard = schedule.hear(window)
+    pause = slice(8 * SAMPLE_RATE + MARGIN, 20 * SAMPLE_RATE - MARGIN)
+    assert not heard[pause].any()
+    assert samples[pause].all()
+    np.testing.assert_array_equal(heard[: pause.start], samples[: pause.start])
+    np.testing.assert_array_equal(heard[pause.stop :], samples[pause.stop : window.stop])
 
 
 @settings(deadline=None, max_examples=40)
