@@ -1,0 +1,143 @@
+"""Failures that users of other endpoints reported, each as a test that would have caught it, on the demo models.
+
+Where a failure comes from what diarization finds, a stand-in finds just that, and the rest of the endpoint meets it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audio_files import wav_file
+
+from audio import AudioLimits, decode_audio
+from diarizer import Diarization
+from transcript import SpeakerTurn
+
+DEMO = Path(__file__).parent.parent / "demo"
+TRUTH = json.loads((DEMO / "conversation.json").read_text())
+# A stretch of the conversation between two pauses, in seconds.
+PASSAGE = (26.0, 46.6)
+LENGTH = PASSAGE[1] - PASSAGE[0]
+
+
+class Found:
+    """A diarizer that finds the turns it was told to find."""
+
+    def __init__(self, *turns: tuple[str, float, float]) -> None:
+        self.turns = tuple(SpeakerTurn(*turn) for turn in turns)
+
+    def diarize(self, _samples: object, _hints: object) -> Diarization:
+        return Diarization(self.turns, self.turns)
+
+
+@pytest.fixture(scope="module")
+def conversation() -> np.ndarray:
+    return decode_audio((DEMO / "conversation.ogg").read_bytes(), 16_000, AudioLimits(600, 2**28)).samples
+
+
+@pytest.fixture(scope="module")
+def passage(conversation) -> np.ndarray:
+    return conversation[round(PASSAGE[0] * 16_000) : round(PASSAGE[1] * 16_000)]
+
+
+def ask(handler: Any, samples: np.ndarray, **parameters: Any) -> dict[str, Any]:
+    body = base64.b64encode(wav_file(samples.astype(np.float64), 16_000)).decode()
+    return handler({"inputs": body, "parameters": {"language": "en", **parameters}})
+
+
+@pytest.fixture
+def ask_of(demo_handler, passage, monkeypatch):
+    """Asks for the passage, in which diarization finds the turns given."""
+
+    def ask_with(*turns: tuple[str, float, float], **parameters: Any) -> dict[str, Any]:
+        monkeypatch.setattr(demo_handler, "_diarizer", Found(*turns))
+        return ask(demo_handler, passage, **parameters)
+
+    return ask_with
+
+
+def assert_whole(answer: dict[str, Any]) -> None:
+    """Everything said is said by chunks and by speakers alike, at times that are times."""
+    assert answer["text"].split()
+    for entries in (answer["chunks"], answer["speakers"]):
+        assert "".join(entry["text"] for entry in entries) == answer["text"]
+        times = [time for entry in entries for time in entry["timestamp"]]
+        assert all(isinstance(time, float) and math.isfinite(time) for time in times)
+        assert times == sorted(times)
+        assert times[-1] <= answer["duration"]
+
+
+@pytest.mark.parametrize("cut", [41.72, 103.81])
+def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation, cut):
+    """insanely-fast-whisper #91: no end was predicted, and `None - float` ended the request.
+
+    transformers' pipeline gives the last chunk of these thirty seconds of speech the end None, with this model too.
+    """
+    assert any(word["start"] < cut < word["end"] for word in TRUTH["words"])
+    answer = ask(demo_handler, conversation[round((cut - 30) * 16_000) : round(cut * 16_000)])
+    assert_whole(answer)
+    assert answer["chunks"][-1]["timestamp"][1] == pytest.approx(30.0, abs=1.0)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"return_timestamps": "word"}, {"group_by_speaker": False}])
+def test_more_turns_than_chunks(ask_of, parameters):
+    """insanely-fast-whisper #76: every turn took a chunk; then none was left to take the nearest of."""
+    turns = [(f"SPEAKER_0{i % 3}", i / 4, (i + 1) / 4) for i in range(int(LENGTH * 4))]
+    answer = ask_of(*turns, **parameters)
+    assert len(turns) > len(answer["chunks"])
+    assert_whole(answer)
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        (),
+        (("SPEAKER_00", 0.0, 2.0),),
+        (("SPEAKER_00", LENGTH - 1.0, LENGTH),),
+        (("SPEAKER_00", 0.0, 3.0), ("SPEAKER_01", LENGTH + 1.0, LENGTH + 9.0)),
+    ],
+    ids=["none", "at the start alone", "at the end alone", "after the last word"],
+)
+def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
+    """insanely-fast-whisper #139: for some files it worked, for others it did not, or words were gone."""
+    answer = ask_of(*turns)
+    assert_whole(answer)
+    assert {entry["speaker"] for entry in answer["speakers"]} <= {None, *(speaker for speaker, _, _ in turns)}
+    assert turns or {entry["speaker"] for entry in answer["speakers"]} == {None}
+
+
+def test_every_word_tells_its_speaker(ask_of):
+    """whisperX #1072, #270 and #804: words between turns came without a speaker, in the middle of a sentence.
+
+    Here turns cover every other half second of one speaker's speech.
+    """
+    turns = [("SPEAKER_00", at / 2, at / 2 + 0.5) for at in range(0, int(LENGTH * 2), 2)]
+    answer = ask_of(*turns, return_timestamps="word")
+    words = [word for entry in answer["speakers"] for word in entry["words"]]
+    assert "".join(word["word"] for word in words) == answer["text"]
+    assert {word["speaker"] for word in words} == {"SPEAKER_00"}
+    assert {entry["speaker"] for entry in answer["speakers"]} == {"SPEAKER_00"}
+
+
+@pytest.mark.parametrize("chunk_length_s", [10, 30])
+def test_times_go_on_after_thirty_seconds(demo_handler, conversation, chunk_length_s):
+    """transformers #31942 and #34210: the times of every window but the first began at zero again."""
+    answer = ask(demo_handler, conversation, chunk_length_s=chunk_length_s, return_timestamps="word", diarize=False)
+    heard = [word["word"].strip() for word in answer["words"]]
+    said = [word["text"] for word in TRUTH["words"]]
+    blocks = SequenceMatcher(None, heard, said, autojunk=False).get_matching_blocks()
+    pairs = [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
+    errors = [abs(answer["words"][i]["timestamp"][0] - TRUTH["words"][j]["start"]) for i, j in pairs]
+    assert len(pairs) >= 0.9 * len(said)
+    assert np.quantile(errors, 0.95) <= 0.5
+    # Chunks are told in the order of the audio, and the last one near its end.
+    starts = [chunk["timestamp"][0] for chunk in answer["chunks"]]
+    assert starts == sorted(starts)
+    assert starts[-1] >= TRUTH["words"][-1]["start"] - 10
