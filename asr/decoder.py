@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
+from asr.products import linear
+
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 
 
@@ -77,30 +79,30 @@ class Layer:
 
     def attend_tokens(self, x: Tensor, keys: Tensor, values: Tensor, place: Place) -> Tensor:
         """(rows, positions, width) in and out; writes `keys` and `values` (rows, heads, cache width, head size)."""
-        query, key, value = self._split(F.linear(_normed(x, self.token_norm), *self.query_key_value), 3)
+        query, key, value = self._split(linear(_normed(x, self.token_norm), *self.query_key_value), 3)
         keys[place.rows, :, place.positions] = key
         values[place.rows, :, place.positions] = value
         seen_keys, seen_values = keys[:, :, : place.span], values[:, :, : place.span]
         mixed = F.scaled_dot_product_attention(query.transpose(1, 2), seen_keys, seen_values, attn_mask=place.mask)
-        return F.linear(_joined(mixed), *self.token_out)
+        return linear(_joined(mixed), *self.token_out)
 
     def attend_audio(self, x: Tensor, keys: Tensor, values: Tensor, queries: Tensor, place: Place) -> Tensor:
         """(rows, positions, width) in and out; `keys` and `values` (rows, heads, frames, head size).
 
         Writes `queries` (rows, aligned heads, cache width, head size).
         """
-        (query,) = self._split(F.linear(_normed(x, self.audio_norm), *self.audio_query), 1)
+        (query,) = self._split(linear(_normed(x, self.audio_norm), *self.audio_query), 1)
         if len(self.aligned):
             queries[place.rows, :, place.positions] = query[:, :, self.aligned]
-        return F.linear(_joined(F.scaled_dot_product_attention(query.transpose(1, 2), keys, values)), *self.audio_out)
+        return linear(_joined(F.scaled_dot_product_attention(query.transpose(1, 2), keys, values)), *self.audio_out)
 
     def think(self, x: Tensor) -> Tensor:
         """The perceptron, (rows, positions, width) in and out."""
-        return F.linear(self.activation(F.linear(_normed(x, self.last_norm), *self.expand)), *self.contract)
+        return linear(self.activation(linear(_normed(x, self.last_norm), *self.expand)), *self.contract)
 
     def project_audio(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of `encoded` audio (rows, frames, width)."""
-        return tuple(each.transpose(1, 2) for each in self._split(F.linear(encoded, *self.audio_key_value), 2))
+        return tuple(each.transpose(1, 2) for each in self._split(linear(encoded, *self.audio_key_value), 2))
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(rows, positions, parts x width) -> `parts` of (rows, positions, heads, head size)."""
@@ -167,7 +169,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
         """Scores over the vocabulary; `bias` (vocabulary,) costs nothing here."""
-        return F.linear(hidden, self.output, bias)
+        return linear(hidden, self.output, bias)
 
     def audio_attention(self, cache: Cache, row: int, positions: slice, frames: int) -> Tensor:
         """Where the alignment heads looked from `positions` of a row, among the first `frames` frames of its audio.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from asr.features import LogMel
 from asr.loading import WhisperModels
+from asr.products import LargeProducts
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ class Hearing:
     def hear(self, windows: Sequence[NDArray[np.float32]], drafted: bool) -> Encoded:
         """Encodes windows of samples in one batch, for the main model and, if `drafted`, for the assistant."""
         features = self._features(windows)
-        main = self._main(windows, features)
-        if not drafted or self.assistant is None:
-            return Encoded(main)
-        shared = self.assistant.shares_encoder
-        return Encoded(main, main if shared else self.assistant.model.get_encoder()(features).last_hidden_state)
+        with LargeProducts():
+            main = self._main(windows, features)
+            if not drafted or self.assistant is None:
+                return Encoded(main)
+            shared = self.assistant.shares_encoder
+            return Encoded(main, main if shared else self.assistant.model.get_encoder()(features).last_hidden_state)
 
     def remember(self, window: NDArray[np.float32], encoded: Encoded) -> None:
         """Keeps what was made of a window until it is heard again; forgets any other."""
