@@ -163,11 +163,15 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
 
 
 @cache
-def speech(seconds: float) -> NDArray[np.float64]:
-    """The beginning of a passage of the demo's conversation, mono at 16 kHz."""
+def conversation() -> NDArray[np.float32]:
+    """The demo's conversation, mono at 16 kHz."""
     file = Path(__file__).parent.parent / "demo" / "conversation.ogg"
-    samples = decode_audio(file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)).samples
-    return samples[SPEECH : SPEECH + round(seconds * 16_000)].astype(np.float64)
+    return decode_audio(file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)).samples
+
+
+def speech(seconds: float) -> NDArray[np.float64]:
+    """The beginning of that conversation's longest turn, mono at 16 kHz."""
+    return conversation()[SPEECH : SPEECH + round(seconds * 16_000)].astype(np.float64)
 
 
 @cache
