@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 # What a change of speaker within one of Whisper's segments costs, in seconds of the new speaker's speech.
-CHANGE_WITHIN = 0.3
+CHANGE_WITHIN = 0.4
 # How far from a turn, in seconds, words may lie to be given to its speaker: twice the 0.25 s that scoring forgives.
 NEAREST = 0.5
 # The share of a word from which two voices at once make it an overlapped one.

@@ -151,7 +151,7 @@ def test_a_chunk_of_two_speakers_is_divided_between_its_words():
     assert [word.speaker for word in chunk.words] == ["S0"] * 4 + ["S1"] * 4
 
 
-@pytest.mark.parametrize(("seconds", "speaker"), [(0.2, "S0"), (0.8, "S1")])
+@pytest.mark.parametrize(("seconds", "speaker"), [(0.4, "S0"), (1.0, "S1")])
 def test_a_word_of_another_speaker_amid_a_chunk_must_be_long_enough_to_be_believed(seconds, speaker):
     middle = Word(" b", 1.0, 1.0 + seconds)
     words = (Word(" a", 0, 1), middle, Word(" c", middle.end, middle.end + 1))
