@@ -17,8 +17,8 @@ import numpy as np
 
 DRAFTS = (1, 2, 3, 4, 6, 8, 10)
 MOST_DRAFTS = DRAFTS[-1]
-MEASURED_DRAFTS = (0, 1, 4, MOST_DRAFTS)
-MEASURED_TIMES = 4
+MEASURED_DRAFTS = (0, 1, 6)  # the second draft and each further one cost the same
+LEAST_TURNS, MOST_TURNS, ENOUGH = 2, 4, 0.5  # of measuring; seconds after which the least has to do
 CLEAR_GAIN = 1.05
 HOPED = 0.8  # acceptance before anything is known
 HOPE = 12.0  # drafted tokens that the hope is worth
@@ -28,7 +28,7 @@ FADING = 0.97  # of the memory, each window that is not drafted
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a round by number of rows and of drafts; between the measured ones on straight lines."""
+    """Seconds of a round by number of rows and of drafts; beside the measured ones on straight lines."""
 
     seconds: Mapping[tuple[int, int], float]
 
@@ -36,10 +36,13 @@ class Costs:
     def measure(cls, rows: Sequence[int], time_round: Callable[[int, int], float]) -> Costs:
         """The least of a few calls of `time_round(rows, drafts)`, in seconds, over `rows` and a few draft lengths.
 
-        The calls for one shape lie apart, so that a moment in which the machine was busy does not weigh on one alone.
+        The calls for one shape lie apart, so that a moment in which the machine was busy does not weigh on one alone;
+        large models get fewer of them, which vary less.
         """
         shapes = [(count, drafts) for count in rows for drafts in MEASURED_DRAFTS]
-        turns = [{shape: time_round(*shape) for shape in shapes} for _ in range(MEASURED_TIMES)]
+        turns: list[dict[tuple[int, int], float]] = []
+        while len(turns) < LEAST_TURNS or (len(turns) < MOST_TURNS and sum(map(_total, turns)) < ENOUGH):
+            turns.append({shape: time_round(*shape) for shape in shapes})
         return cls({shape: min(turn[shape] for turn in turns) for shape in shapes})
 
     def round(self, rows: int, drafts: int) -> float:
@@ -49,7 +52,8 @@ class Costs:
         return float(np.interp(rows, counts, known)) * max(1.0, rows / counts[-1])
 
     def _over(self, rows: int, drafts: int) -> float:
-        return float(np.interp(drafts, MEASURED_DRAFTS, [self.seconds[rows, known] for known in MEASURED_DRAFTS]))
+        none, one, many = (self.seconds[rows, known] for known in MEASURED_DRAFTS)
+        return none if drafts == 0 else one + (many - one) * (drafts - 1) / (MEASURED_DRAFTS[-1] - 1)
 
 
 @dataclass
@@ -94,6 +98,10 @@ class DraftLength:
 
         best = max(DRAFTS, key=speed)
         return best if speed(best) >= CLEAR_GAIN * speed(0) else 0
+
+
+def _total(turn: Mapping[tuple[int, int], float]) -> float:
+    return sum(turn.values())
 
 
 def expected_tokens(acceptance: float, drafts: int) -> float:

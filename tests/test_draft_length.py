@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from asr.draft_length import DRAFTS, MEASURED_DRAFTS, Costs, DraftLength, expected_tokens
+from asr.draft_length import (
+    DRAFTS,
+    ENOUGH,
+    LEAST_TURNS,
+    MEASURED_DRAFTS,
+    MOST_TURNS,
+    Costs,
+    DraftLength,
+    expected_tokens,
+)
 
 
 def costs(step: float, verify: float, draft: float) -> Costs:
@@ -81,4 +90,14 @@ def test_the_least_of_several_measurements_counts():
     table = Costs.measure((1, 4), noisy)
     assert min(table.seconds.values()) >= 1
     assert table.round(8, 0) == pytest.approx(2 * table.round(4, 0))
-    assert table.round(1, 2) == pytest.approx((2 * table.seconds[1, 1] + table.seconds[1, 4]) / 3)
+    assert table.round(1, 2) == pytest.approx((4 * table.seconds[1, 1] + table.seconds[1, 6]) / 5)
+    assert table.round(1, 10) == pytest.approx(
+        table.seconds[1, 6] + 4 * (table.seconds[1, 6] - table.seconds[1, 1]) / 5
+    )
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.0, MOST_TURNS), (ENOUGH, LEAST_TURNS)])
+def test_large_models_are_measured_fewer_times(seconds, turns):
+    calls = []
+    Costs.measure((1, 4), lambda rows, drafts: calls.append((rows, drafts)) or seconds)
+    assert len(calls) == turns * 2 * len(MEASURED_DRAFTS)
