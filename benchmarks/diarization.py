@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from asr.transcriber import TranscriptionOptions
 from audio import AudioLimits, decode_audio
-from benchmarks.report import RESULTS, listed, save, settings, table
+from benchmarks.report import PAGES, RESULTS, listed, save, settings, table
 from benchmarks.timing import in_turns, peak_memory, ratio
 from config import DEMO_MODELS, REPOSITORY, ModelSettings, prepare_environment
 from demo.build.clip import SAMPLING_RATE, Samples
@@ -37,6 +37,7 @@ FOLDER = str(DEMO_MODELS / "diarization")
 WINDOW, STEP, FRAMES = 10.0, 1.0, 589  # seconds, seconds, frames a window: segmentation-3.0 and community-1
 PACKAGES = ("torch", "pyannote.audio", "transformers", "numpy")
 NO_HINTS = SpeakerHints()
+Table = tuple[list[str], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -189,36 +190,39 @@ def _file(samples: Samples) -> dict[str, Any]:
     return {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLING_RATE}
 
 
+def measurements(bench: Bench, asked: argparse.Namespace) -> Iterator[Table]:
+    """Every table, as soon as it is measured."""
+    stage = ["Embedding stage", "windows", "seconds", "times as long as shared frames"]
+    yield stage, demo_stage(bench)
+    yield stage, full_stage(bench, asked.seconds)
+    yield ["Diarization of the conversation", "seconds", "times as long as shared frames"], whole(bench)
+    beside = ["Threads each", "recognition, s", "diarization, s", "both, s", "both / slower", "both / one by one"]
+    yield beside, [side_by_side(bench, threads) for threads in sorted({1, torch.get_num_threads()})]
+    if asked.minutes:
+        yield ["Diarization of", "its samples, MiB", "peak, MiB", "stock's peak, MiB"], memory(bench, asked.minutes)
+
+
 def main() -> None:
-    """Measure, print, and keep the figures."""
+    """Measure, print, and keep the figures and the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--turns", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--seconds", type=float, default=60.0, help="audio for the network of full size")
+    parser.add_argument("--seconds", type=float, default=30.0, help="audio for the network of full size")
     parser.add_argument("--minutes", type=int, default=60, help="audio for the memory; 0 leaves it out")
     asked = parser.parse_args()
     prepare_environment()
     warnings.filterwarnings("ignore", module="pyannote")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spoken = decode_audio((REPOSITORY / "demo/conversation.ogg").read_bytes(), SAMPLING_RATE, AudioLimits(600, 10**7))
-    bench = Bench(device, spoken.samples, asked.turns)
+    bench = Bench(torch.device("cuda" if torch.cuda.is_available() else "cpu"), spoken.samples, asked.turns)
     facts = settings(PACKAGES) | {"batch size": bench.batch_size, **vars(asked)}
-    print(listed(facts))
-    pages = {
-        "stages": (
-            ["Embedding stage", "windows", "seconds", "times as long"],
-            [*demo_stage(bench), *full_stage(bench, asked.seconds)],
-        ),
-        "whole": (["Diarization", "seconds", "times as long"], whole(bench)),
-        "beside": (
-            ["Threads each", "recognition", "diarization", "both", "both / slower", "both / one by one"],
-            [side_by_side(bench, threads) for threads in sorted({1, torch.get_num_threads()})],
-        ),
-    }
-    if asked.minutes:
-        pages["memory"] = ["Audio", "its samples, MiB", "peak, MiB", "stock's peak, MiB"], memory(bench, asked.minutes)
-    for header, rows in pages.values():
-        print("\n" + table(header, rows), flush=True)
-    save(RESULTS / "diarization.json", {"settings": facts, **pages})
+    paragraphs, tables = ["# Diarization", listed(facts)], []
+    print("\n\n".join(paragraphs), flush=True)
+    for header, rows in measurements(bench, asked):
+        tables.append((header, rows))
+        paragraphs.append(table(header, rows))
+        print("\n" + paragraphs[-1], flush=True)
+    save(RESULTS / "diarization.json", {"settings": facts, "tables": tables})
+    PAGES.mkdir(parents=True, exist_ok=True)
+    (PAGES / "diarization.md").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
