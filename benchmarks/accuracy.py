@@ -30,7 +30,10 @@ Judged = dict[str, Any]
 
 
 def run(split: Split, quick: bool) -> Path:
-    """Ask the endpoint about every scene and judge the answers; returns the JSON file, written after every scene."""
+    """Ask the endpoint about every scene and judge the answers; returns the JSON file, written after every scene.
+
+    The answers are kept beside it, for who wants to try another rule on them.
+    """
     name = "accuracy" + ("" if split == "reserved" else f"-{split}") + ("-quick" if quick else "")
     path, files = RESULTS / f"{name}.json", scene_files(split, quick, RESULTS / "scenes")
     endpoint = EndpointHandler(settings=ModelSettings.for_demo())
@@ -40,6 +43,7 @@ def run(split: Split, quick: bool) -> Path:
         heard = ask(endpoint, file)
         seconds = time.perf_counter() - started
         judged = judge(take, load(file), heard) | {"wall": round(seconds, 2)}
+        save(RESULTS / "answers" / f"{take.name}.json", asdict(heard))
         content["scenes"].append(judged)
         save(path, content)
         print(f"{take.name}: {_told(judged)}", flush=True)

@@ -43,7 +43,10 @@ def write(results: Path, folder: Path) -> str:
             f"Voices: {content['split']}. {sum(each['duration'] for each in scenes) / 60:.0f} minutes of audio in "
             f"{len(scenes)} scenes, answered in {sum(each['wall'] for each in scenes) / 60:.1f} minutes. "
             f"DER: collar {COLLAR} s, overlapped speech scored. Word-speaker error: correctly recognised words given "
-            "to another speaker, or to nobody, under the best mapping. Rules get the same words and turns.",
+            "to another speaker, or to nobody, under the best mapping. WER takes all words in order of their starts, "
+            "so sentences spoken at once are mixed; cpWER leaves out words given to nobody. All rules get the same "
+            "words and turns; true turns are the synthesis' own, for all rules. Intervals: 95%, bootstrap over "
+            "dialogues.",
             "## Targets\n\n" + _targets_table(scenes),
             "## Words, times and turns\n\n" + _recognition(scenes),
             f"## Who said it\n\n![word-speaker error of each rule]({plot.name})\n\n" + _attribution(scenes),

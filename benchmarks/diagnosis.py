@@ -39,8 +39,8 @@ class Error:
 class Incident:
     """Errors that belong together: `errors` of them between `start` and `end` seconds, and what is known about it.
 
-    `boundary` and `seam` are seconds to the nearest end of a true turn and the nearest seam of two windows, the
-    scene's length where there is none;
+    `overlap` tells that most of its words are talked over; `boundary` and `seam` are seconds to the nearest end of a
+    true turn and to the nearest seam of two windows, the scene's length where there is none;
     `turns_wrong` is the share of time in which the turns found are not the true ones.
     """
 
@@ -102,7 +102,7 @@ def _incident(
     seams: Sequence[float],
 ) -> Incident:
     start, end = group[0].start, max(error.end for error in group)
-    overlap = any(_talked_over(error, scene.turns) for error in group)
+    overlap = 2 * sum(_talked_over(error, scene.turns) for error in group) >= len(group)
     boundary = min((_distance(change, group) for change in _changes(scene.turns)), default=scene.duration)
     seam = min((_distance(each, group) for each in seams), default=scene.duration)
     wrong = _share_wrong(scene.turns, turns, mapping, start - AROUND, end + AROUND)
@@ -122,7 +122,7 @@ def _incident(
 
 
 def _cause(group: Sequence[Error], overlap: bool, boundary: float, seam: float, wrong: float) -> str:
-    """Two voices at once explain everything; else what most of the words suffer from, speaker or text."""
+    """What most of the words suffer from: another voice at the same time, a wrong speaker, or a wrong text."""
     if overlap:
         return "overlap"
     if 2 * sum(error.kind == "speaker" for error in group) >= len(group):
