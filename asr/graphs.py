@@ -78,7 +78,8 @@ def round_up(needed: int, sizes: tuple[int, ...]) -> int:
 
 def _capture(batch: Batch, rules: TokenRules, shape: Round) -> Captured:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Another thread, that of the diarization, may allocate meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         advance(batch, rules, shape)
         report = summary(batch.rows)
     return Captured(graph, report)
