@@ -93,14 +93,14 @@ def test_words_are_the_texts_and_the_speakers(answer):
 
 
 def test_words_are_marked_where_voices_overlap(answer):
-    """Words said alone are seldom marked, and where two voices are heard most of what is told is."""
+    """Words said alone are seldom marked; many of those that another voice covers, in part at least, are."""
     over = [word for word in TRUTH["words"] if any(talks_over(turn, word) for turn in TRUTH["turns"])]
     marked, unmarked = [], []
     for word in answer["words"]:
         middle = sum(word["timestamp"]) / 2
         inside = any(each["start"] <= middle <= each["end"] for each in over)
         (marked if inside else unmarked).append(word["overlap"])
-    assert sum(marked) >= 0.5 * len(marked)
+    assert sum(marked) >= 0.4 * len(marked)
     assert sum(unmarked) <= 0.1 * len(unmarked)
 
 
