@@ -28,7 +28,7 @@ STEP, CONTEXT = 512, 64  # samples: a probability each 32 ms, from these and the
 BLOCK = 512 * STEP  # samples looked at at once, 16 s
 FULL_SCALE, MOST_GAIN = 0.5, 300  # 50 dB: speech at -60 dB is heard, the dither of 16 bits stays quiet
 STARTS, LASTS = 0.3, 0.15  # probabilities at which speech starts, and above which it lasts
-SHORTEST_SPEECH = 3  # steps; music strikes the network as speech for one or two
+SHORTEST_SPEECH = 4  # steps; a word alone has six and more, where music sets in there may be three
 SHORTEST_PAUSE = 4
 
 DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]

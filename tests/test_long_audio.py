@@ -1,0 +1,145 @@
+"""Hours of audio, seams between windows and gaps inside speech: against what synthesis knows, or with stand-ins."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from itertools import pairwise
+
+import jiwer
+import numpy as np
+import pytest
+from tiny_whispers import SMALL, loaded
+
+from asr.batching import Decoded, Passage
+from asr.engine import Manner, Take
+from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.windows import SAMPLE_RATE, Span
+from benchmarks import sounds
+from demo.build.dialogue import Scene, Style, draw_dialogue
+from demo.build.voices import draw_voice, espeak_speakers
+
+HOURS, MINUTE = 10, 60 * SAMPLE_RATE
+NEAR_A_SEAM = 1.5  # seconds
+
+
+class Endless:
+    """Ten hours of samples in the memory of one minute, which is heard over and over."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(0)
+        self.minutes = np.resize(generator.normal(0, 0.1, MINUTE).astype(np.float32), 2 * MINUTE)
+
+    def __len__(self) -> int:
+        return HOURS * 60 * MINUTE
+
+    def __getitem__(self, wanted: slice) -> np.ndarray:
+        start, stop, _ = wanted.indices(len(self))
+        assert stop - start <= MINUTE, "more than a minute was asked for at once"
+        return self.minutes[start % MINUTE : start % MINUTE + stop - start]
+
+
+class Clock:
+    """Stands in for the decoder: a word for every window, said from its beginning to its end."""
+
+    def __init__(self, first_time: int) -> None:
+        self.first_time = first_time
+        self.windows = 0
+
+    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
+        while passages := take(manner.batch_size):
+            for passage in passages:
+                self.windows += 1
+                last = self.first_time + len(passage.samples) // 320
+                yield passage, Decoded((self.first_time, 300, last), 0.0, (-0.1,), 0.0)
+
+
+def sentences(samples: Endless) -> list[Span]:
+    """Speech of five seconds, a second of silence, and so on to the end."""
+    return [Span(start, start + 5 * SAMPLE_RATE) for start in range(0, len(samples), 6 * SAMPLE_RATE)]
+
+
+def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
+    models = loaded(SMALL)
+    transcriber = Transcriber(models, detect=sentences)
+    transcriber.decoder = clock = Clock(models.vocabulary.timestamp_begin)
+    samples = Endless()
+    tracemalloc.start()
+    transcript = transcriber.transcribe(samples, TranscriptionOptions(language="en", chunk_length_s=30))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    times = [time for chunk in transcript.chunks for time in (chunk.start, chunk.end)]
+    assert all(before <= after + 1e-6 for before, after in pairwise(times))
+    assert times[-1] == pytest.approx(HOURS * 3600 - 0.7, abs=0.05)
+    windows = HOURS * 3600 / models.window_seconds
+    assert len(transcript.chunks) == clock.windows <= 1.15 * windows
+    assert peak < 4 * len(samples) / 10
+
+
+# ---- the demo's models
+
+
+@pytest.fixture(scope="module")
+def transcriber(demo_handler) -> Transcriber:
+    return demo_handler._transcriber
+
+
+def draw(seconds: float, style: Style, seed: int) -> Scene:
+    generator = np.random.default_rng(seed)
+    names = generator.choice(espeak_speakers("development"), 2, replace=False)
+    return draw_dialogue([draw_voice(str(name), generator) for name in names], seconds, style, generator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_word_of_running_speech_is_lost_at_a_seam(transcriber, seed, monkeypatch):
+    """One sentence follows another without a pause, so that windows end inside speech and hand over what they cut."""
+    scene = draw(100, Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0)), seed)
+    seams: list[float] = []
+    decode = transcriber.decoder.decode
+
+    def noted(take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
+        for passage, answer in decode(take, manner):
+            if passage.key.stop < passage.key.stretch_stop:
+                seams.append(passage.key.stop / SAMPLE_RATE)
+            yield passage, answer
+
+    monkeypatch.setattr(transcriber.decoder, "decode", noted)
+    heard = transcriber.transcribe(scene.samples, TranscriptionOptions(language="en")).text.split()
+    aligned = jiwer.process_words(" ".join(word.text for word in scene.words), " ".join(heard)).alignments[0]
+    lost = [
+        scene.words[at]
+        for part in aligned
+        if part.type == "delete"
+        for at in range(part.ref_start_idx, part.ref_end_idx)
+    ]
+    assert len(seams) >= 2
+    assert [word for word in lost if any(abs(word.start - seam) < NEAR_A_SEAM for seam in seams)] == []
+
+
+FILLINGS = {"silence": sounds.silence, "noise": sounds.noise, "music": sounds.music}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filling", FILLINGS)
+def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber, filling):
+    """Four passages with a quarter of a minute of something else behind each: words as without it, at their times."""
+    generator = np.random.default_rng(3)
+    passages = [draw(9, Style(), seed) for seed in range(4)]
+    parts, said, gaps, position = [], [], [], 0.0
+    for passage in passages:
+        parts += [passage.samples, FILLINGS[filling](15.0, generator)]
+        said += [word.text for word in passage.words]
+        gaps.append((position + passage.words[-1].end + 1, position + passage.duration + 15))
+        position = gaps[-1][1]
+    transcript = transcriber.transcribe(np.concatenate(parts), TranscriptionOptions(language="en", words=True))
+    words = [word for chunk in transcript.chunks for word in chunk.words]
+    middles = [(word.start + word.end) / 2 for word in words]
+    assert [middle for middle in middles if any(start < middle < stop for start, stop in gaps)] == []
+    assert jiwer.wer(" ".join(said), transcript.text.strip()) <= 0.1
+
+
+@pytest.mark.parametrize("filling", FILLINGS)
+def test_what_is_not_speech_gives_no_words(transcriber, filling):
+    samples = FILLINGS[filling](90.0, np.random.default_rng(5))
+    assert transcriber.transcribe(samples, TranscriptionOptions()).text == ""
