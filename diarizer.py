@@ -10,8 +10,10 @@ import contextlib
 import io
 import threading
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +25,11 @@ from errors import ModelError, OutOfMemory, StartError
 from transcript import SpeakerTurn
 
 SAMPLE_RATE = 16_000
+MARGIN = 0.2  # seconds around detected speech in which a turn may begin and end
 GPU_BATCH, CPU_BATCH = 32, 8
+
+
+Stretch = tuple[float, float]  # start and end, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,14 @@ class Diarization:
     turns: tuple[SpeakerTurn, ...]
     exclusive: tuple[SpeakerTurn, ...]
     warnings: tuple[str, ...] = ()
+
+    def within(self, speech: Sequence[Stretch]) -> Diarization:
+        """The same where there is `speech`, stretches in order; noise and music that were taken for voices are not.
+
+        A turn may lie MARGIN seconds outside, and becomes several where speech stops for longer inside it.
+        """
+        heard = _joined(speech)
+        return replace(self, turns=_cut(self.turns, heard), exclusive=_cut(self.exclusive, heard))
 
 
 class _Pipeline(Protocol):
@@ -152,6 +166,31 @@ def _turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa
         for segment, _, label in annotation.itertracks(yield_label=True)
     )
     return tuple(turn for turn in turns if turn.end > turn.start)
+
+
+def _joined(speech: Sequence[Stretch]) -> list[Stretch]:
+    """Stretches with their margins, joined where these meet."""
+    joined: list[Stretch] = []
+    for start, end in ((start - MARGIN, end + MARGIN) for start, end in speech):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _cut(turns: Sequence[SpeakerTurn], heard: Sequence[Stretch]) -> tuple[SpeakerTurn, ...]:
+    """What of each turn lies in the stretches `heard`, which are in order and apart, in order of time."""
+    ends = [end for _, end in heard]
+    pieces = [piece for turn in turns for piece in _pieces(turn, heard, bisect_right(ends, turn.start))]
+    return tuple(sorted(pieces, key=lambda turn: turn.start))
+
+
+def _pieces(turn: SpeakerTurn, heard: Sequence[Stretch], first: int) -> Iterator[SpeakerTurn]:
+    for start, end in islice(heard, first, None):
+        if start >= turn.end:
+            return
+        yield SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
 
 
 def _unmet(hints: SpeakerHints, turns: Sequence[SpeakerTurn]) -> tuple[str, ...]:

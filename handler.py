@@ -30,7 +30,7 @@ from audio import Audio, AudioLimits, decode_audio, decode_base64
 from checkpoints import loading
 from config import InferenceConfig, ModelReference, ModelSettings, prepare_environment
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
-from diarizer import Diarization, Diarizer, SpeakerHints, load_diarizer
+from diarizer import SAMPLE_RATE, Diarization, Diarizer, SpeakerHints, load_diarizer
 from errors import EndpointError, InvalidParameter, InvalidRequest, ModelError, OutOfMemory, StartError
 from response import Answer, response
 from transcript import Transcript
@@ -131,7 +131,9 @@ class EndpointHandler:
             return self._transcriber.transcribe(audio.samples, options, speech), None
         with ThreadPoolExecutor(1) as beside:
             diarization = beside.submit(self._diarizer.diarize, audio.samples, _hints(config))
-            return self._transcriber.transcribe(audio.samples, options, speech), diarization.result()
+            transcript = self._transcriber.transcribe(audio.samples, options, speech)
+        heard = [(span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech]
+        return transcript, diarization.result().within(heard)
 
     def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
         """Warns of wishes about speakers that nobody will look at."""

@@ -28,7 +28,8 @@ STEP, CONTEXT = 512, 64  # samples: a probability each 32 ms, from these and the
 BLOCK = 512 * STEP  # samples looked at at once, 16 s
 FULL_SCALE, MOST_GAIN = 0.5, 300  # 50 dB: speech at -60 dB is heard, the dither of 16 bits stays quiet
 STARTS, LASTS = 0.3, 0.15  # probabilities at which speech starts, and above which it lasts
-SHORTEST_SPEECH = 4  # steps; a word alone has six and more, where music sets in there may be three
+SURE = 0.5  # that it must reach somewhere; noise that sets in may come close
+SHORTEST_SPEECH = 5  # steps likely to be speech; a word alone has six and more, where music sets in there may be four
 SHORTEST_PAUSE = 4
 
 DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
@@ -106,13 +107,14 @@ def find_speech(probabilities: NDArray[np.float32], length: int) -> tuple[Span, 
     """Runs of likely speech in `length` samples: with hysteresis, across short pauses, without those too short."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], probabilities >= LASTS, [False]])))
     starts, stops = edges[::2], edges[1::2]
-    sure = np.concatenate([[0], np.cumsum(probabilities >= STARTS)])
-    heard = sure[stops] > sure[starts]
+    likely = np.concatenate([[0], np.cumsum(probabilities >= STARTS)])
+    sure = np.concatenate([[0], np.cumsum(probabilities >= SURE)])
+    heard = likely[stops] > likely[starts]
     starts, stops = starts[heard], stops[heard]
     apart = starts[1:] - stops[:-1] >= SHORTEST_PAUSE
     starts, stops = starts[np.append(True, apart)[: len(starts)]], stops[np.append(apart, True)[: len(stops)]]
-    long = sure[stops] - sure[starts] >= SHORTEST_SPEECH
-    bounds = zip(starts[long].tolist(), stops[long].tolist(), strict=True)
+    kept = (likely[stops] - likely[starts] >= SHORTEST_SPEECH) & (sure[stops] > sure[starts])
+    bounds = zip(starts[kept].tolist(), stops[kept].tolist(), strict=True)
     return tuple(Span(start * STEP, min(stop * STEP, length)) for start, stop in bounds)
 
 

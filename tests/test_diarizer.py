@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 
 import httpx2
 import numpy as np
@@ -14,10 +16,12 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import hf_raise_for_status
+from hypothesis import given
+from hypothesis import strategies as st
 from pyannote.core import Annotation, Segment
 
 from checkpoints import loading
-from diarizer import Diarizer, SpeakerHints, load_diarizer
+from diarizer import MARGIN, Diarization, Diarizer, SpeakerHints, load_diarizer
 from errors import ModelError, OutOfMemory, StartError
 from transcript import SpeakerTurn
 
@@ -194,6 +198,45 @@ def test_it_computes_on_the_stream_it_was_given():
     pipeline, stream = Onlooker(annotation(("A", 0, 1))), torch.cuda.Stream()
     Diarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
     assert pipeline.stream == stream != torch.cuda.current_stream()
+
+
+# ---- turns within speech
+
+
+stretches = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=8).map(
+    lambda steps: [
+        (end - length, end) for (length, _), end in zip(steps, accumulate(sum(step) for step in steps), strict=True)
+    ]
+)
+spoken_turns = st.lists(
+    st.builds(
+        lambda who, start, length: (f"S{who}", start, start + length),
+        st.integers(0, 2),
+        st.integers(0, 2000),
+        st.integers(1, 500),
+    ),
+    max_size=8,
+)
+
+
+@given(spoken_turns, stretches)
+def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech):
+    """Moment by moment, in hundredths of a second."""
+    margin = round(100 * MARGIN)
+    found = tuple(
+        SpeakerTurn(who, start / 100, end / 100) for who, start, end in sorted(turns, key=lambda turn: turn[1])
+    )
+    cut = Diarization(found, found[::2], ("kept",)).within([(start / 100, end / 100) for start, end in speech])
+    heard = {at for start, end in speech for at in range(start - margin, end + margin)}
+    for before, after in ((found, cut.turns), (found[::2], cut.exclusive)):
+        expected = Counter((turn.speaker, at) for turn in before for at in moments(turn) if at in heard)
+        assert Counter((turn.speaker, at) for turn in after for at in moments(turn)) == expected
+        assert [turn.start for turn in after] == sorted(turn.start for turn in after)
+    assert cut.warnings == ("kept",)
+
+
+def moments(turn: SpeakerTurn) -> range:
+    return range(round(100 * turn.start), round(100 * turn.end))
 
 
 # ---- starting

@@ -41,7 +41,7 @@ params:
   clustering:
     method: centroid
     min_cluster_size: 3
-    threshold: 0.85
+    threshold: 0.75
 """
 
 
