@@ -31,7 +31,7 @@ def contrast(attention: Tensor) -> Tensor:
 def _smoothed(values: Tensor) -> Tensor:
     """The median over each frame and its neighbours, mirrored at the ends.
 
-    The lower half of a bubble sort over shifted copies: for so few neighbours it is many times faster than torch's median.
+    Half a bubble sort over shifted copies: for so few neighbours it is many times faster than torch's median.
     """
     reach = min(SMOOTHED_FRAMES, 2 * values.shape[2] - 1) // 2
     near = list(F.pad(values, (reach, reach), mode="reflect").unfold(2, 2 * reach + 1, 1).unbind(dim=3))

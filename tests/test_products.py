@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from asr.products import LARGE, LargeProducts, linear
+from asr.products import FEW, HUGE, LARGE, LARGE_ALONE, MANY, LargeProducts, linear
 
+WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"
 
 
@@ -44,18 +45,35 @@ def test_a_view_with_gaps_is_read_rightly():
     torch.testing.assert_close(linear(x, weight), x.contiguous() @ weight.t(), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("positions", "weights", "pays"),
+    [
+        (1, LARGE, False),
+        (1, LARGE_ALONE, True),
+        (2, LARGE, True),
+        (FEW, LARGE, True),
+        (FEW, LARGE - WIDTH, False),
+        (FEW + 1, LARGE, False),
+        (FEW + 1, HUGE, True),
+        (MANY - 1, LARGE, False),
+        (MANY, WIDTH, True),
+    ],
+)
 @torch.inference_mode()
-def test_only_large_products_of_float32_take_the_other_way():
-    rows = LARGE // (64 * 64)
-    x, weight = torch.ones(rows, 64), torch.ones(64, 64)
-    assert ONE_DNN in operators(lambda: linear(x, weight))
-    assert ONE_DNN not in operators(lambda: linear(x[1:], weight))
-    assert ONE_DNN not in operators(lambda: linear(x.double(), weight.double()))
+def test_products_go_where_they_were_found_faster(positions, weights, pays):
+    x, weight = torch.ones(1, positions, WIDTH), torch.ones(weights // WIDTH, WIDTH)
+    assert (ONE_DNN in operators(lambda: linear(x, weight))) is pays
+
+
+@torch.inference_mode()
+def test_other_types_stay_with_torch():
+    x, weight = torch.ones(MANY, WIDTH, dtype=torch.float64), torch.ones(WIDTH, WIDTH, dtype=torch.float64)
+    assert ONE_DNN not in operators(lambda: linear(x, weight))
 
 
 @torch.inference_mode()
 def test_modules_of_others_are_left_as_they_are():
-    layer, x = torch.nn.Linear(64, 64), torch.ones(LARGE // (64 * 64), 64)
+    layer, x = torch.nn.Linear(64, 64), torch.ones(MANY, 64)
     before = layer(x)
 
     def within():
