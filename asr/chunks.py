@@ -2,7 +2,8 @@
 
 The one decision: OpenAI's rules about what was heard and what was made up are here and nowhere else: a window that
 probably holds no speech and was decoded unsurely is dropped, a segment that takes no time was not heard, and words
-after the last closed segment are heard again with the next window as long as there is one.
+after the last closed segment are heard again with the next window as long as there is one. One rule is added: Whisper
+often closes a sentence where the window cuts it, so the last segment before such a cut is heard again whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from transcript import Chunk, Word
 
 NO_SPEECH = 0.6  # OpenAI's thresholds: a window this likely to hold no speech,
 UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
+AT_THE_CUT = 0.4  # seconds before the end of a window that was cut inside speech
+HEARD_TWICE = 1 / 8  # of a window, at most
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,23 @@ class ChunkReader:
         return self._chunks(window, self._kept(window, heard), answer)
 
     def _kept(self, window: Window, heard: Segments) -> list[Segment]:
-        understood = window.start + round(heard.closed[-1].end * SAMPLE_RATE) if heard.closed else None
-        again = self.schedule.finish(window, understood, unfinished=heard.unfinished is not None)
-        return [*heard.closed] if again or heard.unfinished is None else [*heard.closed, heard.unfinished]
+        """The segments that stand, after telling the schedule up to where the window was understood."""
+        closed, left = list(heard.closed), [heard.unfinished] if heard.unfinished else []
+        if self._ends_in_the_cut(window, heard):
+            left = [closed.pop()]
+        understood = window.start + round(closed[-1].end * SAMPLE_RATE) if closed else None
+        again = self.schedule.finish(window, understood, unfinished=bool(left))
+        return closed if again else [*closed, *left]
+
+    def _ends_in_the_cut(self, window: Window, heard: Segments) -> bool:
+        """Whether the last of several segments was closed only because the window ends there, inside speech.
+
+        Long ones are believed all the same: to hear them again would be to hear most things twice.
+        """
+        if heard.unfinished or len(heard.closed) < 2 or window.stop == window.stretch_stop:
+            return False
+        last = heard.closed[-1]
+        return window.seconds - last.end < AT_THE_CUT and last.end - last.start <= window.seconds * HEARD_TWICE
 
     def _chunks(self, window: Window, segments: Sequence[Segment], answer: Decoded) -> list[Chunk]:
         texts = [self._text(segment) for segment in segments]

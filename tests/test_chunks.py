@@ -26,10 +26,11 @@ class Heard:
     """Stands in for the schedule: remembers how far the window was understood, and says if a rest is heard again."""
 
     again: bool = False
+    window: Window = WINDOW
     finished: list[tuple[int | None, bool]] = field(default_factory=list)
 
     def finish(self, window: Window, understood: int | None = None, unfinished: bool = False) -> bool:
-        assert window == WINDOW
+        assert window == self.window
         self.finished.append((understood, unfinished))
         return unfinished and self.again
 
@@ -112,3 +113,23 @@ def test_words_are_on_the_clock_of_the_audio_too_and_make_up_their_chunks():
 
 def test_no_words_are_timed_where_nobody_asked():
     assert [chunk.words for chunk in read(at(0), GOOD, at(1.0))] == [()]
+
+
+@pytest.mark.parametrize(
+    ("last", "cut", "kept"),
+    [
+        ((9.0, 9.9), True, 1),  # closed by the cut
+        ((9.0, 9.2), True, 2),  # closed before it
+        ((8.0, 9.9), True, 2),  # too long to be heard twice
+        ((9.0, 9.9), False, 2),  # the speech ends there itself
+    ],
+)
+def test_a_sentence_that_the_cut_closed_is_heard_again_whole(last, cut, kept):
+    window = Window(WINDOW.start, WINDOW.start + 10 * SAMPLE_RATE, WINDOW.start + (20 if cut else 10) * SAMPLE_RATE)
+    heard = Heard(again=True, window=window)
+    tokens = (at(0), GOOD, at(5.0), at(last[0]), YES, at(last[1]))
+    answer = Decoded(tokens, 0.0, (-0.1,) * len(tokens), 0.0)
+    chunks = ChunkReader(MODELS, heard, "en", True, False).read(window, answer)
+    assert len(chunks) == kept
+    understood = 5.0 if kept == 1 else last[1]
+    assert heard.finished == [(window.start + round(understood * SAMPLE_RATE), kept == 1)]

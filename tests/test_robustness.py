@@ -322,7 +322,7 @@ def test_the_path_of_a_real_recording_is_not_opened(endpoint, tmp_path):
 def check_response(response: Any) -> None:
     """The promises that hold for every answer."""
     assert isinstance(response, dict), response
-    assert set(response) == {"speakers", "chunks", "text", "language", "duration", "warnings"}
+    assert set(response) == {"speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"}
     times = [time for chunk in response["chunks"] for time in chunk["timestamp"]]
     assert times == sorted(times)
     assert all(0 <= time <= response["duration"] for time in times)

@@ -191,9 +191,9 @@ def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
     log = "".join(server.log)
     assert "Received request, body not logged" in log
     assert "3.0 s of audio answered in" in log
-    words = {word for word in answer["text"].split() if len(word) > 4}
-    assert words
-    for secret in (audio[:30], audio[100:130], SECRET, *words):
+    said = answer["text"].strip()
+    assert len(said) > 4
+    for secret in (audio[:30], audio[100:130], SECRET, said):
         assert secret not in log
 
 

@@ -15,7 +15,16 @@ from audio_files import conversation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.speech import LASTS, SHORTEST_PAUSE, SHORTEST_SPEECH, STARTS, STEP, SpeechDetector, find_speech
+from asr.speech import (
+    LASTS,
+    SHORTEST_PAUSE,
+    SHORTEST_SPEECH,
+    STARTS,
+    STEP,
+    SURE,
+    SpeechDetector,
+    find_speech,
+)
 from asr.windows import MARGIN, SAMPLE_RATE, Span
 from benchmarks import sounds
 from config import REPOSITORY
@@ -201,5 +210,6 @@ def test_spans_are_runs_with_hysteresis(probabilities):
         Span(run[0] * STEP, (run[-1] + 1) * STEP)
         for run in runs
         if sum(probabilities[step] >= STARTS for step in run) >= SHORTEST_SPEECH
+        and max(probabilities[step] for step in run) >= SURE
     ]
     assert list(find_speech(np.array(probabilities), len(probabilities) * STEP)) == expected
