@@ -185,15 +185,15 @@ def test_the_server_lives_on_after_all_of_this(server, hum):
 
 
 def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
-    audio = base64.b64encode(wav(speech(3.0))).decode()
+    audio = base64.b64encode(wav(speech(20.0))).decode()
     answer = server.ask({"inputs": audio, "parameters": {"language": "en"}}).json()
     server.ask({"inputs": audio, "parameters": {"batch_size": SECRET}})
     log = "".join(server.log)
     assert "Received request, body not logged" in log
-    assert "3.0 s of audio answered in" in log
-    said = answer["text"].strip()
-    assert len(said) > 4
-    for secret in (audio[:30], audio[100:130], SECRET, said):
+    assert "20.0 s of audio answered in" in log
+    words = {word for word in answer["text"].split() if len(word) > 4}
+    assert words
+    for secret in (audio[:30], audio[100:130], SECRET, *words):
         assert secret not in log
 
 
