@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.attribution_rules import seed_rule, seed_rule_on_words, whisperx_rule
+from benchmarks.attribution_rules import insanely_fast_rule, insanely_fast_rule_on_words, whisperx_rule
 from diarization_utils import attribute
 from transcript import Chunk, SpeakerTurn, Word
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from handler import EndpointHandler
 
 OURS = "ours"
-SEED, SEED_ON_WORDS = "seed's, on chunks", "seed's, on words"
+INSANELY_FAST, INSANELY_FAST_ON_WORDS = "insanely-fast-whisper's, on chunks", "insanely-fast-whisper's, on words"
 WHISPERX, WHISPERX_NEAREST = "WhisperX's", "WhisperX's, nearest"
-RULES = (SEED, SEED_ON_WORDS, WHISPERX, WHISPERX_NEAREST)
+RULES = (INSANELY_FAST, INSANELY_FAST_ON_WORDS, WHISPERX, WHISPERX_NEAREST)
 SYSTEMS = (OURS, *RULES)
 
 
@@ -59,13 +59,13 @@ def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Heard:
 def attributions(heard: Heard, turns: Sequence[SpeakerTurn] | None = None) -> dict[str, tuple[Word, ...]]:
     """Each rule's speakers for the words heard: on the turns the endpoint found, or on the `turns` given."""
     used = heard.turns if turns is None else turns
-    chunked = [word for segment in seed_rule(heard.chunks, used) for word in segment.words]
+    chunked = [word for segment in insanely_fast_rule(heard.chunks, used) for word in segment.words]
     vanished = [_to_nobody(word) for word in heard.words[len(chunked) :]]
     ours = heard.chunks if turns is None else attribute(heard.chunks, turns, exclusive(turns))
     return {
         OURS: Heard(tuple(ours), ()).words,
-        SEED: (*chunked, *vanished),
-        SEED_ON_WORDS: seed_rule_on_words(heard.words, used),
+        INSANELY_FAST: (*chunked, *vanished),
+        INSANELY_FAST_ON_WORDS: insanely_fast_rule_on_words(heard.words, used),
         WHISPERX: whisperx_rule(heard.words, used),
         WHISPERX_NEAREST: whisperx_rule(heard.words, used, fill_nearest=True),
     }

@@ -17,7 +17,7 @@ import numpy as np
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 
-def seed_rule(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[SpeakerSegment]:
+def insanely_fast_rule(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[SpeakerSegment]:
     """Give chunks to turns as insanely-fast-whisper does (`post_process_segments_and_transcripts`).
 
     Neighbouring turns of one speaker are merged, each ending where the next begins. Each merged turn in order takes
@@ -45,12 +45,12 @@ def seed_rule(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[Spe
     return segments
 
 
-def seed_rule_on_words(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[Word, ...]:
-    """Apply the seed's rule with every word as a chunk of its own, as its `--timestamp word` does.
+def insanely_fast_rule_on_words(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[Word, ...]:
+    """Apply insanely-fast-whisper's rule with every word as a chunk of its own, as its `--timestamp word` does.
 
     Words that vanish come back with the speaker None, so that the answer has every word in order.
     """
-    segments = seed_rule([Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns)
+    segments = insanely_fast_rule([Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns)
     given = [word for segment in segments for word in segment.words]
     return (*given, *(replace(word, speaker=None) for word in words[len(given) :]))
 

@@ -40,8 +40,8 @@ SPAN, STEPS_TIMED = 64, 20
 Tokens = tuple[int, ...]
 
 
-class SeedPipeline:
-    """transformers' pipeline as the seed calls it: chunks of 30 s with a stride, the language detected, one beam."""
+class ChunkedPipeline:
+    """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s, language detected, one beam."""
 
     def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
         self.assistant = models.assistant.model if models.assistant else None

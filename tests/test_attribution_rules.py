@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.attribution_rules import seed_rule, seed_rule_on_words, whisperx_rule
+from benchmarks.attribution_rules import insanely_fast_rule, insanely_fast_rule_on_words, whisperx_rule
 from transcript import Chunk, SpeakerTurn, Word
 
 TURNS = [SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.6, 1.9), SpeakerTurn("B", 2.2, 3)]
@@ -25,31 +25,31 @@ def told(segments) -> list[tuple[str | None, str]]:
 
 
 def test_a_turn_takes_the_chunks_up_to_the_one_that_ends_nearest_to_where_the_next_begins():
-    assert told(seed_rule(chunks_of(1.0, 2.1, 3.1), TURNS)) == [("A", " 0 1"), ("B", " 2")]
-    assert told(seed_rule(chunks_of(1.0, 2.8, 3.1), TURNS)) == [("A", " 0 1"), ("B", " 2")]
-    assert told(seed_rule(chunks_of(1.0, 3.5, 3.6), TURNS)) == [("A", " 0"), ("B", " 1")]
+    assert told(insanely_fast_rule(chunks_of(1.0, 2.1, 3.1), TURNS)) == [("A", " 0 1"), ("B", " 2")]
+    assert told(insanely_fast_rule(chunks_of(1.0, 2.8, 3.1), TURNS)) == [("A", " 0 1"), ("B", " 2")]
+    assert told(insanely_fast_rule(chunks_of(1.0, 3.5, 3.6), TURNS)) == [("A", " 0"), ("B", " 1")]
 
 
 def test_every_turn_takes_a_chunk_while_one_is_left():
     turns = [SpeakerTurn("A", 0, 1), SpeakerTurn("B", 8, 9), SpeakerTurn("A", 9, 10)]
-    assert told(seed_rule(chunks_of(8.0), turns)) == [("A", " 0")]
-    assert told(seed_rule(chunks_of(8.0, 20.0), turns)) == [("A", " 0"), ("B", " 1")]
+    assert told(insanely_fast_rule(chunks_of(8.0), turns)) == [("A", " 0")]
+    assert told(insanely_fast_rule(chunks_of(8.0, 20.0), turns)) == [("A", " 0"), ("B", " 1")]
 
 
 def test_chunks_after_the_last_turn_vanish():
-    assert told(seed_rule(chunks_of(2.0, 3.0, 60.0, 61.0), TURNS)) == [("A", " 0"), ("B", " 1")]
+    assert told(insanely_fast_rule(chunks_of(2.0, 3.0, 60.0, 61.0), TURNS)) == [("A", " 0"), ("B", " 1")]
     words = [word for chunk in chunks_of(2.0, 3.0, 60.0, 61.0) for word in chunk.words]
-    assert [word.speaker for word in seed_rule_on_words(words, TURNS)] == ["A", "B", None, None]
+    assert [word.speaker for word in insanely_fast_rule_on_words(words, TURNS)] == ["A", "B", None, None]
 
 
 def test_a_missing_end_is_later_than_every_turn():
     chunks = [*chunks_of(2.0, 3.0), Chunk(" 2", 3.0, math.nan)]
-    assert told(seed_rule(chunks, TURNS)) == [("A", " 0"), ("B", " 1")]
+    assert told(insanely_fast_rule(chunks, TURNS)) == [("A", " 0"), ("B", " 1")]
 
 
 def test_what_crashed_answers_nothing():
-    assert seed_rule([], TURNS) == []
-    assert seed_rule(chunks_of(1.0), []) == []
+    assert insanely_fast_rule([], TURNS) == []
+    assert insanely_fast_rule(chunks_of(1.0), []) == []
 
 
 @pytest.mark.parametrize(("start", "end", "speaker"), [(0.4, 0.7, "A"), (1.8, 2.4, "B"), (1.9, 2.2, None)])

@@ -15,7 +15,7 @@ from asr.engine import DecodeEngine, Manner
 from asr.loading import Assistant, Checkpoint, load_whisper
 from benchmarks.decoding import Cell, Row, quick_rows, remembered, rows
 from benchmarks.decoding_report import page
-from benchmarks.engines import CTranslate, Ours, SeedPipeline, decode
+from benchmarks.engines import ChunkedPipeline, CTranslate, Ours, decode
 from benchmarks.pairs import deepened, demo_pair, disturbed
 from benchmarks.report import read, save, table
 from benchmarks.timing import Ratio, in_turns, peak_memory, ratio, turns_within
@@ -80,7 +80,7 @@ def test_a_disturbed_assistant_is_wrong_more_often_and_changes_no_token():
 
 def test_every_engine_says_the_same_about_one_window(sentence):
     models = demo_pair(CPU, torch.float32)
-    ours, pipeline = Ours(models, None), SeedPipeline(models, None)
+    ours, pipeline = Ours(models, None), ChunkedPipeline(models, None)
     text = ours.transcribe(sentence, 1, assisted=False)
     assert "museum" in text
     assert ours.transcribe(sentence, 4, assisted=True) == text
