@@ -77,7 +77,7 @@ class Cutter:
             if self._runs_through(stop):
                 start = stop
                 continue
-            found.append(Span(opened, stop))
+            found.append(Span(opened, max(stop, self._margin_stop(stop))))
             opened = start = self.speech_from(stop)
         return tuple(found)
 
@@ -115,6 +115,10 @@ class Cutter:
         if ended >= 0 and self._stops[ended] > start and self._starts[ended + 1] >= due:
             return int(self._stops[ended])
         return window_stop(self._loudness, start, last, self.limit)
+
+    def _margin_stop(self, moment: int) -> int:
+        """Where the margin ends that `moment` lies in: what is heard again from before it may use all of it."""
+        return int(self._stops[int(np.searchsorted(self._starts, moment, "left")) - 1])
 
     def _runs_through(self, moment: int) -> bool:
         part = int(np.searchsorted(self._starts, moment, "left")) - 1
