@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
-from asr.products import linear
+from asr.products import Product
 
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 
@@ -79,30 +79,30 @@ class Layer:
 
     def attend_tokens(self, x: Tensor, keys: Tensor, values: Tensor, place: Place) -> Tensor:
         """(rows, positions, width) in and out; writes `keys` and `values` (rows, heads, cache width, head size)."""
-        query, key, value = self._split(linear(_normed(x, self.token_norm), *self.query_key_value), 3)
+        query, key, value = self._split(self.query_key_value(_normed(x, self.token_norm)), 3)
         keys[place.rows, :, place.positions] = key
         values[place.rows, :, place.positions] = value
         seen_keys, seen_values = keys[:, :, : place.span], values[:, :, : place.span]
         mixed = F.scaled_dot_product_attention(query.transpose(1, 2), seen_keys, seen_values, attn_mask=place.mask)
-        return linear(_joined(mixed), *self.token_out)
+        return self.token_out(_joined(mixed))
 
     def attend_audio(self, x: Tensor, keys: Tensor, values: Tensor, queries: Tensor, place: Place) -> Tensor:
         """(rows, positions, width) in and out; `keys` and `values` (rows, heads, frames, head size).
 
         Writes `queries` (rows, aligned heads, cache width, head size).
         """
-        (query,) = self._split(linear(_normed(x, self.audio_norm), *self.audio_query), 1)
+        (query,) = self._split(self.audio_query(_normed(x, self.audio_norm)), 1)
         if len(self.aligned):
             queries[place.rows, :, place.positions] = query[:, :, self.aligned]
-        return linear(_joined(F.scaled_dot_product_attention(query.transpose(1, 2), keys, values)), *self.audio_out)
+        return self.audio_out(_joined(attention(query.transpose(1, 2), keys, values)))
 
     def think(self, x: Tensor) -> Tensor:
         """The perceptron, (rows, positions, width) in and out."""
-        return linear(self.activation(linear(_normed(x, self.last_norm), *self.expand)), *self.contract)
+        return self.contract(self.activation(self.expand(_normed(x, self.last_norm))))
 
     def project_audio(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of `encoded` audio (rows, frames, width)."""
-        return tuple(each.transpose(1, 2) for each in self._split(linear(encoded, *self.audio_key_value), 2))
+        return tuple(each.transpose(1, 2) for each in self._split(self.audio_key_value(encoded), 2))
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(rows, positions, parts x width) -> `parts` of (rows, positions, heads, head size)."""
@@ -131,7 +131,7 @@ class Decoder:
         self.words: Tensor = source.embed_tokens.weight
         self.places: Tensor = source.embed_positions.weight
         self.norm = _norm(source.layer_norm)
-        self.output: Tensor = model.get_output_embeddings().weight
+        self.output = Product(model.get_output_embeddings().weight)
         self.frames: int = source.config.max_source_positions
         self.length: int = source.config.max_target_positions
         self.head_size = self.words.shape[1] // self.layers[0].heads
@@ -169,7 +169,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
         """Scores over the vocabulary; `bias` (vocabulary,) costs nothing here."""
-        return linear(hidden, self.output, bias)
+        return self.output(hidden, bias)
 
     def audio_attention(self, cache: Cache, row: int, positions: slice, frames: int) -> Tensor:
         """Where the alignment heads looked from `positions` of a row, among the first `frames` frames of its audio.
@@ -189,6 +189,18 @@ class Decoder:
         return Place(torch.arange(positions.shape[0], device=device)[:, None], positions, span, mask)
 
 
+def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Softmax attention to all of `keys`: (rows, heads, positions, head size), and frames in place of positions.
+
+    One position a row, which is what greedy decoding asks for, torch's own kernel answers more slowly on a CPU than
+    two plain products (`benchmarks/products.py`).
+    """
+    if query.shape[2] > 1 or query.device.type != "cpu":
+        return F.scaled_dot_product_attention(query, keys, values)
+    scale: float = query.shape[-1] ** -0.5
+    return (query * scale @ keys.transpose(2, 3)).softmax(dim=-1) @ values
+
+
 def alignment_heads(model: PreTrainedModel) -> tuple[AlignmentHead, ...]:
     """The heads that look where a token is spoken: those the checkpoint lists, else all of the upper half's layers.
 
@@ -198,9 +210,6 @@ def alignment_heads(model: PreTrainedModel) -> tuple[AlignmentHead, ...]:
     listed = model.generation_config.to_dict().get("alignment_heads") or ()
     known = tuple((layer, head) for layer, head in listed if layer < layers and head < heads)
     return known or tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
-
-
-Affine = tuple[Tensor, Tensor | None]
 
 
 class Norm(NamedTuple):
@@ -220,16 +229,16 @@ def _normed(x: Tensor, norm: Norm) -> Tensor:
     return F.layer_norm(x, *norm)
 
 
-def _affine(linear: nn.Linear) -> Affine:
-    return linear.weight, linear.bias
+def _affine(linear: nn.Linear) -> Product:
+    return Product(linear.weight, linear.bias)
 
 
-def _fused(*linears: nn.Linear) -> Affine:
+def _fused(*linears: nn.Linear) -> Product:
     """One product in place of several over the same input; Whisper's keys have no bias."""
     weights: list[Tensor] = [each.weight for each in linears]
     none = weights[0].new_zeros(weights[0].shape[0])
     biases: list[Tensor] = [none if each.bias is None else each.bias for each in linears]
-    return torch.cat(weights), torch.cat(biases)
+    return Product(torch.cat(weights), torch.cat(biases))
 
 
 def _joined(heads: Tensor) -> Tensor:

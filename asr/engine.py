@@ -63,7 +63,7 @@ class DecodeEngine:
         self.main = Decoder(models.model, alignment_heads(models.model))
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
         self.rounds: Rounds = GraphedRounds() if models.device.type == "cuda" else EagerRounds()
-        self.rules = {each: TokenRules.of(models.vocabulary, each, self.main.output) for each in (False, True)}
+        self.rules = {each: TokenRules.of(models.vocabulary, each, self.main.words) for each in (False, True)}
         self._batch: Batch | None = None
         self._lock = Lock()
         self.drafting = None if self.assistant is None else DraftLength(self._measure_costs())

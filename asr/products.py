@@ -1,11 +1,11 @@
 """Affine products, which are nearly all that Whisper computes on a CPU.
 
 torch multiplies float32 matrices with MKL, which on processors other than Intel's reaches less than half of what
-oneDNN, which torch ships as well and uses for other types, does: 100 against 235 GFLOP/s on a core of an EPYC
-(family 26) for the encoder's shapes, and a third of it where a decoder reads a few tokens, which is what verifying
-drafts is. The one decision: where oneDNN was found faster, products go to it, through the operator that torch's own
-compiler emits for them. Between a dozen positions and a hundred it was slower, up to 2.7 times, and small weights are
-multiplied before its call is set up; both stay with MKL. Only rounding differs.
+oneDNN, which torch ships as well and uses for other types, does. For a decoder, which multiplies the same weights with
+a few positions again and again, it matters more how the weights lie in memory: in oneDNN's own order one position
+costs half, and the dozens that verifying drafts or a large batch has cost a third (`benchmarks/products.py`). The one
+decision: large weights are laid out in that order once, through the operators that torch's own compiler emits, and kept
+beside the checkpoint's. Smaller ones are multiplied before oneDNN's call is set up. Only rounding differs.
 """
 
 from __future__ import annotations
@@ -18,32 +18,52 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Measured on the processor above: numbers of positions, and of a matrix' weights, from or up to which oneDNN is faster.
-FEW, MANY = 12, 96
-LARGE, LARGE_ALONE, HUGE = 1 << 18, 1 << 19, 1 << 23
-AVAILABLE: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+# Found by benchmarks/products.py: of a matrix' weights, and of positions that meet weights laid out as usual.
+LARGE, MANY = 1 << 16, 96
+# oneDNN asks how many positions will come; the order it chooses for many serves few as well, not the other way round.
+LAID_OUT_FOR = 1_500
+AVAILABLE: bool = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`: (.., inputs) x (outputs, inputs) -> (.., outputs), plus `bias` (outputs,)."""
-    if AVAILABLE and x.dtype == torch.float32 and x.device.type == "cpu" and _pays(x, weight):
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return product
-    return F.linear(x, weight, bias)
+class Product:
+    """`F.linear` with given weights: (.., inputs) -> (.., outputs). For inference only: it has no gradient."""
 
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """`weight` (outputs, inputs) and `bias` (outputs,) as in `F.linear`, not to be changed later."""
+        self.laid_out = _served(weight) and weight.numel() >= LARGE
+        self.weight = weight.detach()
+        if self.laid_out:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), LAID_OUT_FOR)
+        self.bias = bias
 
-def _pays(x: Tensor, weight: Tensor) -> bool:
-    positions, weights = x.numel() // weight.shape[1], weight.numel()
-    if positions > FEW:
-        return positions >= MANY or weights >= HUGE
-    return weights >= (LARGE if positions > 1 else LARGE_ALONE)
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The product, plus `bias` (outputs,) or else the product's own."""
+        multiply = _one_dnn if self.laid_out else F.linear
+        return multiply(x, self.weight, self.bias if bias is None else bias)
 
 
 class LargeProducts(TorchFunctionMode):
-    """While it lasts, `F.linear` of this thread is `linear`: for modules of others, which are left as they are."""
+    """While it lasts, this thread's `F.linear` of many positions is oneDNN's, inside modules that are not ours."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:  # noqa: ANN401
         """Called by torch in place of each of its functions."""
-        return (linear if func is F.linear else func)(*args, **(kwargs or {}))
+        return (_linear if func is F.linear else func)(*args, **(kwargs or {}))
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`, wherever it is faster."""
+    if _served(x) and x.numel() >= MANY * weight.shape[1]:
+        return _one_dnn(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def _served(x: Tensor) -> bool:
+    return AVAILABLE and x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Rows that do not lie side by side would be multiplied one number at a time."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
+    return product

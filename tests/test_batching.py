@@ -16,7 +16,7 @@ from asr.speculative import Batch
 
 def running_batch(models, rows):
     batch = Batch.allocate(Decoder(models.model), None, rows, 0)
-    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.output)
+    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.words)
     course = Course(rules, models.vocabulary, EagerRounds(), models.tokenizer.decode, None, None, None)
     return RunningBatch(batch, rows, course)
 

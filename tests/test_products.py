@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from asr.products import FEW, HUGE, LARGE, LARGE_ALONE, MANY, LargeProducts, linear
+from asr.products import LARGE, MANY, LargeProducts, Product
 
 WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"
@@ -27,53 +27,47 @@ def test_a_product_is_that_of_torch(shape, outputs, biased):
     random = torch.Generator().manual_seed(0)
     x, weight = torch.randn(shape, generator=random), torch.randn(outputs, 256, generator=random)
     bias = torch.randn(outputs, generator=random) if biased else None
-    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(Product(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("outputs", [8, 4100])
+@torch.inference_mode()
+def test_a_bias_at_the_call_takes_the_place_of_its_own(outputs):
+    x, weight, own, other = torch.randn(3, 256), torch.randn(outputs, 256), torch.ones(outputs), torch.randn(outputs)
+    torch.testing.assert_close(Product(weight, own)(x, other), F.linear(x, weight, other), rtol=1e-5, atol=1e-4)
 
 
 @torch.inference_mode()
 def test_what_a_bias_forbids_stays_forbidden():
     bias = torch.zeros(4100)
     bias[7] = float("-inf")
-    logits = linear(torch.ones(2, 256), torch.ones(4100, 256), bias)
+    logits = Product(torch.ones(4100, 256))(torch.ones(2, 256), bias)
     assert (logits[:, 7] == float("-inf")).all()
     assert torch.isfinite(logits[:, 8:]).all()
 
 
 @torch.inference_mode()
-def test_a_view_with_gaps_is_read_rightly():
+def test_views_with_gaps_are_read_rightly():
     x, weight = torch.randn(40, 3, 256)[:, 1], torch.randn(256, 512).t()
-    torch.testing.assert_close(linear(x, weight), x.contiguous() @ weight.t(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(Product(weight)(x), x.contiguous() @ weight.t(), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("positions", "weights", "pays"),
-    [
-        (1, LARGE, False),
-        (1, LARGE_ALONE, True),
-        (2, LARGE, True),
-        (FEW, LARGE, True),
-        (FEW, LARGE - WIDTH, False),
-        (FEW + 1, LARGE, False),
-        (FEW + 1, HUGE, True),
-        (MANY - 1, LARGE, False),
-        (MANY, WIDTH, True),
-    ],
+    ("weights", "dtype", "pays"),
+    [(LARGE, torch.float32, True), (LARGE - WIDTH, torch.float32, False), (LARGE, torch.float64, False)],
 )
 @torch.inference_mode()
-def test_products_go_where_they_were_found_faster(positions, weights, pays):
-    x, weight = torch.ones(1, positions, WIDTH), torch.ones(weights // WIDTH, WIDTH)
-    assert (ONE_DNN in operators(lambda: linear(x, weight))) is pays
-
-
-@torch.inference_mode()
-def test_other_types_stay_with_torch():
-    x, weight = torch.ones(MANY, WIDTH, dtype=torch.float64), torch.ones(WIDTH, WIDTH, dtype=torch.float64)
-    assert ONE_DNN not in operators(lambda: linear(x, weight))
+def test_large_weights_are_laid_out(weights, dtype, pays):
+    weight = torch.ones(weights // WIDTH, WIDTH, dtype=dtype)
+    product, x = Product(weight), torch.ones(1, 2, WIDTH, dtype=dtype)
+    assert product.laid_out is pays
+    assert (ONE_DNN in operators(lambda: product(x))) is pays
+    assert weight.layout is torch.strided
 
 
 @torch.inference_mode()
 def test_modules_of_others_are_left_as_they_are():
-    layer, x = torch.nn.Linear(64, 64), torch.ones(MANY, 64)
+    layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.ones(MANY, WIDTH)
     before = layer(x)
 
     def within():
@@ -82,3 +76,15 @@ def test_modules_of_others_are_left_as_they_are():
 
     assert ONE_DNN in operators(within)
     assert ONE_DNN not in operators(lambda: layer(x))
+
+
+@pytest.mark.parametrize(("positions", "dtype"), [(MANY - 1, torch.float32), (MANY, torch.float64)])
+@torch.inference_mode()
+def test_few_positions_and_other_types_stay_with_torch(positions, dtype):
+    x, weight = torch.ones(positions, WIDTH, dtype=dtype), torch.ones(WIDTH, WIDTH, dtype=dtype)
+
+    def within():
+        with LargeProducts():
+            F.linear(x, weight)
+
+    assert ONE_DNN not in operators(within)
