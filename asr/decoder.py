@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
-from asr.products import Product
+from asr.products import Product, attention
 
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 
@@ -187,18 +187,6 @@ class Decoder:
         hidden = torch.arange(span, device=device) > positions[:, None, :, None]
         mask = torch.zeros(hidden.shape, device=device, dtype=self.words.dtype).masked_fill_(hidden, float("-inf"))
         return Place(torch.arange(positions.shape[0], device=device)[:, None], positions, span, mask)
-
-
-def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Softmax attention to all of `keys`: (rows, heads, positions, head size), and frames in place of positions.
-
-    One position a row, which is what greedy decoding asks for, torch's own kernel answers more slowly on a CPU than
-    two plain products (`benchmarks/products.py`).
-    """
-    if query.shape[2] > 1 or query.device.type != "cpu":
-        return F.scaled_dot_product_attention(query, keys, values)
-    scale: float = query.shape[-1] ** -0.5
-    return (query * scale @ keys.transpose(2, 3)).softmax(dim=-1) @ values
 
 
 def alignment_heads(model: PreTrainedModel) -> tuple[AlignmentHead, ...]:

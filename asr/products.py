@@ -1,15 +1,17 @@
-"""Affine products, which are nearly all that Whisper computes on a CPU.
+"""Affine products and attention, which are nearly all that Whisper computes, as a CPU does them fastest.
 
 torch multiplies float32 matrices with MKL, which on processors other than Intel's reaches less than half of what
 oneDNN, which torch ships as well and uses for other types, does. For a decoder, which multiplies the same weights with
 a few positions again and again, it matters more how the weights lie in memory: in oneDNN's own order one position
 costs half, and the dozens that verifying drafts or a large batch has cost a third (`benchmarks/products.py`). The one
 decision: large weights are laid out in that order once, through the operators that torch's own compiler emits, and kept
-beside the checkpoint's. Smaller ones are multiplied before oneDNN's call is set up. Only rounding differs.
+beside the checkpoint's. Smaller ones are multiplied before oneDNN's call is set up. Attention is two such products with
+a softmax between them; torch's fused kernel saves memory there, not time. Only rounding differs.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 # Found by benchmarks/products.py: of a matrix' weights, and of positions that meet weights laid out as usual.
 LARGE, MANY = 1 << 16, 96
+# Positions whose scores are held at once: 3 MB for the 1,500 frames of a window, which stay in the processor's caches.
+BLOCK = 500
 # oneDNN asks how many positions will come; the order it chooses for many serves few as well, not the other way round.
 LAID_OUT_FOR = 1_500
 AVAILABLE: bool = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
@@ -42,14 +46,25 @@ class Product:
         return multiply(x, self.weight, self.bias if bias is None else bias)
 
 
+def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """`F.scaled_dot_product_attention` without a mask; everything is (rows, heads, positions, head size)."""
+    if not _served(query):
+        return F.scaled_dot_product_attention(query, keys, values)
+    if query.shape[2] == 1:
+        return (query * _scale(query) @ keys.transpose(2, 3)).softmax(dim=-1) @ values
+    if query.shape[2] >= MANY:
+        return _in_blocks(query * _scale(query), keys, values)
+    return F.scaled_dot_product_attention(query, keys, values)
+
+
 class LargeProducts(TorchFunctionMode):
-    """While it lasts, this thread's `F.linear` of many positions is oneDNN's, inside modules that are not ours."""
+    """While it lasts, this thread's products of many positions are oneDNN's, inside modules that are not ours."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:  # noqa: ANN401
         """Called by torch in place of each of its functions."""
-        return (_linear if func is F.linear else func)(*args, **(kwargs or {}))
+        return REPLACED.get(func, func)(*args, **(kwargs or {}))
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -57,6 +72,37 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if _served(x) and x.numel() >= MANY * weight.shape[1]:
         return _one_dnn(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def _attention(query: Tensor, keys: Tensor, values: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+    """`F.scaled_dot_product_attention`; whoever asks for more than another scale gets torch's own."""
+    plain = not any(torch.is_tensor(value) or value for name, value in asked.items() if name != "scale")
+    if not (plain and _served(query) and query.shape[2] >= MANY):
+        return F.scaled_dot_product_attention(query, keys, values, **asked)
+    scale = asked.get("scale")
+    return _in_blocks(query * (_scale(query) if scale is None else scale), keys, values)
+
+
+REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.linear: _linear,
+    F.scaled_dot_product_attention: _attention,
+}
+
+
+def _in_blocks(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of a scaled query, some positions of one head of one row at a time."""
+    mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
+    across = values.transpose(2, 3).contiguous()
+    for row, head in itertools.product(*map(range, query.shape[:2])):
+        blocks = zip(torch.split(mixed[row, head], BLOCK), torch.split(query[row, head], BLOCK), strict=True)
+        key, value = keys[row, head].contiguous(), across[row, head]
+        for target, block in blocks:
+            target.copy_(_one_dnn(_one_dnn(block, key, None).softmax(dim=-1), value, None))
+    return mixed
+
+
+def _scale(query: Tensor) -> float:
+    return float(query.shape[-1] ** -0.5)
 
 
 def _served(x: Tensor) -> bool:

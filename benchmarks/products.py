@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.decoder import attention
-from asr.products import Product
+from asr.products import Product, attention
 from benchmarks.report import PAGES, RESULTS, listed, save, settings, table
 from benchmarks.timing import Action, in_turns, ratio
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from asr.products import LARGE, MANY, LargeProducts, Product
+from asr.products import BLOCK, LARGE, MANY, LargeProducts, Product, attention
 
 WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"
@@ -88,3 +88,43 @@ def test_few_positions_and_other_types_stay_with_torch(positions, dtype):
             F.linear(x, weight)
 
     assert ONE_DNN not in operators(within)
+
+
+def drawn_attention(positions, dtype):
+    random = torch.Generator().manual_seed(1)
+    query = torch.randn(2, 3, positions, 40, generator=random, dtype=dtype)
+    # As projections leave them: heads side by side in memory.
+    return query, *(torch.randn(2, 700, 3, 40, generator=random, dtype=dtype).transpose(1, 2) for _ in range(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("positions", [1, 7, MANY, BLOCK + 1])
+@torch.inference_mode()
+def test_attention_is_that_of_torch(positions, dtype):
+    query, keys, values = drawn_attention(positions, dtype)
+    expected = F.scaled_dot_product_attention(query, keys, values)
+    torch.testing.assert_close(attention(query, keys, values), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("asked", [{}, {"scale": 1.0}, {"attn_mask": None, "is_causal": False, "scale": 0.1}])
+@torch.inference_mode()
+def test_attention_of_others_goes_through_onednn_with_their_scale(asked):
+    heard = drawn_attention(BLOCK + 1, torch.float32)
+    expected, answers = F.scaled_dot_product_attention(*heard, **asked), []
+
+    def within():
+        with LargeProducts():
+            answers.append(F.scaled_dot_product_attention(*heard, **asked))
+
+    assert ONE_DNN in operators(within)
+    torch.testing.assert_close(answers[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@torch.inference_mode()
+def test_masks_of_others_hold(causal):
+    query, keys, values = drawn_attention(700, torch.float32)
+    asked = {"is_causal": True} if causal else {"attn_mask": torch.rand(700, 700) > 0.5}
+    expected = F.scaled_dot_product_attention(query, keys, values, **asked)
+    with LargeProducts():
+        torch.testing.assert_close(F.scaled_dot_product_attention(query, keys, values, **asked), expected)
