@@ -1,9 +1,9 @@
-"""What the products of the decoder gain on a CPU: `python -m benchmarks.products`.
+"""What products and attention gain on a CPU: `python -m benchmarks.products`.
 
 Two questions, each over matrices of the demo's, whisper-base's and large-v3's decoders: how much faster a product with
-given weights is through `asr.products` than `F.linear`, and attention of one position a row to the audio through
-`asr.decoder.attention` than torch's own. The one decision: as many different weights take turns as fill more memory
-than processors have cache, since a decoder meets a weight again only after all others.
+given weights is through `asr.products` than `F.linear`, and attention to the audio than torch's own: of one position a
+row, as the decoder asks, and of all of them, as the encoder does. The one decision: as many different weights take
+turns as fill more memory than processors have cache, since a decoder meets a weight again only after all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MATRICES = {
 }
 POSITIONS = (1, 8, 24, 56, 168)
 HEADS = {"demo": (4, 40), "base": (8, 64), "large-v3": (20, 64)}
-ROWS, FRAMES = (1, 8, 24), 1_500
+FRAMES = 1_500
+ASKED = ((1, 1), (8, 1), (24, 1), (1, FRAMES), (4, FRAMES))  # rows, and positions of each
 CROWD = 200e6  # bytes of weights, or of keys and values, that take turns
 TURNS = 9
 CPU = torch.device("cpu")
@@ -54,11 +55,11 @@ def attentions(turns: int) -> Iterator[list[str]]:
     """How many times as fast as `F.scaled_dot_product_attention`, a row a model."""
     for name, (heads, size) in HEADS.items():
         cells = []
-        for rows in ROWS:
+        for rows, positions in ASKED:
             shape = (rows, heads, FRAMES, size)
-            count = max(1, int(CROWD / (8 * rows * heads * FRAMES * size)))
+            count = max(1, int(CROWD / (8 * rows * heads * FRAMES * size))) if positions == 1 else 1
             heard = [(torch.randn(shape), torch.randn(shape)) for _ in range(count)]
-            query = torch.randn(rows, heads, 1, size)
+            query = torch.randn(rows, heads, positions, size)
             usual = [partial(F.scaled_dot_product_attention, query, *each) for each in heard]
             cells.append(_gain(usual, [partial(attention, query, *each) for each in heard], turns))
         yield [f"{name}, {heads} heads of {size}", *cells]
@@ -76,7 +77,7 @@ def _gain(usual: Sequence[Callable[[], Tensor]], ours: Sequence[Callable[[], Ten
 
 @torch.inference_mode()
 def _main() -> None:
-    parser = argparse.ArgumentParser(description="Time the decoder's products beside torch's own.")
+    parser = argparse.ArgumentParser(description="Time products and attention beside torch's own.")
     parser.add_argument("--turns", type=int, default=TURNS)
     turns = parser.parse_args().turns
     linear: Rows = list(products(turns))
@@ -85,13 +86,13 @@ def _main() -> None:
     save(RESULTS / "products.json", {"settings": facts, "products": linear, "attention": mixed})
     page = "\n\n".join(
         (
-            "# The decoder's products on a CPU",
-            "Times of torch's own over ours (`asr/products.py`, `asr/decoder.py`), float32, medians of turns in one "
-            "process with a 95% bootstrap interval. Written by `scripts/bench products`.",
+            "# Products and attention on a CPU",
+            "Times of torch's own over ours (`asr/products.py`), float32, medians of turns in one process with a 95% "
+            "bootstrap interval. Written by `scripts/bench products`.",
             "## Products with given weights, by positions",
             table(("outputs x inputs", *map(str, POSITIONS)), linear),
-            "## Attention of one position a row to 30 s of audio, by rows",
-            table(("heads", *map(str, ROWS)), mixed),
+            "## Attention to 30 s of audio, by rows x positions",
+            table(("heads", *(f"{rows} x {positions}" for rows, positions in ASKED)), mixed),
             "## Settings",
             listed(facts),
         )
