@@ -55,10 +55,10 @@ def timed_words(
 ) -> list[tuple[Word, ...]]:
     """The words of each segment of a window, in seconds from the window's beginning; joined, they are its text.
 
-    `answer` was decoded with `Manner(words=True)`, `segments` are the first of those read from it, `samples` (n,) at
-    16 kHz those it was decoded from, or fewer where the rest will be heard again; `language` is the code of what it is
-    written in. Starts never fall, no word ends before it starts or after the next begins, and all lie within the
-    samples. A word's probability is the mean over its spoken tokens.
+    `answer` was decoded with `DecodeOptions(words=True)`, `segments` are the first of those read from it, `samples`
+    (n,) at 16 kHz those it was decoded from, or fewer where the rest will be heard again; `language` is the code of
+    what it is written in. Starts never fall, no word ends before it starts or after the next begins, and all lie within
+    the samples. A word's probability is the mean over its spoken tokens.
     """
     placed = _place(answer, segments, models, language)
     words: list[list[Word]] = [[] for _ in segments]

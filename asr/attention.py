@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-SAMPLES_PER_FRAME = 320  # 20 ms
 SMOOTHED_FRAMES = 7
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asr.attention import SAMPLES_PER_FRAME, contrast
+from asr.attention import contrast
 from asr.draft_length import DraftLength
 from asr.fallback import Fallback, chances
 from asr.hearing import Encoded
@@ -25,6 +25,7 @@ from asr.rounds import Reading, Report, Rounds
 from asr.rules import TokenRules
 from asr.speculative import Batch, Round
 from asr.vocabulary import Vocabulary
+from asr.windows import FRAME
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ class Decoded:
 
 
 @dataclass
-class Seat:
+class Slot:
     """A window in a row, and its attempt."""
 
     window: Passage
@@ -97,7 +98,7 @@ class RunningBatch:
         self.batch = batch
         self.most = most
         self.course = course
-        self.seats: list[Seat] = []
+        self.slots: list[Slot] = []
         self._running: deque[tuple[Reading, int]] = deque()
         self._reach = 0  # no live row is longer
         self._unread = 2  # newest tokens that the assistant may not have read
@@ -107,13 +108,13 @@ class RunningBatch:
     @property
     def free(self) -> int:
         """How many windows may be admitted."""
-        return self.most - len(self.seats)
+        return self.most - len(self.slots)
 
     @torch.inference_mode()
     def admit(self, windows: Sequence[Passage], encoded: Encoded) -> None:
         """Gives `windows` the next rows and their first tokens."""
-        start, stop = len(self.seats), len(self.seats) + len(windows)
-        self.seats += [Seat(window, encoded.assistant is not None) for window in windows]
+        start, stop = len(self.slots), len(self.slots) + len(windows)
+        self.slots += [Slot(window, encoded.assistant is not None) for window in windows]
         view = self.batch.view(start, stop)
         view.main.decoder.listen(encoded.main, view.main.cache)
         if view.assistant is not None and encoded.assistant is not None:
@@ -126,7 +127,7 @@ class RunningBatch:
         if self.course.rounds.late and len(self._running) == 1:
             return []
         report = self._hear()
-        if any(report.finished[: len(self.seats)]):
+        if any(report.finished[: len(self.slots)]):
             while self._running:
                 report = self._hear()
             return self._leave(report)
@@ -134,25 +135,25 @@ class RunningBatch:
 
     @torch.inference_mode()
     def _begin(self, start: int, stop: int) -> None:
-        view, seats = self.batch.view(start, stop), self.seats[start:stop]
-        enter([self._entry(seat) for seat in seats], view.rows)
-        helper = view.assistant if any(seat.draftable for seat in seats) else None
+        view, slots = self.batch.view(start, stop), self.slots[start:stop]
+        enter([self._entry(slot) for slot in slots], view.rows)
+        helper = view.assistant if any(slot.draftable for slot in slots) else None
         no_speech = read_prompts(view.main, helper, view.rows, self.course.rules, self.course.vocabulary).tolist()
-        for seat, probability in zip(seats, no_speech, strict=True):
-            seat.no_speech = probability
-        self._reach = max(self._reach, *(len(seat.window.prompt) + 1 for seat in seats))
+        for slot, probability in zip(slots, no_speech, strict=True):
+            slot.no_speech = probability
+        self._reach = max(self._reach, *(len(slot.window.prompt) + 1 for slot in slots))
 
-    def _entry(self, seat: Seat) -> Entry:
-        window, longest = seat.window, self.batch.main.decoder.length
+    def _entry(self, slot: Slot) -> Entry:
+        window, longest = slot.window, self.batch.main.decoder.length
         limit = longest if window.most_tokens is None else min(longest, len(window.prompt) + window.most_tokens)
-        chance = chances(window.samples, seat.attempt, limit) if seat.temperature else None
-        return Entry(window.prompt, limit, seat.draftable, seat.temperature, chance)
+        chance = chances(window.samples, slot.attempt, limit) if slot.temperature else None
+        return Entry(window.prompt, limit, slot.draftable, slot.temperature, chance)
 
     @torch.inference_mode()
     def _launch(self) -> None:
-        rounds, rows = self.course.rounds, min(self.course.rounds.rows(len(self.seats)), self.batch.capacity)
+        rounds, rows = self.course.rounds, min(self.course.rounds.rows(len(self.slots)), self.batch.capacity)
         drafts = self._drafts(rows)
-        sampled = any(seat.temperature for seat in self.seats)
+        sampled = any(slot.temperature for slot in self.slots)
         span = min(rounds.span(self._reach + drafts), self.batch.main.cache.width)
         unread = min(self._unread, self._reach) if drafts else 1
         shape = Round(drafts, unread, span, sampled)
@@ -163,7 +164,7 @@ class RunningBatch:
         self._unread = 2 if drafts else self._unread + 1
 
     def _drafts(self, rows: int) -> int:
-        draftable = sum(seat.draftable for seat in self.seats)
+        draftable = sum(slot.draftable for slot in self.slots)
         if self.course.drafts is not None:
             return self.course.drafts if draftable else 0
         return self.course.drafting.choose(rows, draftable) if self.course.drafting else 0
@@ -172,7 +173,7 @@ class RunningBatch:
         """Waits for the report of the oldest round that was not heard yet."""
         reading, _ = self._running.popleft()
         report = reading()
-        longest = max(max(report.length), *(len(seat.window.prompt) + 1 for seat in self.seats))
+        longest = max(max(report.length), *(len(slot.window.prompt) + 1 for slot in self.slots))
         self._reach = longest + sum(drafts + 1 for _, drafts in self._running)
         if self.course.drafting is not None:
             self.course.drafting.observe(sum(report.accepted), sum(report.judged))
@@ -180,51 +181,51 @@ class RunningBatch:
 
     def _leave(self, report: Report) -> list[tuple[Passage, Decoded]]:
         """Frees the rows that finished, from the last on, except those that are worth another attempt."""
-        finished = [row for row in range(len(self.seats)) if report.finished[row]]
+        finished = [row for row in range(len(self.slots)) if report.finished[row]]
         decoded = {row: self._decoded(row, report.length[row]) for row in finished}
         done = [row for row in finished if not self._try_again(row, decoded[row])]
-        answers = [(self.seats[row].window, self._located(row, decoded[row])) for row in done]
+        answers = [(self.slots[row].window, self._located(row, decoded[row])) for row in done]
         for row in reversed(done):
             self._free(row)
         return answers
 
     def _decoded(self, row: int, length: int) -> Decoded:
-        seat, rows = self.seats[row], self.batch.rows
-        begin = len(seat.window.prompt)
+        slot, rows = self.slots[row], self.batch.rows
+        begin = len(slot.window.prompt)
         tokens = rows.tokens[row, begin:length].tolist()
         log_probabilities = rows.log_probability[row, begin:length].tolist()
         spoken = tokens[:-1] if tokens and tokens[-1] == self.course.vocabulary.end_of_text else tokens
-        return Decoded(tuple(spoken), seat.no_speech, tuple(log_probabilities), seat.temperature)
+        return Decoded(tuple(spoken), slot.no_speech, tuple(log_probabilities), slot.temperature)
 
     @torch.inference_mode()
     def _located(self, row: int, decoded: Decoded) -> Decoded:
         """With the attention, if it is wanted; a token's is that of the position that chose it, one before its own."""
         if not self.course.words or not decoded.tokens:
             return decoded
-        window, main = self.seats[row].window, self.batch.main
+        window, main = self.slots[row].window, self.batch.main
         first = len(window.prompt) - 1
         positions = slice(first, first + len(decoded.log_probabilities))
-        frames = min(-(-len(window.samples) // SAMPLES_PER_FRAME), main.decoder.frames)
+        frames = min(-(-len(window.samples) // FRAME), main.decoder.frames)
         attention = contrast(main.decoder.audio_attention(main.cache, row, positions, frames))
         return replace(decoded, attention=attention.cpu().numpy())
 
     def _try_again(self, row: int, decoded: Decoded) -> bool:
-        seat, fallback = self.seats[row], self.course.fallback
-        hotter = fallback.next_temperature(seat.attempt) if fallback else None
+        slot, fallback = self.slots[row], self.course.fallback
+        hotter = fallback.next_temperature(slot.attempt) if fallback else None
         if fallback is None or hotter is None:
             return False
         text = str(self.course.text([t for t in decoded.tokens if t < self.course.vocabulary.end_of_text]))
         if not fallback.rejects(text, decoded.mean_log_probability, decoded.no_speech):
             return False
-        seat.attempt, seat.temperature = seat.attempt + 1, hotter
+        slot.attempt, slot.temperature = slot.attempt + 1, hotter
         self._begin(row, row + 1)
         return True
 
     @torch.inference_mode()
     def _free(self, row: int) -> None:
-        last = len(self.seats) - 1
+        last = len(self.slots) - 1
         if row != last:
             self.batch.move(last, row)
-            self.seats[row] = self.seats[last]
+            self.slots[row] = self.slots[last]
         self.batch.rows.finished[last] = True
-        self.seats.pop()
+        self.slots.pop()

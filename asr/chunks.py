@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 
 from asr.alignment import timed_words
 from asr.batching import Decoded
+from asr.fallback import OPENAI
 from asr.loading import WhisperModels
 from asr.schedule import Schedule, Window
 from asr.segments import Segment, Segments, read_segments
 from asr.windows import SAMPLE_RATE
 from transcript import Chunk, Word
 
-NO_SPEECH = 0.6  # OpenAI's thresholds: a window this likely to hold no speech,
-UNSURE = -1.0  # whose tokens are this unlikely on average, is dropped
 AT_THE_CUT = 0.4  # seconds before the end of a window that was cut inside speech
 HEARD_TWICE = 1 / 8  # of a window, at most
 
@@ -37,7 +36,7 @@ class ChunkReader:
 
     def read(self, window: Window, answer: Decoded) -> list[Chunk]:
         """One window's chunks, after telling the schedule how far it was understood."""
-        if answer.no_speech > NO_SPEECH and answer.mean_log_probability < UNSURE:
+        if answer.no_speech > OPENAI.no_speech and answer.mean_log_probability < OPENAI.least_log_probability:
             self.schedule.finish(window)
             return []
         if not self.timestamps:

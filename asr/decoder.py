@@ -96,7 +96,7 @@ class Layer:
             queries[place.rows, :, place.positions] = query[:, :, self.aligned]
         return self.audio_out(_joined(attention(query.transpose(1, 2), keys, values)))
 
-    def think(self, x: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor) -> Tensor:
         """The perceptron, (rows, positions, width) in and out."""
         return self.contract(self.activation(self.expand(_normed(x, self.last_norm))))
 
@@ -128,20 +128,20 @@ class Decoder:
             Layer(each, [head for layer, head in aligned if layer == number])
             for number, each in enumerate(source.layers)
         ]
-        self.words: Tensor = source.embed_tokens.weight
-        self.places: Tensor = source.embed_positions.weight
+        self.token_embeddings: Tensor = source.embed_tokens.weight
+        self.position_embeddings: Tensor = source.embed_positions.weight
         self.norm = _norm(source.layer_norm)
         self.output = Product(model.get_output_embeddings().weight)
         self.frames: int = source.config.max_source_positions
         self.length: int = source.config.max_target_positions
-        self.head_size = self.words.shape[1] // self.layers[0].heads
+        self.head_size = self.token_embeddings.shape[1] // self.layers[0].heads
 
     def allocate(self, rows: int, width: int) -> Cache:
         """A cache of `rows` rows with room for `width` tokens each (some beyond `length`, for drafts)."""
         every = [layer.heads for layer in self.layers]
 
         def zeros(positions: int, heads: Sequence[int] = every) -> tuple[Tensor, ...]:
-            return tuple(self.words.new_zeros(rows, each, positions, self.head_size) for each in heads)
+            return tuple(self.token_embeddings.new_zeros(rows, each, positions, self.head_size) for each in heads)
 
         queries = zeros(width, [len(layer.aligned) for layer in self.layers])
         return Cache(zeros(width), zeros(width), zeros(self.frames), zeros(self.frames), queries)
@@ -159,12 +159,14 @@ class Decoder:
         Every position below the first must have been read before; `span` exceeds the largest position.
         """
         place = self._place(positions, span)
-        x = F.embedding(tokens, self.words) + F.embedding(positions.clamp(max=self.length - 1), self.places)
+        x = F.embedding(tokens, self.token_embeddings) + F.embedding(
+            positions.clamp(max=self.length - 1), self.position_embeddings
+        )
         for number, layer in enumerate(self.layers):
             x = x + layer.attend_tokens(x, cache.keys[number], cache.values[number], place)
             heard = cache.audio_keys[number], cache.audio_values[number], cache.queries[number]
             x = x + layer.attend_audio(x, *heard, place)
-            x = x + layer.think(x)
+            x = x + layer.feed_forward(x)
         return _normed(x, self.norm)
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -185,7 +187,9 @@ class Decoder:
     def _place(self, positions: Tensor, span: int) -> Place:
         device = positions.device
         hidden = torch.arange(span, device=device) > positions[:, None, :, None]
-        mask = torch.zeros(hidden.shape, device=device, dtype=self.words.dtype).masked_fill_(hidden, float("-inf"))
+        mask = torch.zeros(hidden.shape, device=device, dtype=self.token_embeddings.dtype).masked_fill_(
+            hidden, float("-inf")
+        )
         return Place(torch.arange(positions.shape[0], device=device)[:, None], positions, span, mask)
 
 

@@ -35,12 +35,13 @@ HEARD_AT_ONCE = 16  # windows; bounds the encoder's memory beside the caches
 MEASURED_ROWS = (1, 4, 12)
 MEASURED_SPAN = 64
 SETTLED = 0.02  # seconds of rounds of one shape
+TOO_SMALL = "one window does not fit into the device's memory"
 
 Take = Callable[[int], Sequence[Passage]]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class DecodeOptions:
     """How a request's windows are decoded. `drafts` fixes the drafts a round; None lets measured costs decide.
 
     `words` asks where in its window each token was heard.
@@ -63,52 +64,68 @@ class DecodeEngine:
         self.main = Decoder(models.model, alignment_heads(models.model))
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
         self.rounds: Rounds = GraphedRounds() if models.device.type == "cuda" else EagerRounds()
-        self.rules = {each: TokenRules.of(models.vocabulary, each, self.main.words) for each in (False, True)}
+        self.rules = {
+            each: TokenRules.of(models.vocabulary, each, self.main.token_embeddings) for each in (False, True)
+        }
         self._batch: Batch | None = None
         self._lock = Lock()
+        self._warm_up()
         self.drafting = None if self.assistant is None else DraftLength(self._measure_costs())
 
     @torch.inference_mode()
     def detect_language(self, samples: NDArray[np.float32]) -> Detected:
         """The likeliest language of a window's samples, and how likely they hold no speech.
 
-        What the encoder made of them is kept, so that decoding them next costs no second pass.
+        What the encoder made of them is kept, so that decoding them next costs no second pass. Raises OutOfMemory if
+        one window is too much for the device.
         """
         with self._lock:
-            encoded = self.hearing.hear([samples], drafted=False)
-            self.hearing.remember(samples, encoded)
-            first = self._room(1).main.view(0, 1)
-            first.decoder.listen(encoded.main, first.cache)
-            return detect_language(first, self.models.vocabulary)
+            try:
+                return self._detect(samples)
+            except torch.OutOfMemoryError:
+                exhausted = True  # perhaps by the batch of an earlier request
+            if exhausted:
+                self._give_back()
+            try:
+                return self._detect(samples)
+            except torch.OutOfMemoryError:
+                raise OutOfMemory(TOO_SMALL) from None
 
-    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
         """Decodes what `take(count)` gives, up to `count` windows a call, until it gives none and all are done.
 
         Windows come back as they finish; `take` is asked again after each, so it may offer what a finished window left
         over. Where the device runs out of memory the batch is halved; OutOfMemory if one window is too much.
         """
         with self._lock:
-            waiting, rows = deque(take(manner.batch_size)), manner.batch_size
+            waiting, rows = deque(take(options.batch_size)), options.batch_size
             while waiting:
                 running: RunningBatch | None = None
+                most = min(rows, len(waiting))
                 try:
-                    most = min(rows, len(waiting))
-                    running = RunningBatch(self._room(most), most, self._course(manner))
-                    yield from self._run(Request(running, waiting, take, manner))
+                    running = RunningBatch(self._room(most), most, self._course(options))
+                    yield from self._run(Request(running, waiting, take, options))
                 except torch.OutOfMemoryError:
                     exhausted = True  # once the block is left, nothing holds on to the device's memory
                 else:
                     exhausted = False
                 if exhausted:
-                    waiting.extendleft(seat.window for seat in reversed(running.seats if running else ()))
+                    waiting.extendleft(slot.window for slot in reversed(running.slots if running else ()))
                     del running
-                    rows = self._shrink(rows)
+                    rows = self._shrink(most)
+
+    def _detect(self, samples: NDArray[np.float32]) -> Detected:
+        encoded = self.hearing.hear([samples], drafted=False)
+        self.hearing.remember(samples, encoded)
+        first = self._room(1).main.view(0, 1)
+        first.decoder.listen(encoded.main, first.cache)
+        return detect_language(first, self.models.vocabulary)
 
     def _run(self, request: Request) -> Iterator[tuple[Passage, Decoded]]:
         """Until no window waits or runs."""
         while True:
             self._fill(request)
-            if not request.running.seats:
+            if not request.running.slots:
                 return
             yield from request.running.step()
 
@@ -129,26 +146,26 @@ class DecodeEngine:
 
     def _worth_drafting(self, request: Request, new: int) -> bool:
         """Whether windows that sit down now are prepared for drafting."""
-        if self.drafting is None or not request.manner.assisted:
+        if self.drafting is None or not request.options.assisted:
             return False
-        if request.manner.drafts is not None:
-            return request.manner.drafts > 0
-        rows = len(request.running.seats) + new
+        if request.options.drafts is not None:
+            return request.options.drafts > 0
+        rows = len(request.running.slots) + new
         worth = self.drafting.choose(rows, rows) > 0
         if not worth:
             self.drafting.fade(new)
         return worth
 
-    def _course(self, manner: Manner) -> Course:
+    def _course(self, options: DecodeOptions) -> Course:
         return Course(
-            rules=self.rules[manner.timestamps],
+            rules=self.rules[options.timestamps],
             vocabulary=self.models.vocabulary,
             rounds=self.rounds,
             text=self.models.tokenizer.decode,
-            fallback=manner.fallback,
-            drafting=self.drafting if manner.assisted else None,
-            drafts=manner.drafts,
-            words=manner.words,
+            fallback=options.fallback,
+            drafting=self.drafting if options.assisted else None,
+            drafts=options.drafts,
+            words=options.words,
         )
 
     @torch.inference_mode()
@@ -165,12 +182,24 @@ class DecodeEngine:
 
     def _shrink(self, rows: int) -> int:
         """Gives the batch's memory back. Returns half of `rows`; raises OutOfMemory where that is none."""
+        self._give_back()
+        if rows == 1:
+            raise OutOfMemory(TOO_SMALL)
+        return rows // 2
+
+    def _give_back(self) -> None:
         self._clear()
         if self.models.device.type == "cuda":
             torch.cuda.empty_cache()
-        if rows == 1:
-            raise OutOfMemory("one window does not fit into the device's memory")
-        return rows // 2
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """Prepares the rounds that every request plays, as far as the device's memory allows."""
+        try:
+            for rows, shape in self.rounds.usual():
+                self.rounds.launch(self._room(rows).view(0, rows), self.rules[True], shape)()
+        except torch.OutOfMemoryError:
+            self._clear()
 
     def _measure_costs(self) -> Costs:
         """Times rounds over rows that are finished: they cost the same and stand still."""
@@ -186,7 +215,7 @@ class DecodeEngine:
         Only the first finds the models' weights elsewhere than in the processor's caches, where a running batch has
         them; that alone made rounds without drafts of small models look half as dear again as they are.
         """
-        batch, shape = self._room(rows).view(0, rows), Round(drafts, 2, MEASURED_SPAN)
+        batch, shape = self._room(rows).view(0, rows), Round(drafts, 2 if drafts else 1, MEASURED_SPAN)
         least, spent = float("inf"), 0.0
         while spent < SETTLED:
             started = time.perf_counter()
@@ -203,4 +232,4 @@ class Request:
     running: RunningBatch
     waiting: deque[Passage]
     take: Take
-    manner: Manner
+    options: DecodeOptions

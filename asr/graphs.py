@@ -2,8 +2,9 @@
 
 A step of Whisper's decoder is hundreds of small kernels; launched one by one from Python they leave the device idle
 most of the time. A round asks the host nothing (see `asr.speculative`), so it can be recorded whole: drafts,
-verification, acceptance and report. The one decision: shapes are rounded up to few sizes, so that few graphs exist and
-most are captured at load. Rows beyond the live ones are finished rows: they are computed and stand still.
+verification, acceptance and report. The one decision: shapes are rounded up to few sizes, so that few graphs exist:
+those of greedy decoding at usual sizes from the load on, others from their first use. Rows beyond the live ones are
+finished rows: they are computed and stand still.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from asr.rules import TokenRules
 from asr.speculative import Batch, Round, advance
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-SPANS = (64, 128, 256)
+SPANS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
+USUAL_ROWS, USUAL_SPAN = 24, 256
 
 
 class Key(NamedTuple):
@@ -52,8 +54,15 @@ class GraphedRounds:
         return round_up(live, ROWS)
 
     def span(self, needed: int) -> int:
-        """The next of a few sizes; the whole width beyond them."""
+        """The next of a few sizes."""
         return round_up(needed, SPANS)
+
+    def usual(self) -> list[tuple[int, Round]]:
+        """Greedy rounds of up to the default batch size and of texts that are not unusually long, largest first."""
+        rows, spans = (
+            [size for size in sizes if size <= most] for sizes, most in ((ROWS, USUAL_ROWS), (SPANS, USUAL_SPAN))
+        )
+        return [(count, Round(0, 1, span)) for count in reversed(rows) for span in spans]
 
     def forget(self) -> None:
         """Drops all graphs, before the memory they were captured over is given back."""

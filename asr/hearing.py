@@ -1,12 +1,13 @@
 """From samples to what the encoders make of them, each window once.
 
 The one decision: the encoder's output is handed on, not kept. Decoders project it into their caches when a window sits
-down, and a window decoded again at another temperature finds it there. The one exception is the window whose language
-was detected before anything was decoded: it is remembered until it is heard again.
+down, and a window decoded again at another temperature finds it there. The one exception are the windows in which a
+language was looked for before anything was decoded: they are remembered until they are heard again.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from torch import Tensor
 from asr.features import LogMel
 from asr.loading import WhisperModels
 from asr.products import LargeProducts
+
+REMEMBERED = 16  # windows; large-v3's output for one is 4 MB in float16
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Hearing:
         self.model = models.model
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
-        self._remembered: tuple[NDArray[np.float32], Tensor] | None = None
+        self._remembered: deque[tuple[NDArray[np.float32], Tensor]] = deque(maxlen=REMEMBERED)
 
     @torch.inference_mode()
     def hear(self, windows: Sequence[NDArray[np.float32]], drafted: bool) -> Encoded:
@@ -49,8 +52,8 @@ class Hearing:
             return Encoded(main, main if shared else self.assistant.model.get_encoder()(features).last_hidden_state)
 
     def remember(self, window: NDArray[np.float32], encoded: Encoded) -> None:
-        """Keeps what was made of a window until it is heard again; forgets any other."""
-        self._remembered = (window, encoded.main)
+        """Keeps what was made of a window until it is heard again, or until too many came after it."""
+        self._remembered.append((window, encoded.main))
 
     def _main(self, windows: Sequence[NDArray[np.float32]], features: Tensor) -> Tensor:
         known = [self._recall(window) for window in windows]
@@ -64,10 +67,11 @@ class Hearing:
         return torch.cat([next(fresh)[None] if each is None else each for each in known])
 
     def _recall(self, window: NDArray[np.float32]) -> Tensor | None:
-        if self._remembered is None or not np.array_equal(self._remembered[0], window):
-            return None
-        encoded, self._remembered = self._remembered[1], None
-        return encoded
+        for place, (known, encoded) in enumerate(self._remembered):
+            if np.array_equal(known, window):
+                del self._remembered[place]
+                return encoded
+        return None
 
     def _features(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
         return self.log_mel(windows).to(self.model.dtype)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.rules import TokenRules
+from asr.rules import TokenRules, widened
 from asr.speculative import Reader, Rows, accept, warmed
 from asr.vocabulary import Vocabulary
 
@@ -79,17 +79,13 @@ class Detected(NamedTuple):
 
 def detect_language(main: Reader, vocabulary: Vocabulary) -> Detected:
     """The likeliest language of the window heard in the first row (openai/whisper, `detect_language`)."""
-    start = torch.tensor([[vocabulary.start_of_transcript]], device=main.decoder.words.device)
+    start = torch.tensor([[vocabulary.start_of_transcript]], device=main.decoder.token_embeddings.device)
     hidden = main.decoder.read(start, torch.zeros_like(start), main.cache, 1)
     heard = main.decoder.logits(hidden[:, 0])
     codes = list(vocabulary.languages)
-    probability, likeliest = _widen(heard[0, list(vocabulary.languages.values())]).softmax(dim=-1).max(dim=-1)
+    probability, likeliest = widened(heard[0, list(vocabulary.languages.values())]).softmax(dim=-1).max(dim=-1)
     return Detected(codes[int(likeliest)], float(probability), float(_probability(heard, vocabulary.no_speech)[0]))
 
 
 def _probability(logits: Tensor, token: int) -> Tensor:
-    return _widen(logits).softmax(dim=-1)[:, token]
-
-
-def _widen(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return widened(logits).softmax(dim=-1)[:, token]

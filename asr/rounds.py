@@ -7,7 +7,7 @@ device is still at work when the host asks, so there the report of a round is re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,6 +40,9 @@ class Rounds(Protocol):
     def span(self, needed: int) -> int:
         """How many positions to look at so that `needed` are among them."""
 
+    def usual(self) -> Sequence[tuple[int, Round]]:
+        """Numbers of rows and shapes that are worth preparing at load."""
+
     def launch(self, batch: Batch, rules: TokenRules, shape: Round) -> Reading:
         """Starts a round; what is returned waits for its report."""
 
@@ -59,6 +62,10 @@ class EagerRounds:
     def span(self, needed: int) -> int:
         """As many as needed."""
         return needed
+
+    def usual(self) -> Sequence[tuple[int, Round]]:
+        """None: there is nothing to prepare."""
+        return ()
 
     def launch(self, batch: Batch, rules: TokenRules, shape: Round) -> Reading:
         """Runs the round to its end."""

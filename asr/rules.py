@@ -125,7 +125,7 @@ class TokenRules:
 
     def sample(self, logits: Tensor, tokens: Tensor, begin: Tensor, ends: Tensor, draw: Draw) -> Choice:
         """One token by chance among those allowed; its log-probability is that at temperature 1, as OpenAI's."""
-        masked = _widen(logits)
+        masked = widened(logits)
         if self.timestamps:
             allowed = self.allowed(tokens, begin, ends)
             text_from = torch.where(self._weigh(logits, allowed).is_time, self.timestamp_begin, allowed.text_from)
@@ -176,10 +176,10 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
     return bias
 
 
-def _widen(values: Tensor) -> Tensor:
+def widened(values: Tensor) -> Tensor:
     """At least float32: a sum over 50,000 exponentials in half precision would be worthless."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _log_sum(values: Tensor) -> Tensor:
-    return _widen(values).logsumexp(dim=-1)
+    return widened(values).logsumexp(dim=-1)

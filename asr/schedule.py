@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from asr.windows import FRAME, SAMPLE_RATE, Cutter, Span
 
-SHORTEST_ADVANCE = 1 * SAMPLE_RATE  # a window understood for less is not tried again: the work stays bounded
+SHORTEST_ADVANCE = (
+    1 * SAMPLE_RATE
+)  # understood for less, or less than half, a window is not tried again: work is bounded
 SHORTEST_TAIL = 10 * FRAME  # 200 ms; less than a word
 
 
@@ -96,7 +98,7 @@ class Schedule:
 
     def _worth_hearing(self, window: Window, moment: int) -> bool:
         """Whether the window's remainder from `moment` on is to be decoded again."""
-        if moment - window.start < SHORTEST_ADVANCE or moment >= window.stop:
+        if moment - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or moment >= window.stop:
             return False
         return window.stop < window.stretch_stop or self._cutter.spoken(moment, window.stop) >= SHORTEST_TAIL
 

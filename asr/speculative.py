@@ -110,7 +110,9 @@ class Batch:
         """Room for `rows` rows of the model's longest text and up to `drafts` drafted tokens behind it."""
         width = main.length + drafts + 1
         helper = None if assistant is None else Reader(assistant, assistant.allocate(rows, width))
-        return cls(Reader(main, main.allocate(rows, width)), helper, Rows.allocate(rows, width, main.words.device))
+        return cls(
+            Reader(main, main.allocate(rows, width)), helper, Rows.allocate(rows, width, main.token_embeddings.device)
+        )
 
     @property
     def capacity(self) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.batching import Passage
-from asr.chunks import NO_SPEECH, ChunkReader
-from asr.engine import DecodeEngine, Manner
+from asr.chunks import ChunkReader
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.fallback import OPENAI, Fallback
 from asr.languages import ENGLISH, language_code, language_name
 from asr.loading import WhisperModels
@@ -101,10 +101,10 @@ class Transcriber:
         assisted, warnings = self._assistance(language.code, options)
         before, too_long = self._spoken_before(options)
         prompt = self.models.vocabulary.prompt(language.code, options.task, options.timestamps, before)
-        manner = Manner(options.timestamps, assisted, options.batch_size, self.fallback, words=options.words)
+        decoding = DecodeOptions(options.timestamps, assisted, options.batch_size, self.fallback, words=options.words)
         written = ENGLISH if options.task == "translate" else language.code
         reader = ChunkReader(self.models, schedule, written, options.timestamps, options.words)
-        chunks = self._decode_all(reader, prompt, manner)
+        chunks = self._decode_all(reader, prompt, decoding)
         return Transcript(chunks, language.code, warnings + too_long, language.probability)
 
     def _language(self, schedule: Schedule, options: TranscriptionOptions) -> Language:
@@ -116,7 +116,7 @@ class Transcriber:
         first: Language | None = None
         for window in schedule.upcoming():
             heard = self.decoder.detect_language(schedule.hear(window))
-            if heard.no_speech <= NO_SPEECH:
+            if heard.no_speech <= OPENAI.no_speech:
                 return Language(heard.language, heard.probability)
             first = first or Language(heard.language, heard.probability)
         return first or Language(None)
@@ -155,7 +155,7 @@ class Transcriber:
         tokens = self.models.tokenizer.encode(f" {spoken}", add_special_tokens=False, split_special_tokens=True)
         return [token for token in tokens if token < self.models.vocabulary.end_of_text]
 
-    def _decode_all(self, reader: ChunkReader, prompt: tuple[int, ...], manner: Manner) -> tuple[Chunk, ...]:
+    def _decode_all(self, reader: ChunkReader, prompt: tuple[int, ...], decoding: DecodeOptions) -> tuple[Chunk, ...]:
         """Decode the schedule's windows as they become ready; each may leave a part to the next of its stretch."""
 
         def take(count: int) -> list[Passage]:
@@ -163,7 +163,7 @@ class Transcriber:
             return [Passage(window, reader.schedule.hear(window), prompt) for window in windows]
 
         chunks: list[Chunk] = []
-        for passage, answer in self.decoder.decode(take, manner):
+        for passage, answer in self.decoder.decode(take, decoding):
             chunks += reader.read(passage.key, answer)
             done, total = reader.schedule.done, reader.schedule.total
             logger.info("window %d of %d", done, total, extra={"done": done, "total": total})

@@ -23,7 +23,7 @@ from transformers import AutomaticSpeechRecognitionPipeline
 
 from asr.batching import Passage, RunningBatch
 from asr.draft_length import MOST_DRAFTS
-from asr.engine import DecodeEngine, Manner
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.features import LogMel
 from asr.loading import WhisperModels
 from asr.rounds import Reading, Report, Rounds
@@ -159,16 +159,16 @@ class Ours:
     def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
         """Fixed windows, in their order."""
         self.rounds.tally = self.tallies[assisted]
-        return decode(self.engine, windows, Manner(assisted=assisted, batch_size=batch_size), self.most_tokens)
+        return decode(self.engine, windows, DecodeOptions(assisted=assisted, batch_size=batch_size), self.most_tokens)
 
 
 def decode(
-    engine: DecodeEngine, windows: Sequence[Samples], manner: Manner, most_tokens: int | None = None
+    engine: DecodeEngine, windows: Sequence[Samples], options: DecodeOptions, most_tokens: int | None = None
 ) -> list[Tokens]:
     """What the engine makes of fixed windows, in their order."""
-    prompt = engine.models.vocabulary.prompt(LANGUAGE, "transcribe", manner.timestamps)
+    prompt = engine.models.vocabulary.prompt(LANGUAGE, "transcribe", options.timestamps)
     waiting = iter([Passage(number, window, prompt, most_tokens) for number, window in enumerate(windows)])
-    answers = engine.decode(lambda count: [passage for _, passage in zip(range(count), waiting, strict=False)], manner)
+    answers = engine.decode(lambda count: [passage for _, passage in zip(range(count), waiting, strict=False)], options)
     return [tokens for _, tokens in sorted((passage.key, answer.tokens) for passage, answer in answers)]
 
 
@@ -205,7 +205,7 @@ class Tallied:
     def __init__(self, rounds: Rounds) -> None:
         self.tally = Tally()
         self.late = rounds.late
-        self.rows, self.span, self.forget = rounds.rows, rounds.span, rounds.forget
+        self.rows, self.span, self.usual, self.forget = rounds.rows, rounds.span, rounds.usual, rounds.forget
         self._launch = rounds.launch
 
     def launch(self, batch: Batch, rules: TokenRules, shape: Round) -> Reading:

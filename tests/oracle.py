@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from asr.batching import Decoded, Passage
-from asr.engine import DecodeEngine, Manner
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.loading import Assistant, WhisperModels
 from asr.vocabulary import Vocabulary, read_vocabulary
 
@@ -111,7 +111,7 @@ def prompts_of(vocabulary: Vocabulary, timestamps: bool, count: int) -> list[tup
     return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
 
 
-def decode(engine: DecodeEngine, windows: Sequence[Passage], manner: Manner) -> dict[object, Decoded]:
+def decode(engine: DecodeEngine, windows: Sequence[Passage], options: DecodeOptions) -> dict[object, Decoded]:
     """Everything the engine says about `windows`, by key."""
     waiting = list(windows)
 
@@ -119,7 +119,7 @@ def decode(engine: DecodeEngine, windows: Sequence[Passage], manner: Manner) -> 
         taken, waiting[:] = waiting[:count], waiting[count:]
         return taken
 
-    return {window.key: decoded for window, decoded in engine.decode(take, manner)}
+    return {window.key: decoded for window, decoded in engine.decode(take, options)}
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from asr.alignment import quiet_moments, timed_words
 from asr.assistants import with_assistant
 from asr.batching import Decoded, Passage
-from asr.engine import DecodeEngine, Manner
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.loading import Checkpoint, load_whisper
 from asr.segments import Segment, read_segments
 from audio import AudioLimits, decode_audio
@@ -196,7 +196,9 @@ def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(engine, windows, t
     random = np.random.default_rng(0)
     heard = [(samples + noise * random.normal(size=len(samples))).astype(np.float32) for samples, _ in windows]
     passages = [Passage(key, samples, prompt) for key, samples in enumerate(heard)]
-    answers = oracle.decode(engine, passages, Manner(timestamps, assisted, drafts=3 if assisted else None, words=True))
+    answers = oracle.decode(
+        engine, passages, DecodeOptions(timestamps, assisted, drafts=3 if assisted else None, words=True)
+    )
     errors = []
     for key, (_, truth) in enumerate(windows):
         seconds = len(heard[key]) / RATE

@@ -16,7 +16,7 @@ from asr.speculative import Batch
 
 def running_batch(models, rows):
     batch = Batch.allocate(Decoder(models.model), None, rows, 0)
-    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.words)
+    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.token_embeddings)
     course = Course(rules, models.vocabulary, EagerRounds(), models.tokenizer.decode, None, None, None)
     return RunningBatch(batch, rows, course)
 
@@ -30,10 +30,10 @@ def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
     for passage in waiting:
         expected |= oracle.greedy(models, [passage], timestamps=True)
     running, hearing, answers, most = running_batch(models, 4), Hearing(models), {}, 0
-    while waiting or running.seats:
+    while waiting or running.slots:
         if waiting and running.free:
             running.admit(waiting[:1], hearing.hear([waiting.pop(0).samples], drafted=False))
-        most = max(most, len(running.seats))
+        most = max(most, len(running.slots))
         for passage, answer in running.step():
             answers[passage.key] = answer.tokens
     assert answers == expected

@@ -11,7 +11,7 @@ import torch
 from oracle import TINY, models_of, noise_windows
 
 from asr.assistants import decoder_alone
-from asr.engine import DecodeEngine, Manner
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.loading import Assistant, Checkpoint, load_whisper
 from benchmarks.decoding import Cell, Row, quick_rows, remembered, rows
 from benchmarks.decoding_report import page
@@ -32,13 +32,13 @@ def sentence():
 
 
 def greedy(models, windows):
-    return decode(DecodeEngine(dataclasses.replace(models, assistant=None)), windows, Manner(batch_size=4))
+    return decode(DecodeEngine(dataclasses.replace(models, assistant=None)), windows, DecodeOptions(batch_size=4))
 
 
 def acceptance(models, windows, most_tokens=30):
     ours = Ours(models, most_tokens)
     ours.rounds.tally = tally = ours.tallies[True]
-    decode(ours.engine, windows, Manner(assisted=True, batch_size=4, drafts=4), most_tokens)
+    decode(ours.engine, windows, DecodeOptions(assisted=True, batch_size=4, drafts=4), most_tokens)
     return tally.acceptance
 
 
@@ -74,8 +74,8 @@ def test_a_disturbed_assistant_is_wrong_more_often_and_changes_no_token():
     shares = [acceptance(pair, windows) for pair in pairs]
     assert shares[0] == 1
     assert shares[2] < shares[1] < 1
-    manner = Manner(assisted=True, drafts=3)
-    assert len({str(decode(DecodeEngine(pair), windows, manner, 30)) for pair in pairs}) == 1
+    options = DecodeOptions(assisted=True, drafts=3)
+    assert len({str(decode(DecodeEngine(pair), windows, options, 30)) for pair in pairs}) == 1
 
 
 def test_every_engine_says_the_same_about_one_window(sentence):

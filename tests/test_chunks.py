@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tiny_whispers import SMALL, loaded
 
 from asr.batching import Decoded
-from asr.chunks import NO_SPEECH, UNSURE, ChunkReader
+from asr.chunks import ChunkReader
+from asr.fallback import OPENAI
 from asr.schedule import Window
 from asr.windows import SAMPLE_RATE
 
@@ -70,9 +71,9 @@ def test_segments_are_chunks_on_the_clock_of_the_audio():
 @pytest.mark.parametrize(
     ("no_speech", "sure", "kept"),
     [
-        (NO_SPEECH + 0.1, UNSURE - 0.1, 0),
-        (NO_SPEECH + 0.1, UNSURE + 0.1, 1),
-        (NO_SPEECH - 0.1, UNSURE - 0.1, 1),
+        (OPENAI.no_speech + 0.1, OPENAI.least_log_probability - 0.1, 0),
+        (OPENAI.no_speech + 0.1, OPENAI.least_log_probability + 0.1, 1),
+        (OPENAI.no_speech - 0.1, OPENAI.least_log_probability - 0.1, 1),
     ],
 )
 def test_a_window_is_dropped_whole_if_it_probably_holds_no_speech_and_was_guessed(no_speech, sure, kept):

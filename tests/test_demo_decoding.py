@@ -12,7 +12,7 @@ import torch
 
 from asr.assistants import with_assistant
 from asr.batching import Passage
-from asr.engine import DecodeEngine, Manner
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.loading import Checkpoint, WhisperModels, load_whisper
 from asr.windows import SAMPLE_RATE
 from audio import AudioLimits, decode_audio
@@ -62,7 +62,7 @@ def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 @pytest.mark.parametrize(("assisted", "drafts"), [(False, None), (True, None), (True, 2), (True, 10)])
 def test_tokens_are_those_of_transformers(engine, windows, expected, timestamps, batch_size, assisted, drafts):
-    manner = Manner(timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts)
-    answers = oracle.decode(engine, windows, manner)
+    options = DecodeOptions(timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts)
+    answers = oracle.decode(engine, windows, options)
     assert {key: answer.tokens for key, answer in answers.items()} == expected
     assert sum(map(len, expected.values())) > 200

@@ -81,14 +81,17 @@ def test_rows_that_cannot_be_drafted_weigh_against_it():
 
 
 def test_the_least_of_several_measurements_counts():
-    calls = []
+    shapes = [(rows, drafts) for rows in (1, 4) for drafts in MEASURED_DRAFTS]
+    calls = dict.fromkeys(shapes, 0)
 
-    def noisy(rows, drafts):
-        calls.append((rows, drafts))
-        return rows + drafts + (5.0 if len(calls) % 3 else 0.0)
+    def busy_in_some_turns(rows, drafts):
+        """Each shape is measured on a quiet machine in one turn only, not all in the same one."""
+        calls[rows, drafts] += 1
+        quiet = 1 + shapes.index((rows, drafts)) % LEAST_TURNS
+        return 0.01 * (rows + drafts + (0.0 if calls[rows, drafts] == quiet else 5.0))
 
-    table = Costs.measure((1, 4), noisy)
-    assert min(table.seconds.values()) >= 1
+    table = Costs.measure((1, 4), busy_in_some_turns)
+    assert table.seconds == {shape: pytest.approx(0.01 * sum(shape)) for shape in shapes}
     assert table.round(8, 0) == pytest.approx(2 * table.round(4, 0))
     assert table.round(1, 2) == pytest.approx((4 * table.seconds[1, 1] + table.seconds[1, 6]) / 5)
     assert table.round(1, 10) == pytest.approx(

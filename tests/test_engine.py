@@ -14,7 +14,7 @@ from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assista
 
 import asr.batching
 from asr.batching import Passage
-from asr.engine import DecodeEngine, Manner
+from asr.engine import DecodeEngine, DecodeOptions
 from asr.fallback import Fallback
 from errors import OutOfMemory
 
@@ -50,7 +50,7 @@ def tokens_of(answers):
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 12, 32])
 def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch_size):
     windows = windows_of(shape, timestamps, 12, 40)
-    answers = decode(engine_of(shape, RAGGED[shape]), windows, Manner(timestamps, batch_size=batch_size))
+    answers = decode(engine_of(shape, RAGGED[shape]), windows, DecodeOptions(timestamps, batch_size=batch_size))
     assert tokens_of(answers) == truth(shape, RAGGED[shape], timestamps, 12, 40)
 
 
@@ -61,7 +61,7 @@ def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, dr
     engine = engine_of(TINY, RAGGED[TINY], noise)
     windows = windows_of(TINY, timestamps, 12, 40)
     for batch_size in (1, 7, 12) if drafts == 4 else (12,):
-        answers = decode(engine, windows, Manner(timestamps, True, batch_size, drafts=drafts))
+        answers = decode(engine, windows, DecodeOptions(timestamps, True, batch_size, drafts=drafts))
         assert tokens_of(answers) == truth(TINY, RAGGED[TINY], timestamps, 12, 40)
 
 
@@ -70,7 +70,7 @@ def test_noise_in_the_assistant_spans_all_of_acceptance():
     for noise in (0.0, 0.1, 0.3, 1.0):
         models = with_assistant(models_of(TINY), noise)
         engine = DecodeEngine(models)
-        decode(engine, windows_of(TINY, True, 12, 40), Manner(assisted=True, drafts=4))
+        decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, drafts=4))
         rates.append(engine.drafting.accepted / engine.drafting.judged)
     assert rates[0] == 1
     assert rates == sorted(rates, reverse=True)
@@ -83,7 +83,7 @@ def test_assistants_of_both_kinds(shape, own_encoder):
     engine = engine_of(shape, RAGGED[shape], 0.1, own_encoder)
     for timestamps in (True, False):
         windows = windows_of(shape, timestamps, 12, 40)
-        answers = decode(engine, windows, Manner(timestamps, True, 5, drafts=3))
+        answers = decode(engine, windows, DecodeOptions(timestamps, True, 5, drafts=3))
         assert tokens_of(answers) == truth(shape, RAGGED[shape], timestamps, 12, 40)
 
 
@@ -93,7 +93,7 @@ def test_thirty_two_rows_of_which_some_end_at_once(drafts):
     commonest = said.most_common(1)[0][0]
     engine = engine_of(TINY, commonest, 0.1)
     expected = truth(TINY, commonest, False, 32, 40)
-    answers = decode(engine, windows_of(TINY, False, 32, 40), Manner(False, True, 32, drafts=drafts))
+    answers = decode(engine, windows_of(TINY, False, 32, 40), DecodeOptions(False, True, 32, drafts=drafts))
     assert tokens_of(answers) == expected
     assert Counter(map(len, expected.values()))[1] >= 4
 
@@ -101,7 +101,7 @@ def test_thirty_two_rows_of_which_some_end_at_once(drafts):
 @pytest.mark.parametrize("assisted", [False, True])
 def test_rows_that_never_end_stop_at_448_tokens(assisted):
     windows = windows_of(TINY, True, 3, None)
-    answers = decode(engine_of(TINY, None, 0.1), windows, Manner(assisted=assisted, drafts=6))
+    answers = decode(engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=assisted, drafts=6))
     assert tokens_of(answers) == truth(TINY, None, True, 3, None)
     assert [len(answers[each.key].tokens) + len(each.prompt) for each in windows] == [448] * 3
 
@@ -110,9 +110,12 @@ def test_rows_that_never_end_stop_at_448_tokens(assisted):
 def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_size):
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     lengths = itertools.cycle([0, 3, 0, 0, 0, 0, 10, 1, 0])
-    engine.drafting.choose = lambda rows, draftable: 2 if rows == draftable == 0 else next(lengths)
-    answers = decode(engine, windows_of(TINY, True, 12, 40), Manner(assisted=True, batch_size=batch_size))
+    engine._worth_drafting = lambda *_: True
+    engine.drafting.choose = lambda rows, draftable: next(lengths)
+    judged, engine.drafting.observe = [], lambda accepted, count: judged.append(count)
+    answers = decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, batch_size=batch_size))
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
+    assert sum(judged) > 50
 
 
 def test_rows_of_their_own_greatest_length():
@@ -120,14 +123,16 @@ def test_rows_of_their_own_greatest_length():
         dataclasses.replace(window, most_tokens=number + 1)
         for number, window in enumerate(windows_of(TINY, True, 8, 40))
     ]
-    answers = tokens_of(decode(engine_of(TINY, None, 0.1), windows, Manner(assisted=True, batch_size=4, drafts=4)))
+    answers = tokens_of(
+        decode(engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=True, batch_size=4, drafts=4))
+    )
     whole = truth(TINY, None, True, 8, 40)
     assert answers == {number: whole[number][: number + 1] for number in range(8)}
 
 
 def test_statistics_are_those_of_transformers_scores():
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
-    answers = decode(engine_of(TINY, RAGGED[TINY], 0.1), windows, Manner(assisted=True, drafts=3))
+    answers = decode(engine_of(TINY, RAGGED[TINY], 0.1), windows, DecodeOptions(assisted=True, drafts=3))
     for window in windows:
         answer = answers[window.key]
         features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
@@ -154,7 +159,7 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_si
     monkeypatch.setattr(asr.batching, "contrast", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
     fallback = Fallback(temperatures=(0.0, 0.4), least_log_probability=-3.6, no_speech=1.0)
-    answers = decode(engine, windows, Manner(True, drafts > 0, batch_size, fallback, drafts, words=True))
+    answers = decode(engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True))
     assert {answer.temperature for answer in answers.values()} == {0.0, 0.4}
     for window in windows:
         answer = answers[window.key]
@@ -166,7 +171,7 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_si
 def test_attention_is_kept_where_words_are_wanted_alone():
     (window,) = windows_of(TINY, True, 1, 5)
     for words in (False, True):
-        answer = decode(engine_of(TINY), [window], Manner(words=words))[window.key]
+        answer = decode(engine_of(TINY), [window], DecodeOptions(words=words))[window.key]
         assert (answer.attention is not None) == words
 
 
@@ -181,7 +186,7 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     passes = []
     hook = models.model.get_encoder().register_forward_hook(lambda *_: passes.append(1))
     language, probability, no_speech = engine.detect_language(window.samples.copy())
-    answer = decode(engine, [window], Manner())[window.key]
+    answer = decode(engine, [window], DecodeOptions())[window.key]
     hook.remove()
     assert models.vocabulary.languages[language] == expected
     assert no_speech == pytest.approx(answer.no_speech)
@@ -194,7 +199,7 @@ def test_each_window_is_encoded_once_even_when_decoded_again():
     heard = []
     hook = engine.models.model.get_encoder().register_forward_hook(lambda _m, inputs, _o: heard.append(len(inputs[0])))
     fallback = Fallback(temperatures=(0.0, 0.5, 1.0), least_log_probability=0.0, no_speech=1.0)
-    answers = decode(engine, windows_of(TINY, True, 5, 10), Manner(batch_size=2, fallback=fallback))
+    answers = decode(engine, windows_of(TINY, True, 5, 10), DecodeOptions(batch_size=2, fallback=fallback))
     hook.remove()
     assert {answer.temperature for answer in answers.values()} == {1.0}
     assert sum(heard) == 5
@@ -205,10 +210,10 @@ def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
     windows = windows_of(TINY, True, 8, 30)
     alone = {}
     for window in windows:
-        alone |= decode(engine_of(TINY, RAGGED[TINY]), [window], Manner(batch_size=1, fallback=fallback))
+        alone |= decode(engine_of(TINY, RAGGED[TINY]), [window], DecodeOptions(batch_size=1, fallback=fallback))
     for batch_size, drafts in ((3, 0), (8, 4)):
-        manner = Manner(True, True, batch_size, fallback, drafts)
-        beside = decode(engine_of(TINY, RAGGED[TINY], 0.0), windows, manner)
+        options = DecodeOptions(True, True, batch_size, fallback, drafts)
+        beside = decode(engine_of(TINY, RAGGED[TINY], 0.0), windows, options)
         assert tokens_of(beside) == tokens_of(alone)
         assert {key: each.temperature for key, each in beside.items()} == {
             key: each.temperature for key, each in alone.items()
@@ -225,7 +230,7 @@ def test_windows_may_follow_from_windows():
         taken, ready[:] = ready[:count], ready[count:]
         return taken
 
-    for window, decoded in engine.decode(take, Manner(batch_size=4)):
+    for window, decoded in engine.decode(take, DecodeOptions(batch_size=4)):
         answers[window.key] = decoded.tokens
         if window.key not in (5, 11):
             ready.append(windows[window.key + 1])
@@ -240,17 +245,17 @@ def test_a_request_that_is_broken_off_leaves_nothing_to_the_next():
         taken, windows[:] = windows[:count], windows[count:]
         return taken
 
-    decoding = engine.decode(take, Manner(batch_size=12))
+    decoding = engine.decode(take, DecodeOptions(batch_size=12))
     next(decoding)
     decoding.close()
     assert not engine._lock.locked()
-    answers = decode(engine, windows_of(TINY, True, 3, 40), Manner(assisted=True, drafts=3))
+    answers = decode(engine, windows_of(TINY, True, 3, 40), DecodeOptions(assisted=True, drafts=3))
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
     assert engine._batch.rows.finished.all()
 
 
 def test_nothing_to_decode():
-    assert decode(engine_of(TINY), [], Manner()) == {}
+    assert decode(engine_of(TINY), [], DecodeOptions()) == {}
 
 
 def test_out_of_memory_halves_the_batch_and_loses_nothing(monkeypatch):
@@ -264,9 +269,46 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(monkeypatch):
         return launch(batch, rules, shape)
 
     monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_three)
-    answers = decode(engine, windows_of(TINY, True, 12, 40), Manner(batch_size=12))
+    answers = decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(batch_size=12))
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
     assert [size for size in sizes if size > 3] == [12, 6]
+
+
+def test_out_of_memory_halves_what_ran_not_what_was_asked_for(monkeypatch):
+    engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
+    launch = engine.rounds.launch
+
+    def refuse_more_than_two(batch, rules, shape):
+        sizes.append(batch.capacity)
+        if batch.capacity > 2:
+            raise torch.OutOfMemoryError
+        return launch(batch, rules, shape)
+
+    monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_two)
+    answers = decode(engine, windows_of(TINY, True, 12, 40)[:4], DecodeOptions(batch_size=24))
+    assert len(answers) == 4
+    assert [size for size in sizes if size > 2] == [4]
+
+
+def test_detecting_a_language_gives_back_what_an_earlier_request_holds(monkeypatch):
+    engine = DecodeEngine(models_of(TINY))
+    decode(engine, windows_of(TINY, True, 4, 5), DecodeOptions())
+    hear = engine.hearing.hear
+
+    def refuse_beside_a_batch(*asked, **named):
+        if engine._batch is not None:
+            raise torch.OutOfMemoryError
+        return hear(*asked, **named)
+
+    monkeypatch.setattr(engine.hearing, "hear", refuse_beside_a_batch)
+    assert engine.detect_language(oracle.noise_windows(1)[0]).language in models_of(TINY).vocabulary.languages
+
+    def refuse(*_, **__):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(engine.hearing, "hear", refuse)
+    with pytest.raises(OutOfMemory, match="one window"):
+        engine.detect_language(oracle.noise_windows(1)[0])
 
 
 def test_a_device_too_small_for_one_window_is_said_so(monkeypatch):
@@ -277,19 +319,23 @@ def test_a_device_too_small_for_one_window_is_said_so(monkeypatch):
 
     monkeypatch.setattr(engine.rounds, "launch", refuse)
     with pytest.raises(OutOfMemory, match="one window"):
-        decode(engine, windows_of(TINY, True, 2, 5), Manner())
+        decode(engine, windows_of(TINY, True, 2, 5), DecodeOptions())
 
 
 def test_nothing_of_the_engine_stays_in_the_models():
     models = with_assistant(models_of(TINY), 0.1, own_encoder=True)
-    before = [(each.state_dict(), each.config.to_dict(), each.generation_config.to_dict()) for each in both(models)]
+    before = [(each.state_dict(), settings_of(each), each.generation_config.to_dict()) for each in both(models)]
     weights = [{name: weight.clone() for name, weight in state.items()} for state, _, _ in before]
-    decode(DecodeEngine(models), windows_of(TINY, True, 4, 10), Manner(assisted=True, drafts=2))
+    decode(DecodeEngine(models), windows_of(TINY, True, 4, 10), DecodeOptions(assisted=True, drafts=2))
     for model, (_, config, generation), kept in zip(both(models), before, weights, strict=True):
-        assert model.config.to_dict() == config
+        assert settings_of(model) == config
         assert model.generation_config.to_dict() == generation
         assert all(torch.equal(weight, kept[name]) for name, weight in model.state_dict().items())
         assert not any(module._forward_hooks for module in model.modules())
+
+
+def settings_of(model):
+    return model.config.to_dict() | {"attention": model.config._attn_implementation}
 
 
 def both(models):

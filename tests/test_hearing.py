@@ -31,8 +31,24 @@ def test_a_remembered_window_takes_its_place_among_others_once():
     expected = hearing.hear(three, drafted=False).main
     hearing.remember(three[1], hearing.hear(three[1:2], drafted=False))
     with torch.inference_mode():
-        hearing._remembered[1].add_(1)  # so that it can be told from what is heard anew
+        hearing._remembered[0][1].add_(1)  # so that it can be told from what is heard anew
     expected = expected.clone()
     expected[1] += 1
     torch.testing.assert_close(hearing.hear(three, drafted=False).main, expected)
     torch.testing.assert_close(hearing.hear(three[1:2], drafted=False).main, expected[1:2] - 1)
+
+
+def test_no_window_in_which_a_language_was_looked_for_is_encoded_twice(monkeypatch):
+    models = models_of(TINY)
+    hearing, three, encoded = Hearing(models), windows(), []
+    encode = models.model.get_encoder().forward
+
+    def count(features, **named):
+        encoded.append(len(features))
+        return encode(features, **named)
+
+    monkeypatch.setattr(models.model.get_encoder(), "forward", count)
+    for window in three:
+        hearing.remember(window, hearing.hear([window], drafted=False))
+    hearing.hear(three, drafted=False)
+    assert encoded == [1, 1, 1]

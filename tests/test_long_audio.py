@@ -12,7 +12,7 @@ import pytest
 from tiny_whispers import SMALL, loaded
 
 from asr.batching import Decoded, Passage
-from asr.engine import Manner, Take
+from asr.engine import DecodeOptions, Take
 from asr.transcriber import Transcriber, TranscriptionOptions
 from asr.windows import SAMPLE_RATE, Span
 from benchmarks import sounds
@@ -46,8 +46,8 @@ class Clock:
         self.first_time = first_time
         self.windows = 0
 
-    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
-        while passages := take(manner.batch_size):
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+        while passages := take(options.batch_size):
             for passage in passages:
                 self.windows += 1
                 last = self.first_time + len(passage.samples) // 320
@@ -102,8 +102,8 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
     seams: list[float] = []
     decode = transcriber.decoder.decode
 
-    def noted(take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
-        for passage, answer in decode(take, manner):
+    def noted(take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+        for passage, answer in decode(take, options):
             if passage.key.stop < passage.key.stretch_stop:
                 seams.append(passage.key.stop / SAMPLE_RATE)
             yield passage, answer

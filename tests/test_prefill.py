@@ -39,7 +39,7 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     batch.main.decoder.listen(encoded, batch.main.cache)
     prompts = oracle.prompts_of(models.vocabulary, True, 4)
     enter([Entry(prompt, 448, False) for prompt in prompts], batch.rows)
-    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.words)
+    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.token_embeddings)
     no_speech = read_prompts(batch.main, None, batch.rows, rules, models.vocabulary)
     for row, prompt in enumerate(prompts):
         logits = models.model(encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])).logits[0]

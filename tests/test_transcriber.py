@@ -15,7 +15,7 @@ from tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, n
 
 from asr.assistants import decoder_alone
 from asr.batching import Decoded, Passage
-from asr.engine import Manner, Take
+from asr.engine import DecodeOptions, Take
 from asr.loading import Assistant, WhisperModels
 from asr.prefill import Detected
 from asr.transcriber import Transcriber, TranscriptionOptions
@@ -47,8 +47,8 @@ class Listener:
     def detect_language(self, _window: np.ndarray) -> Detected:
         return Detected("en", 0.9, 0.0)
 
-    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
-        while passages := take(manner.batch_size):
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+        while passages := take(options.batch_size):
             self.batches.append(len(passages))
             for passage in passages:
                 yield passage, Decoded(tuple(self.hear(passage.samples)), 0.0, (-0.1,), 0.0)
@@ -182,8 +182,8 @@ def test_silence_is_no_words_and_no_decoding(samples):
 @pytest.mark.parametrize(("no_speech", "sureness", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)])
 def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, sureness, kept):
     class Doubts(Listener):
-        def decode(self, take, manner):
-            for passage, answer in super().decode(take, manner):
+        def decode(self, take, options):
+            for passage, answer in super().decode(take, options):
                 yield passage, replace(answer, no_speech=no_speech, log_probabilities=(sureness,))
 
     samples = np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32))
@@ -235,8 +235,8 @@ def test_every_window_is_decoded_in_the_language_found():
         def detect_language(self, _window):
             return Detected("zh", 0.9, 0.0)
 
-        def decode(self, take, manner):
-            for passage, answer in super().decode(take, manner):
+        def decode(self, take, options):
+            for passage, answer in super().decode(take, options):
                 self.prompts.append(passage.prompt)
                 yield passage, answer
 
@@ -252,8 +252,8 @@ class Remembers(Listener):
         super().__init__(models)
         self.prompts: list[tuple[int, ...]] = []
 
-    def decode(self, take: Take, manner: Manner) -> Iterator[tuple[Passage, Decoded]]:
-        for passage, answer in super().decode(take, manner):
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+        for passage, answer in super().decode(take, options):
             self.prompts.append(passage.prompt)
             yield passage, answer
 
@@ -338,9 +338,9 @@ def test_a_refusal_comes_before_any_work():
 class Steered(Listener):
     """Remembers whether an assistant was to draft."""
 
-    def decode(self, take, manner):
-        self.assisted = manner.assisted
-        return super().decode(take, manner)
+    def decode(self, take, options):
+        self.assisted = options.assisted
+        return super().decode(take, options)
 
 
 def assisted_by(only_language: str | None) -> WhisperModels:
