@@ -11,7 +11,6 @@ import argparse
 import time
 from collections import Counter
 from dataclasses import asdict
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from benchmarks.scenes import Split, Take, load, scene_files
 from config import ModelSettings
 from demo.build.dialogue import Scene
 from handler import EndpointHandler
-from transcript import SpeakerTurn
 
 PACKAGES = ("torch", "pyannote.audio", "jiwer", "meeteval", "pyannote.metrics", "silero-vad", "numpy")
 Judged = dict[str, Any]
@@ -71,7 +69,7 @@ def judge(take: Take, scene: Scene, heard: Heard) -> Judged:
         "name": take.name,
         "duration": scene.duration,
         "recognition": asdict(metrics.recognition_errors(scene.words, heard.words)),
-        "talked over": sum(_talked_over(word.start, word.end, scene.turns) for word in scene.words),
+        "talked over": sum(metrics.talked_over(word.start, word.end, scene.turns) for word in scene.words),
         "in silence": metrics.words_in_silence(scene.words, heard.words),
         "diarization": asdict(metrics.diarization_errors(scene.turns, heard.turns, scene.duration)),
         "speakers": [len({turn.speaker for turn in turns}) for turns in (scene.turns, heard.turns)],
@@ -80,12 +78,6 @@ def judge(take: Take, scene: Scene, heard: Heard) -> Judged:
         "true turns": rules(on_true),
         "incidents": [asdict(each) for each in incidents(scene, on_found[OURS], steps, heard.turns, heard.seams)],
     }
-
-
-def _talked_over(start: float, end: float, turns: tuple[SpeakerTurn, ...]) -> bool:
-    """Whether two turns are under way at once between two moments."""
-    heard = [turn for turn in turns if turn.start < end and start < turn.end]
-    return any(min(one.end, two.end, end) > max(one.start, two.start, start) for one, two in combinations(heard, 2))
 
 
 def _told(judged: Judged) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.metrics import Step, best_mapping, plain
+from benchmarks.metrics import Step, best_mapping, plain, talked_over
 from demo.build.dialogue import Scene
 from transcript import SpeakerTurn, Word
 
@@ -102,7 +101,7 @@ def _incident(
     seams: Sequence[float],
 ) -> Incident:
     start, end = group[0].start, max(error.end for error in group)
-    overlap = 2 * sum(_talked_over(error, scene.turns) for error in group) >= len(group)
+    overlap = 2 * sum(talked_over(error.start, error.end, scene.turns) for error in group) >= len(group)
     boundary = min((_distance(change, group) for change in _changes(scene.turns)), default=scene.duration)
     seam = min((_distance(each, group) for each in seams), default=scene.duration)
     wrong = _share_wrong(scene.turns, turns, mapping, start - AROUND, end + AROUND)
@@ -138,15 +137,6 @@ def _changes(turns: Sequence[SpeakerTurn]) -> list[float]:
 def _distance(moment: float, group: Sequence[Error]) -> float:
     """Seconds from a moment to the nearest wrong word."""
     return min(max(error.start - moment, moment - error.end, 0.0) for error in group)
-
-
-def _talked_over(error: Error, turns: Sequence[SpeakerTurn]) -> bool:
-    """Whether two true turns are under way during the error."""
-    heard = [turn for turn in turns if turn.start < error.end and error.start < turn.end]
-    return any(
-        before.speaker != after.speaker and min(before.end, after.end) > max(before.start, after.start)
-        for before, after in pairwise(heard)
-    )
 
 
 def _between(word: Word, start: float, end: float) -> bool:

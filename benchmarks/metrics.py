@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import jiwer
 import numpy as np
@@ -147,6 +148,12 @@ def diarization_errors(truth: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn
     parts = metric(annotation(truth), annotation(found), uem=uem, detailed=True)
     wrong = parts["confusion"] + parts["missed detection"] + parts["false alarm"]
     return Count(float(wrong), float(parts["total"]))
+
+
+def talked_over(start: float, end: float, turns: Iterable[SpeakerTurn]) -> bool:
+    """Whether two turns are under way at once between two moments, in seconds."""
+    heard = [turn for turn in turns if turn.start < end and start < turn.end]
+    return any(min(one.end, two.end, end) > max(one.start, two.start, start) for one, two in combinations(heard, 2))
 
 
 def words_in_silence(truth: Sequence[Word], heard: Sequence[Word]) -> int:

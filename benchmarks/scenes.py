@@ -9,6 +9,7 @@ a folder, a split and perhaps --quick, this makes the files: its processes then 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import numpy as np
 from benchmarks import sounds
 from demo.build.clip import SAMPLING_RATE, Samples, shift
 from demo.build.dialogue import Scene, Style, draw_dialogue
-from demo.build.voices import Voice, draw_voice, espeak_speakers
+from demo.build.voices import GRAMMAR, Voice, draw_voice, espeak_speakers
 from transcript import SpeakerTurn, Word
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -76,7 +77,11 @@ def speakers_of(split: Split) -> tuple[str, ...]:
 
 
 def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
-    """Each scene's sound file in `folder`, with a .json of the same name; those missing are made."""
+    """Each scene's sound file under `folder`, with a .json of the same name; those missing are made.
+
+    They lie in a folder named after the code that makes them, so that other code makes others.
+    """
+    folder /= _digest()
     script = [sys.executable, "-m", "benchmarks.scenes", str(folder), split, *(["--quick"] if quick else [])]
     subprocess.run(script, check=True, cwd=REPOSITORY)
     return {take: _path(folder, take) for take in takes(split, quick)}
@@ -104,6 +109,13 @@ def draw_scene(take: Take) -> Scene:
     style = Style(overlap_share=OVERLAP_SHARE if "overlap" in take.condition else 0.0)
     scene = draw_dialogue(voices, take.seconds, style, generator)
     return _with_noise(scene, generator) if "noise" in take.condition else scene
+
+
+def _digest() -> str:
+    """What a scene depends on beside its take: the sources that draw it, and the grammar with its voices."""
+    drawn = ("clip", "dialogue", "speech", "voices", "espeak", "flite")
+    sources = [Path(__file__), Path(sounds.__file__), GRAMMAR, *(GRAMMAR.with_name(f"{name}.py") for name in drawn)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
 def _path(folder: Path, take: Take) -> Path:
