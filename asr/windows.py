@@ -11,7 +11,8 @@ whose last words may have to be heard again with it.
 
 The one decision: pauses are preferred as long as windows stay few. Up to any moment there are at most 8/7 times as many
 as a cut every `limit` samples would make, and one, not counting what is heard again; skipped silence counts as time
-gained. Only where the last pause lies too early for that, speech is cut, at its quietest. Pure numpy, linear in the samples.
+gained. Only where the last pause lies too early for that, speech is cut, at its quietest. Pure numpy, linear in the
+samples.
 """
 
 from __future__ import annotations
