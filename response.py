@@ -1,7 +1,8 @@
 """The answer a client reads, in plain Python types.
 
 The one decision: times become what the contract promises here and nowhere else: finite, in order, within the audio,
-seconds with two decimals, whatever the models said. Everything in an answer, subtitles included, tells these times.
+seconds with two decimals, whatever the models said. Files are made of these times: tables (tsv, rttm) tell them as they
+are, and subtitles, whose own rules decide how long they are shown, start from them and stay within the audio as well.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         told_apart = answer.segments is not None
         answered["words"] = [_word(word, told_apart) for span in spans for word in span.words]
     if config.output:
-        rendering = Rendering(chunks, segments, answer.turns or ())
+        rendering = Rendering(duration, chunks, segments, _settled_turns(answer.turns or (), duration))
         answered["output"] = {form: render(form, rendering) for form in config.output}
     return answered
 
@@ -66,7 +67,13 @@ def settled[Span: (Chunk, SpeakerSegment)](spans: Sequence[Span], duration: floa
     ]
 
 
-def _in_order[Span: (Chunk, SpeakerSegment, Word)](
+def _settled_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[SpeakerTurn]:
+    """The turns, each on its own because they overlap, without those that two decimals leave no time."""
+    spans = [span for turn in turns for span in _in_order([turn], duration)]
+    return [replace(turn, start=start, end=end) for turn, (start, end) in spans if end > start]
+
+
+def _in_order[Span: (Chunk, SpeakerSegment, SpeakerTurn, Word)](
     spans: Sequence[Span], duration: float
 ) -> Iterator[tuple[Span, tuple[float, float]]]:
     """Each span with a start and an end, none before what precedes it, none past the end of the audio."""

@@ -1,29 +1,40 @@
 """A transcript as a file: subtitles (srt, vtt), tables (tsv, rttm) and plain text.
 
 The one decision: a subtitle is made from words, not from chunks, so that it is never longer on the screen or in letters
-than a reader can take, never holds two speakers, and starts and ends with speech. The limits are those that most style
-guides share (Netflix's "Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds).
+than a reader can take and never holds two speakers. It comes with the speech and goes with it, except that a short one
+is given time to be read: it stays longer, up to the next one, and where the audio ends too soon for that it comes
+sooner. None is shown past the end of the audio. The limits are those that most style guides share (Netflix's "Timed
+Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds).
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 LINE_WIDTH, LINES = 42, 2
 LEAST_SECONDS, MOST_SECONDS = 5 / 6, 7.0
+TICK = 0.001  # the shortest time that the formats can tell
 PAUSE = 1.0  # seconds without speech after which a subtitle is cleared
 SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  # full-width marks are meant
 RECORDING = "audio"  # what rttm calls the file, which has no name here
+SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What the formats draw on, times in seconds: chunks and segments with their words, and the speaker turns."""
+    """What the formats draw on: chunks and segments with their words, and the speaker turns.
 
+    Times are seconds within an audio of `duration`.
+    """
+
+    duration: float
     chunks: Sequence[Chunk]
     segments: Sequence[SpeakerSegment] = ()
     turns: Sequence[SpeakerTurn] = ()
@@ -55,21 +66,37 @@ def render(form: str, rendering: Rendering) -> str:
     return FORMS[form](rendering)
 
 
-def cues(words: Iterable[Word], named: bool) -> list[Cue]:
-    """Subtitles for `words` in order of time, within the limits above; none overlaps another.
+def cues(words: Iterable[Word], named: bool, duration: float) -> list[Cue]:
+    """Subtitles for `words` in order of time, within the limits above and an audio of `duration` seconds.
 
-    `named` begins each with its speaker's name.
+    `named` begins each with its speaker's name. Times are whole milliseconds and none overlaps another. Each has a
+    millisecond at least, taken from those before it where the audio is over; audio too short for that is shared out.
     """
     found: list[Cue] = []
-    groups = list(_groups(_pieces(words), named))
-    starts = [*(group[0].start for group in groups), float("inf")]
-    for group, latest in zip(groups, starts[1:], strict=True):
-        start = max(group[0].start, found[-1].end if found else 0.0)
-        # A short one stays a little longer, but leaves before the next one comes.
+    groups = list(_groups(_pieces(words, named), named))
+    tick = min(TICK, duration / max(1, len(groups)))
+    wanted = [*_wanted(groups, duration), duration]
+    for place, group in enumerate(groups):
+        to_come = len(groups) - place - 1
+        start = max(found[-1].end if found else 0.0, min(wanted[place], duration - (to_come + 1) * tick))
         spoken = min(group[-1].end, start + MOST_SECONDS)
-        end = max(spoken, min(start + LEAST_SECONDS, latest), start + 0.001)
-        found.append(Cue(group[0].speaker, _lines(group, named), start, end))
+        end = max(start + tick, min(max(spoken, start + LEAST_SECONDS), wanted[place + 1]))
+        found.append(Cue(group[0].speaker, _lines(group, named), start, min(round(end, 3), duration - to_come * tick)))
     return found
+
+
+def _wanted(groups: Sequence[Sequence[Word]], duration: float) -> list[float]:
+    """When each should come: with its first word, or, where the audio would end before it is read, sooner.
+
+    Those that begin at the very end share the time that the speech before them leaves.
+    """
+    starts = [group[0].start for group in groups]
+    on_time = sum(start <= duration - LEAST_SECONDS for start in starts)
+    late = starts[on_time:]
+    cleared = min(groups[on_time - 1][-1].end, starts[on_time - 1] + MOST_SECONDS, duration) if on_time else 0.0
+    share = min(LEAST_SECONDS, (duration - cleared) / max(1, len(late)))
+    sooner = [min(start, duration - (len(late) - place) * share) for place, start in enumerate(late)]
+    return [round(start, 3) for start in (*starts[:on_time], *sooner)]
 
 
 def _groups(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
@@ -114,31 +141,46 @@ def _lines(group: Sequence[Word], named: bool) -> tuple[str, ...]:
     return min(splits, key=lambda pair: max(map(width, pair)))
 
 
-def _pieces(words: Iterable[Word]) -> Iterator[Word]:
-    """The words; one wider than half a line is cut into pieces that share its time by letters."""
+def _pieces(words: Iterable[Word], named: bool) -> Iterator[Word]:
+    """The words, without empty ones; what a line does not hold is cut into pieces that share its time by letters."""
     for word in words:
-        letters = word.text.strip()
-        parts = [letters[at : at + LINE_WIDTH // 4] for at in range(0, len(letters), LINE_WIDTH // 4)]
-        if width(letters) <= LINE_WIDTH // 2:
-            parts = [letters] if letters else []
-        step = (word.end - word.start) / max(1, len(parts))
-        for number, part in enumerate(parts):
-            start = word.start + number * step
-            yield Word(part if number else _space(word) + part, start, start + step, word.speaker)
+        parts = _parts(word.text, LINE_WIDTH - width(_name(word, named)))
+        seconds = (word.end - word.start) / max(1, sum(map(len, parts)))
+        start = word.start
+        for part in parts:
+            end = start + len(part) * seconds
+            yield replace(word, text=part, start=start, end=end)
+            start = end
 
 
-def _space(word: Word) -> str:
-    return word.text[: len(word.text) - len(word.text.lstrip())]
+def _parts(text: str, room: int) -> list[str]:
+    """`text` where it fits into `room` columns; else cut at its spaces, and inside only what is still too wide.
+
+    A passage whose words were not timed comes as one text. A quarter of a line as a piece fills lines well.
+    """
+    if width(text.strip()) <= room:
+        return [text] if text.strip() else []
+    return [
+        part
+        for piece in re.findall(r"\s*\S+\s*", text)
+        for part in (
+            [piece] if width(piece.strip()) <= room else re.findall(rf"\s*\S{{1,{LINE_WIDTH // 4}}}\s*", piece)
+        )
+    ]
 
 
 def _text(words: Sequence[Word], named: bool) -> str:
-    """The words on one line; no line break within, and nothing that a player takes for a time line."""
-    name = f"{words[0].speaker}: " if named and words[0].speaker else ""
-    return name + _plain("".join(word.text for word in words))
+    """The words on one line, behind their speaker's name where it is wanted."""
+    return _name(words[0], named) + _plain("".join(word.text for word in words))
+
+
+def _name(word: Word, named: bool) -> str:
+    return f"{word.speaker}: " if named and word.speaker else ""
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.replace("-->", "->").split())
+    """`text` on one line: every format here gives line breaks and tabs a meaning of its own."""
+    return " ".join(text.split())
 
 
 def width(text: str) -> int:
@@ -151,16 +193,23 @@ def _whole(passage: SpeakerSegment) -> Word:
 
 
 def _srt(rendering: Rendering) -> str:
+    """SubRip, which has no escapes.
+
+    Players take `<b>` for a tag, `{...}` and a backslash for SubStation's codes and `-->` for a time line. VLC undoes
+    `&lt;`, MPC-HC and pysubs2 show it as it stands. So these characters become others that look like them, as wide.
+    """
     blocks = [
-        f"{number}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n" + "\n".join(cue.lines) + "\n"
-        for number, cue in enumerate(cues(rendering.words, named=True), 1)
+        f"{number}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n"
+        + "".join(f"{line.translate(SRT_LOOKALIKES)}\n" for line in cue.lines)
+        for number, cue in enumerate(cues(rendering.words, True, rendering.duration), 1)
     ]
     return "\n".join(blocks)
 
 
 def _vtt(rendering: Rendering) -> str:
+    """WebVTT with voices; its escapes keep text from being read as tags or as a time line."""
     blocks = ["WEBVTT\n"]
-    for cue in cues(rendering.words, named=False):
+    for cue in cues(rendering.words, False, rendering.duration):
         voice = f"<v {_escaped(cue.speaker)}>" if cue.speaker else ""
         text = "\n".join(_escaped(line) for line in cue.lines)
         blocks.append(f"{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n{voice}{text}\n")
@@ -168,12 +217,14 @@ def _vtt(rendering: Rendering) -> str:
 
 
 def _tsv(rendering: Rendering) -> str:
-    """Milliseconds and text as openai/whisper writes them, and the speaker behind."""
-    rows = [
-        f"{_milliseconds(passage.start)}\t{_milliseconds(passage.end)}\t{_plain(passage.text)}\t{passage.speaker or ''}"
-        for passage in rendering.passages
-    ]
-    return "".join(f"{row}\n" for row in ("start\tend\ttext\tspeaker", *rows))
+    """Milliseconds and text as openai/whisper writes them, and the speaker behind; quoted for csv readers."""
+    file = io.StringIO()
+    rows = csv.writer(file, delimiter="\t", lineterminator="\n")
+    rows.writerow(("start", "end", "text", "speaker"))
+    for passage in rendering.passages:
+        times = (_milliseconds(passage.start), _milliseconds(passage.end))
+        rows.writerow((*times, _plain(passage.text), passage.speaker or ""))
+    return file.getvalue()
 
 
 def _rttm(rendering: Rendering) -> str:

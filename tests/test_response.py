@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -88,7 +89,8 @@ def test_every_output_asked_for_comes_as_text():
     answer = answered(output=list(FORMS))
     assert set(answer["output"]) == set(FORMS)
     assert answer["output"]["txt"] == "SPEAKER_00: good morning\nSPEAKER_01: yes\n"
-    assert "00:00:00,500 --> 00:00:01,333" in answer["output"]["srt"]
+    # The last subtitle has time to be read only if it comes as soon as the one before has been said.
+    assert "00:00:00,400 --> 00:00:01,000" in answer["output"]["srt"]
     assert answer["output"]["rttm"].count("\n") == len(TURNS)
 
 
@@ -125,6 +127,33 @@ def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, du
         times = [time for entry in entries for time in entry["timestamp"]]
         assert all(math.isfinite(time) and 0 <= time <= duration and time == round(time, 2) for time in times)
         assert times == sorted(times)
+
+
+@given(spans, some.lists(some.tuples(some.sampled_from("AB"), some.floats(), some.floats()), max_size=20), durations)
+def test_files_tell_times_within_the_audio(inner, heard, duration):
+    words = tuple(Word(" a.", *span, "S") for span in inner)
+    segments = (SpeakerSegment("S", " a." * len(words), 0.0, duration, words),) if words else ()
+    turns = tuple(SpeakerTurn(*turn) for turn in heard)
+    files = answered(Answer(duration, Transcript((), "en"), segments, turns), output=["srt", "vtt", "rttm"])["output"]
+    for form in ("srt", "vtt"):
+        clocks = re.findall(r"(\d+):(\d\d):(\d\d)[,.](\d{3})", files[form])
+        times = [((int(h) * 60 + int(m)) * 60 + int(s)) * 1000 + int(ms) for h, m, s, ms in clocks]
+        assert len(times) == 2 * len(words) or not words
+        assert times == sorted(times)
+        assert all(time <= round(duration * 1000) for time in times)
+    for line in files["rttm"].splitlines():
+        start, length = (float(field) for field in line.split()[3:5])
+        assert 0 <= start < start + length <= duration + 1e-6
+        assert (start, length) == (round(start, 2), round(length, 2))
+
+
+def test_a_turn_tells_the_same_times_as_the_rest_of_the_answer():
+    turns = (SpeakerTurn("A", 0.1234, 0.5678), SpeakerTurn("B", 0.2, 0.204), SpeakerTurn("B", 0.9, math.inf))
+    answer = answered(Answer(1.004, TRANSCRIPT, SEGMENTS, turns), output=["rttm"])
+    assert [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()] == [
+        ["0.120", "0.450"],
+        ["0.900", "0.100"],
+    ]
 
 
 @given(some.lists(some.integers(0, 10_000), max_size=20).map(sorted))

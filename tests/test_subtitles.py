@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 import pysubs2
 import pytest
@@ -13,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pyannote.database.util import load_rttm
 
+from config import Form
 from subtitles import FORMS, LEAST_SECONDS, LINE_WIDTH, LINES, MOST_SECONDS, Rendering, cues, render, width
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
-LETTERS = some.sampled_from("abcdefgh<&>-.?{}語界é")
+LETTERS = some.one_of(some.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), some.sampled_from("-->"))
 SPEAKERS = some.sampled_from([None, "SPEAKER_00", "SPEAKER_01"])
 
 
@@ -43,7 +46,17 @@ def spoken(draw, letters=LETTERS, longest=50):
     return words
 
 
-def rendering_of(words: list[Word]) -> Rendering:
+@some.composite
+def recorded(draw, letters=LETTERS, longest=50):
+    """Words, and how long the audio is; where it ends before they do, they crowd at its end."""
+    words = draw(spoken(letters, longest))
+    spoken_until = round(words[-1].end * 100) if words else 0
+    hundredths = draw(some.integers(max(0, spoken_until - 1000), spoken_until + 200))
+    duration = hundredths / 100
+    return [replace(word, start=min(word.start, duration), end=min(word.end, duration)) for word in words], duration
+
+
+def rendering_of(words: list[Word], duration: float = 100.0) -> Rendering:
     """A chunk and a segment for every three words of one speaker."""
     chunks, segments = [], []
     groups: list[list[Word]] = []
@@ -56,50 +69,121 @@ def rendering_of(words: list[Word]) -> Rendering:
         text, start, end = "".join(word.text for word in group), group[0].start, group[-1].end
         chunks.append(Chunk(text, start, end, words=tuple(group)))
         segments.append(SpeakerSegment(group[0].speaker, text, start, end, tuple(group)))
-    return Rendering(chunks, segments)
+    return Rendering(duration, chunks, segments)
 
 
 def squeezed(text: str) -> str:
-    """Letters alone; hyphens aside, because an arrow loses one."""
-    return "".join(text.replace("-", "").split())
+    return "".join(text.split())
 
 
-@given(spoken(), some.booleans())
-def test_subtitles_hold_every_word_within_the_limits(words, named):
-    found = cues(words, named)
+@given(recorded(), some.booleans())
+def test_subtitles_hold_every_word_within_the_limits(recording, named):
+    words, duration = recording
+    found = cues(words, named, duration)
     shown = ""
     for cue in found:
         name = f"{cue.speaker}: " if named and cue.speaker else ""
         assert cue.lines[0].startswith(name)
         assert 1 <= len(cue.lines) <= LINES
+        assert all(line[len(name) * (not place) :].strip() for place, line in enumerate(cue.lines))
         assert all(width(line) <= LINE_WIDTH for line in cue.lines)
-        assert 0 < cue.end - cue.start <= MOST_SECONDS + 1e-6
+        assert cue.end - cue.start <= MOST_SECONDS + 1e-3
         shown += "".join(cue.lines)[len(name) :]
     assert squeezed(shown) == squeezed("".join(word.text for word in words))
 
 
-@given(spoken(), some.booleans())
-def test_subtitles_never_overlap_and_are_short_only_where_the_next_one_comes(words, named):
-    found = cues(words, named)
+@given(recorded(), some.booleans())
+def test_subtitles_never_overlap_and_are_short_only_where_the_next_one_comes(recording, named):
+    words, duration = recording
+    found = cues(words, named, duration)
     for cue, later in pairwise(found):
-        assert cue.end <= later.start + 1e-9 or later.start == pytest.approx(cue.end)
-        assert cue.end - cue.start >= LEAST_SECONDS - 1e-6 or cue.end == pytest.approx(later.start, abs=0.0011)
+        assert cue.end <= later.start
+        assert cue.end - cue.start >= LEAST_SECONDS - 1e-3 or cue.end == pytest.approx(later.start, abs=0.0011)
+    for last in found[-1:]:
+        before = found[-2].end if len(found) > 1 else 0.0
+        assert last.end - last.start >= LEAST_SECONDS - 1e-3 or last.start == pytest.approx(before, abs=0.0011)
 
 
-@given(spoken(some.sampled_from("abc.?é語"), 12))
-def test_srt_is_read_back(words):
-    events = pysubs2.SSAFile.from_string(render("srt", rendering_of(words)), format_="srt").events
-    expected = cues(words, named=True)
+@given(recorded(), some.booleans())
+def test_subtitles_are_shown_within_the_audio_for_a_millisecond_at_least(recording, named):
+    words, duration = recording
+    found = cues(words, named, duration)
+    for cue in found:
+        assert 0 <= cue.start <= cue.end <= duration
+        if duration >= len(found) / 1000:
+            assert round(cue.end * 1000) > round(cue.start * 1000)
+
+
+def test_subtitles_at_the_very_end_share_what_time_is_left():
+    words = [Word(" So.", 7, 9), *(Word(" Bye.", 10, 10) for _ in range(4))]
+    found = cues(words, False, 10.0)
+    assert [(cue.start, cue.end) for cue in found] == [(7, 9), (9, 9.25), (9.25, 9.5), (9.5, 9.75), (9.75, 10)]
+
+
+def test_a_subtitle_at_the_end_comes_in_time_to_be_read():
+    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 0.11, 0.5)], False, 0.7)] == [(0, 0.7)]
+    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 4.5, 4.9)], False, 5.0)] == [(4.167, 5)]
+
+
+@given(spoken(some.sampled_from("abc-.?語\n"), 29), some.booleans())
+def test_words_that_a_line_holds_are_not_broken(words, named):
+    longest = LINE_WIDTH - named * len("SPEAKER_00: ")
+    words = [replace(word, text=f" {word.text}") for word in words if width(word.text) <= longest]
+    shown = []
+    for cue in cues(words, named, 1000.0):
+        name = f"{cue.speaker}: " if named and cue.speaker else ""
+        shown += " ".join(cue.lines)[len(name) :].split()
+    assert shown == "".join(word.text for word in words).split()
+
+
+@pytest.mark.parametrize("length", [22, 34, 42])
+def test_a_long_word_has_a_line_of_its_own(length):
+    words = [Word(" Die", 0, 0.2), Word(f" {'d' * length}", 0.2, 1), Word(" fährt", 1, 1.4)]
+    lines = [line for cue in cues(words, False, 5.0) for line in cue.lines]
+    assert "d" * length in " ".join(lines).split()
+
+
+def test_a_passage_without_word_times_is_cut_between_its_words():
+    text = " The words of this passage were not timed, so that they share the time of the whole by their letters."
+    found = cues([Word(text, 0, 10)], False, 10.0)
+    assert " ".join(line for cue in found for line in cue.lines).split() == text.split()
+    assert found[-1].end == 10
+
+
+def read_srt(text: str) -> list[pysubs2.SSAEvent]:
+    """What pysubs2 reads; a last subtitle is added, since it takes digits on the last line of a file for a number."""
+    closed = f"{text}\n0\n99:00:00,000 --> 99:00:01,000\nend\n"
+    *events, last = pysubs2.SSAFile.from_string(closed, format_="srt").events
+    assert last.plaintext == "end"
+    return events
+
+
+@given(recorded())
+def test_srt_is_read_back(recording):
+    words, duration = recording
+    events = read_srt(render("srt", rendering_of(words, duration)))
+    expected = cues(words, True, duration)
     assert [(event.start, event.end) for event in events] == [
         (round(cue.start * 1000), round(cue.end * 1000)) for cue in expected
     ]
-    assert [event.plaintext for event in events] == ["\n".join(cue.lines) for cue in expected]
+    alike = str.maketrans("\u2039\u203a()\u2216", "<>{}\\")
+    assert [event.plaintext.translate(alike) for event in events] == ["\n".join(cue.lines) for cue in expected]
 
 
-@given(spoken())
-def test_vtt_is_read_back_with_its_voices(words):
-    captions = webvtt.from_string(render("vtt", rendering_of(words))).captions
-    expected = cues(words, named=False)
+@pytest.mark.parametrize("said", ["---->", "-->", "<i>b</i>", r"{\an8}hi", r"C:\new", "<font color=red>", "a < b > c"])
+def test_srt_holds_nothing_that_players_interpret(said):
+    text = render("srt", rendering_of([Word(f" {said}", 0, 1)]))
+    (event,) = read_srt(text)
+    assert len(event.plaintext) == width(event.plaintext) == len(said)
+    _, _, shown = text.split("\n", 2)
+    assert not set("<>{}\\") & set(shown)
+
+
+@given(recorded())
+def test_vtt_is_read_back_with_its_voices(recording):
+    words, duration = recording
+    captions = webvtt.from_string(render("vtt", rendering_of(words, duration))).captions
+    expected = cues(words, False, duration)
     assert [caption.voice for caption in captions] == [cue.speaker for cue in expected]
     assert [(caption.start_in_seconds, caption.end_in_seconds) for caption in captions] == [
         (int(cue.start + 0.0005), int(cue.end + 0.0005)) for cue in expected
@@ -111,19 +195,17 @@ def test_vtt_is_read_back_with_its_voices(words):
 @given(spoken())
 def test_tsv_has_a_row_a_segment(words):
     rendering = rendering_of(words)
-    rows = list(
-        csv.DictReader(io.StringIO(render("tsv", rendering), newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    )
+    rows = list(csv.DictReader(io.StringIO(render("tsv", rendering), newline=""), delimiter="\t"))
     assert [(int(row["start"]), int(row["end"]), row["speaker"] or None) for row in rows] == [
         (round(segment.start * 1000), round(segment.end * 1000), segment.speaker) for segment in rendering.segments
     ]
-    assert squeezed("".join(row["text"] for row in rows)) == squeezed("".join(word.text for word in words))
+    assert [row["text"] for row in rows] == [" ".join(segment.text.split()) for segment in rendering.segments]
 
 
 def test_rttm_is_read_back_by_pyannote(tmp_path):
     turns = [SpeakerTurn("SPEAKER_00", 0.25, 2.5), SpeakerTurn("SPEAKER_01", 2.0, 3.125)]
     file = tmp_path / "audio.rttm"
-    file.write_text(render("rttm", Rendering((), (), turns)))
+    file.write_text(render("rttm", Rendering(4.0, (), (), turns)))
     read = load_rttm(str(file))["audio"]
     assert [(label, part.start, part.end) for part, _, label in read.itertracks(yield_label=True)] == [
         (turn.speaker, turn.start, turn.end) for turn in turns
@@ -137,21 +219,25 @@ def test_text_names_the_speakers_where_they_are_known():
 
 def test_without_speakers_the_chunks_are_shown():
     chunks = [Chunk(" Good morning.", 0.0, 1.0), Chunk(" Yes.", 1.5, 2.0)]
-    assert render("txt", Rendering(chunks)) == "Good morning.\nYes.\n"
-    assert [cue.lines for cue in cues(Rendering(chunks).words, named=True)] == [("Good morning.",), ("Yes.",)]
+    assert render("txt", Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
+    assert [cue.lines for cue in cues(Rendering(2.5, chunks).words, True, 2.5)] == [("Good morning.",), ("Yes.",)]
+
+
+def test_every_form_that_can_be_asked_for_is_rendered():
+    assert list(FORMS) == list(get_args(Form))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_said_is_an_empty_file_of_its_kind(form):
-    assert render(form, Rendering(())) == {"vtt": "WEBVTT\n", "tsv": "start\tend\ttext\tspeaker\n"}.get(form, "")
+    assert render(form, Rendering(1.0, ())) == {"vtt": "WEBVTT\n", "tsv": "start\tend\ttext\tspeaker\n"}.get(form, "")
 
 
 def test_a_sentence_begins_a_subtitle_of_its_own():
     words = [Word(" Yes.", 0, 0.4), Word(" I", 0.5, 0.6), Word(" do.", 0.7, 0.9)]
-    assert [cue.lines for cue in cues(words, named=False)] == [("Yes.",), ("I do.",)]
+    assert [cue.lines for cue in cues(words, False, 10.0)] == [("Yes.",), ("I do.",)]
 
 
 def test_two_lines_are_about_as_wide():
     words = [Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)]
-    (cue,) = cues(words, named=False)
+    (cue,) = cues(words, False, 10.0)
     assert cue.lines == ("xxxxxxx xxxxxxx xxxxxxx", "xxxxxxx xxxxxxx xxxxxxx")
