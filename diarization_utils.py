@@ -25,6 +25,9 @@ from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 CHANGE_WITHIN = 0.4
 # How far from a turn, in seconds, words may lie to be given to its speaker: twice the 0.25 s that scoring forgives.
 NEAREST = 0.5
+# For how long, in seconds, one speaker may be unheard amid a chunk and be taken to speak on: as short as the pauses
+# that people make within a sentence, in which another seldom answers.
+LONGEST_HOLE = 2.0
 # The share of a word from which two voices at once make it an overlapped one.
 OVERLAP_SHARE = 0.2
 # A segment is cut where its speaker is silent for longer than this, in seconds.
@@ -42,10 +45,12 @@ def attribute(
     """Name the speaker of every word of `chunks`, and mark words spoken while another voice is heard.
 
     `exclusive` turns hold one speaker at a time and `turns` whoever is heard: a word of a speaker found in both counts
-    in full, in one by half. A word outside every turn follows the nearest; but a chunk most of whose words are farther
-    than NEAREST seconds from every turn belongs to nobody (None). A word without a time (NaN) follows its neighbours. A
-    chunk whose words are not known is taken as a single word. No word is lost, doubled, moved or retimed.
-    O((n + m) log m) per speaker for n words and m turns.
+    in full, in one by half. A word in a turn always has a speaker, and so has one within NEAREST seconds of a turn, for
+    which the nearest speaks most. Farther from every turn it is nobody's (None), unless the words with speakers that
+    are next to it in its chunk, before and after, are one speaker's and at most LONGEST_HOLE seconds apart: then a hole
+    in the diarization is likelier. A word without a time (NaN) follows the one before it in its chunk, the first ones
+    that after them. A chunk whose words are not known is taken as a single word. No word is lost, doubled, moved or
+    retimed. O((n + m) log m) per speaker for n words and m turns.
     """
     units = [chunk.words or (Word(chunk.text, chunk.start, chunk.end),) for chunk in chunks]
     named = iter(_named(units, turns, exclusive))
@@ -69,10 +74,12 @@ def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
 
 
 def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Make one segment of each attributed chunk, under the speaker who said most of it, by time."""
-    return [
-        SpeakerSegment(_main_speaker(chunk.words), chunk.text, chunk.start, chunk.end, chunk.words) for chunk in chunks
-    ]
+    """Make one segment of each attributed chunk, under the speaker who said most of it, by time.
+
+    It lasts from the first word to the last: Whisper's own times of a chunk, which its words are not bound by, are
+    rougher than theirs.
+    """
+    return [replace(_segment(chunk.words), speaker=_main_speaker(chunk.words), text=chunk.text) for chunk in chunks]
 
 
 def _segment(words: Sequence[Word]) -> SpeakerSegment:
@@ -104,11 +111,11 @@ def _named(
     speech = np.stack([sum(_speech(each, starts, ends) for each in voice) / 2 for voice in voices], axis=1)
     away = np.stack([np.minimum(*(_distance(each, starts, ends) for each in voice)) for voice in voices], axis=1)
     evidence = np.nan_to_num(speech - np.minimum(away, NEAREST))
-    lost = away.min(axis=1) > NEAREST
     speakers: list[str | None] = []
     for first, after in pairwise([0, *accumulate(len(unit) for unit in units)]):
-        known = lost[first:after].mean() <= 0.5
-        speakers += [names[speaker] if known else None for speaker in _likeliest(evidence[first:after])]
+        here = slice(first, after)
+        likeliest = [names[speaker] for speaker in _likeliest(evidence[here])]
+        speakers += _in_reach(likeliest, away[here].min(axis=1), starts[here], ends[here])
     overlap = _speech(_overlapped([heard for heard, _ in voices]), starts, ends) >= OVERLAP_SHARE * (ends - starts)
     return [
         replace(word, speaker=speaker, overlap=bool(two))
@@ -132,6 +139,22 @@ def _likeliest(evidence: Seconds) -> list[int]:
     for origin in reversed(origins):
         path.append(int(origin[path[-1]]))
     return path[::-1]
+
+
+def _in_reach(likeliest: Sequence[str], away: Seconds, starts: Seconds, ends: Seconds) -> list[str | None]:
+    """The speakers of a chunk's words, nobody where they are too far `away` from every turn; see `attribute`."""
+    timed = np.flatnonzero(~np.isnan(away))
+    if not len(timed):
+        return [None] * len(away)
+    reached = np.flatnonzero(away <= NEAREST).tolist()
+    found: list[str | None] = [None] * len(away)
+    for place in reached:
+        found[place] = likeliest[place]
+    for before, after in pairwise(reached):
+        if likeliest[before] == likeliest[after] and starts[after] - ends[before] <= LONGEST_HOLE:
+            found[before:after] = [likeliest[before]] * (after - before)
+    followed = timed[np.maximum(np.searchsorted(timed, np.arange(len(away)), side="right") - 1, 0)]
+    return [found[place] for place in followed]
 
 
 def _stretches(name: str, turns: Sequence[SpeakerTurn]) -> Stretches:

@@ -46,12 +46,21 @@ class Diarization:
     """Speaker turns in order of time, in seconds.
 
     `turns` may overlap, as people do. `exclusive` holds one speaker at a time and decides who said a chunk; pipelines
-    that do not compute it (before pyannote 4, or `legacy: true`) get `turns` there.
+    that do not compute it (before pyannote 4, or `legacy: true`) get `turns` there. `hints` are those it was asked for
+    with.
     """
 
     turns: tuple[SpeakerTurn, ...]
     exclusive: tuple[SpeakerTurn, ...]
-    warnings: tuple[str, ...] = ()
+    hints: SpeakerHints = SpeakerHints()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Says that the hints are not met by these very turns: those cut away do not count."""
+        found = len({turn.speaker for turn in self.turns})
+        least = self.hints.num_speakers or self.hints.min_speakers or 0
+        most = self.hints.num_speakers or self.hints.max_speakers or found
+        return () if least <= found <= most else (f"speaker hints could not be met: {found} found",)
 
     def within(self, speech: Sequence[Stretch]) -> Diarization:
         """The same where there is `speech`, stretches in order; noise and music that were taken for voices are not.
@@ -88,7 +97,7 @@ class Diarizer:
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
         Audio without speech has no turns. A hint that the audio cannot meet (three speakers in one second) is not an
-        error: the turns found come with a warning. Raises ModelError, or OutOfMemory if a batch of one does not fit.
+        error: what is found comes with a warning. Raises ModelError, or OutOfMemory if a batch of one does not fit.
         """
         wanted = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._lock, _full_precision(), torch.cuda.stream(self._stream):
@@ -98,7 +107,7 @@ class Diarizer:
                 raise OutOfMemory("speaker diarization does not fit, even one window at a time") from error
             except Exception as error:
                 raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
-        return Diarization(found.turns, found.exclusive, _unmet(hints, found.turns))
+        return replace(found, hints=hints)
 
     def _run_hinted(self, samples: NDArray[np.float32], wanted: dict[str, int]) -> Diarization:
         """Run with the hints, or without where they break the clustering.
@@ -116,7 +125,9 @@ class Diarizer:
         while True:
             self._pipeline.segmentation_batch_size = self._pipeline.embedding_batch_size = batch_size
             try:
-                return _read(self._pipeline(file, **wanted), len(samples) / SAMPLE_RATE)
+                # Under a second or so no voice is long enough to be clustered, and pyannote averages none: 0 / 0.
+                with np.errstate(invalid="ignore"):
+                    return _read(self._pipeline(file, **wanted), len(samples) / SAMPLE_RATE)
             except (torch.OutOfMemoryError, MemoryError):
                 if batch_size == 1:
                     raise
@@ -129,8 +140,9 @@ def load_diarizer(name: str, revision: str | None, token: str | None, device: to
     StartError where no pipeline comes back, as older releases answer a refusal; what pyannote raises passes through.
     """
     # Filters belong to the whole process, so that a call must not change them beside other threads: from here on,
-    # pyannote's own warnings, about speaker hints above all, are not shown.
+    # pyannote's own warnings, about speaker hints above all, are not shown, nor numpy's where it averages no voices.
     warnings.filterwarnings("ignore", module="pyannote")
+    warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning, "numpy")
     # While loading, it prints advice and has others warn about decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -191,15 +203,6 @@ def _pieces(turn: SpeakerTurn, heard: Sequence[Stretch], first: int) -> Iterator
         if start >= turn.end:
             return
         yield SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
-
-
-def _unmet(hints: SpeakerHints, turns: Sequence[SpeakerTurn]) -> tuple[str, ...]:
-    found = len({turn.speaker for turn in turns})
-    least = hints.num_speakers or hints.min_speakers or 0
-    most = hints.num_speakers or hints.max_speakers or found
-    if not turns or least <= found <= most:
-        return ()
-    return (f"speaker hints could not be met: {found} found",)
 
 
 @contextlib.contextmanager

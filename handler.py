@@ -38,8 +38,9 @@ from transcript import Transcript
 logger = logging.getLogger("endpoint")
 
 BODY_KEYS = ("inputs", "parameters")
-# Outputs that are made of words.
+# Outputs that are made of words, and those that tell times and segments.
 BY_WORD = {"srt", "vtt"}
+TIMED = BY_WORD | {"tsv", "txt"}
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 
@@ -99,7 +100,8 @@ class EndpointHandler:
         """What speech recognition is asked for. Raises InvalidParameter where this model cannot do it.
 
         Speakers are given to words, and subtitles are made of them: both are timed even where the client does not want
-        to see their times.
+        to see their times. So are the segments of a table and of plain text, a line each; without times a whole window
+        would be one.
         """
         words = config.return_timestamps == "word" or self._diarizes(config) or not BY_WORD.isdisjoint(config.output)
         options = TranscriptionOptions(
@@ -108,7 +110,7 @@ class EndpointHandler:
             batch_size=config.batch_size,
             assisted=config.assisted,
             chunk_length_s=config.chunk_length_s,
-            timestamps=config.return_timestamps is not False or words,
+            timestamps=config.return_timestamps is not False or words or not TIMED.isdisjoint(config.output),
             words=words,
             prompt=config.prompt or "",
             hotwords=tuple(config.hotwords),
@@ -160,11 +162,12 @@ def _environment_settings() -> ModelSettings:
 
 
 def _device() -> tuple[torch.device, torch.dtype]:
-    """Where to compute and in what: half precision on an accelerator, where it is as good and twice as fast."""
+    """Where to compute and in what: half precision on CUDA, where it is as good and twice as fast.
+
+    A Mac computes on its CPU: its GPU has no float64, in which scores are summed.
+    """
     if torch.cuda.is_available():
         return torch.device("cuda"), torch.float16
-    if torch.backends.mps.is_available():
-        return torch.device("mps"), torch.float16
     return torch.device("cpu"), torch.float32
 
 

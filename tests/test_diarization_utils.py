@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from diarization_utils import (
     CHANGE_WITHIN,
     INSTANT,
+    LONGEST_HOLE,
     LONGEST_PAUSE,
     NEAREST,
     OVERLAP_SHARE,
@@ -78,6 +79,11 @@ def hundredths_away(word: Word, speaker: str, turns) -> float:
     return min(gaps, default=math.inf)
 
 
+def hundredths_away_from_all(words, turns) -> list[float]:
+    names = {turn.speaker for turn in turns}
+    return [min((hundredths_away(word, name, turns) for name in names), default=math.inf) for word in words]
+
+
 def evidence(word: Word, speaker: str, turns, exclusive) -> float:
     """Seconds that speak for `speaker`, in hundredths counted one by one."""
     during = moments(word.start, word.end)
@@ -108,14 +114,32 @@ def test_no_word_is_lost_doubled_moved_or_retimed(chunks, turns, exclusive):
 def test_no_other_speakers_of_a_chunk_are_worth_more(chunks, turns, exclusive):
     names = sorted({turn.speaker for turn in (*turns, *exclusive)})
     for unit, chunk in zip(units_of(chunks), attribute(chunks, turns, exclusive), strict=True):
-        away = [min((hundredths_away(w, n, [*turns, *exclusive]) for n in names), default=math.inf) for w in unit]
-        lost = sum(each > NEAREST * 100 for each in away) > len(unit) / 2
-        assert NEAREST * 100 in away or [word.speaker is None for word in chunk.words] == [lost] * len(unit)
-        if not lost:
-            best = max(worth(speakers, unit, turns, exclusive) for speakers in product(names, repeat=len(unit)))
-            assert worth([word.speaker for word in chunk.words], unit, turns, exclusive) == pytest.approx(
-                best, abs=1e-6
-            )
+        away = hundredths_away_from_all(unit, [*turns, *exclusive])
+        if NEAREST * 100 in away:
+            continue
+        near = [place for place, hundredths in enumerate(away) if hundredths < NEAREST * 100]
+        said, given_to = [unit[place] for place in near], [chunk.words[place].speaker for place in near]
+        assert None not in given_to
+        best = max(worth(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said)))
+        assert worth(given_to, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
+
+
+@given(chunk_lists(8), turn_lists(), turn_lists())
+def test_a_word_far_from_every_turn_is_nobodys_but_in_a_short_hole_of_one_speaker(chunks, turns, exclusive):
+    for unit, chunk in zip(units_of(chunks), attribute(chunks, turns, exclusive), strict=True):
+        away = hundredths_away_from_all(unit, [*turns, *exclusive])
+        near = [place for place, hundredths in enumerate(away) if hundredths <= NEAREST * 100]
+        for place in set(range(len(unit))).difference(near):
+            before = max((each for each in near if each < place), default=None)
+            after = min((each for each in near if each > place), default=None)
+            expected = None
+            if before is not None and after is not None:
+                hole = round(unit[after].start * 100) - max(moments(unit[before].start, unit[before].end)) - 1
+                speakers = {chunk.words[before].speaker, chunk.words[after].speaker}
+                expected = speakers.pop() if len(speakers) == 1 and hole <= LONGEST_HOLE * 100 else None
+                if hole == LONGEST_HOLE * 100:
+                    continue
+            assert NEAREST * 100 in away or chunk.words[place].speaker == expected
 
 
 @given(chunk_lists(), turn_lists(), turn_lists())
@@ -182,6 +206,28 @@ def test_a_word_outside_every_turn_follows_the_nearest_within_the_limit(gap, spe
     assert chunk.words[0].speaker == speaker
 
 
+@pytest.mark.parametrize("count", [8, 20, 21, 60])
+def test_how_much_is_said_outside_a_turn_decides_nothing_about_the_words_inside(count):
+    """The majority of a chunk's words once took the speaker from all others, or gave him words seconds away."""
+    words = tuple(Word(f" {i}", i * 0.5, i * 0.5 + 0.4) for i in range(count))
+    turns = [SpeakerTurn("S0", 0, 4)]
+    (chunk,) = attribute([Chunk("", 0, count / 2, words=words)], turns, turns)
+    assert [word.speaker for word in chunk.words] == (["S0"] * 10 + [None] * count)[:count]
+
+
+@pytest.mark.parametrize(
+    ("second", "hole", "speaker"),
+    [("S0", LONGEST_HOLE - 0.1, "S0"), ("S0", LONGEST_HOLE + 0.1, None), ("S1", LONGEST_HOLE - 0.1, None)],
+)
+def test_a_word_in_a_hole_is_spoken_by_whoever_speaks_around_it(second, hole, speaker):
+    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn(second, 1 + hole, 5)]
+    words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + hole, 5))
+    (chunk,) = attribute([Chunk(" a b c", 0, 5, words=words)], turns, turns)
+    assert [word.speaker for word in chunk.words] == ["S0", speaker, second]
+    apart = attribute([Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns, turns)
+    assert [word.speaker for word in words_of(apart)] == ["S0", None, second]
+
+
 def test_words_in_a_hole_of_a_turn_belong_to_the_rest_of_their_chunk():
     words = tuple(Word(f" {i}", i * 0.4, i * 0.4 + 0.4) for i in range(10))
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S0", 2.8, 4), SpeakerTurn("S1", 6, 8)]
@@ -194,6 +240,22 @@ def test_a_word_without_a_time_follows_its_neighbours():
     turns = [SpeakerTurn("S0", 0, 4), SpeakerTurn("S1", 4, 8)]
     (chunk,) = attribute([Chunk(" a b c", 5, 7, words=words)], turns, turns)
     assert [word.speaker for word in chunk.words] == ["S1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("starts", "speakers"),
+    [
+        ([math.nan, math.nan, 1], ["S0", "S0", "S0"]),
+        ([1, 9, math.nan], ["S0", None, None]),
+        ([math.nan, 9], [None, None]),
+        ([math.nan, math.nan], [None, None]),
+    ],
+)
+def test_words_without_a_time_are_given_as_those_beside_them_are(starts, speakers):
+    words = tuple(Word(" a", start, start + 0.5) for start in starts)
+    turns = [SpeakerTurn("S0", 0, 4)]
+    (chunk,) = attribute([Chunk("", 0, 10, words=words)], turns, turns)
+    assert [word.speaker for word in chunk.words] == speakers
 
 
 @given(chunk_lists())
@@ -246,7 +308,7 @@ def test_one_segment_a_chunk_goes_to_who_said_most_of_it(chunks, turns, exclusiv
     attributed = attribute(chunks, turns, exclusive)
     segments = segment_per_chunk(attributed)
     assert [(s.text, s.start, s.end, s.words) for s in segments] == [
-        (c.text, c.start, c.end, c.words) for c in attributed
+        (c.text, c.words[0].start, c.words[-1].end, c.words) for c in attributed
     ]
     for segment in segments:
         said: dict[str, float] = {}

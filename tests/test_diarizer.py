@@ -14,6 +14,7 @@ import httpx2
 import numpy as np
 import pytest
 import torch
+from audio_files import speech
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import hf_raise_for_status
 from hypothesis import given
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from pyannote.core import Annotation, Segment
 
 from checkpoints import loading
+from config import DEMO_MODELS
 from diarizer import MARGIN, Diarization, Diarizer, SpeakerHints, load_diarizer
 from errors import ModelError, OutOfMemory, StartError
 from transcript import SpeakerTurn
@@ -83,8 +85,11 @@ def test_turns_stay_within_the_audio():
 
 
 def test_no_speaker_means_no_turns():
-    found = Diarizer(Pipeline(DiarizeOutput(Annotation(), Annotation())), 8).diarize(SECOND, SpeakerHints(2))
-    assert (found.turns, found.exclusive, found.warnings) == ((), (), ())
+    found = Diarizer(Pipeline(DiarizeOutput(Annotation(), Annotation())), 8)
+    for hints in (SpeakerHints(), SpeakerHints(max_speakers=2)):
+        assert found.diarize(SECOND, hints) == Diarization((), (), hints)
+        assert found.diarize(SECOND, hints).warnings == ()
+    assert found.diarize(SECOND, SpeakerHints(2)).warnings == ("speaker hints could not be met: 0 found",)
 
 
 def test_the_waveform_and_the_hints_given_are_passed_on():
@@ -226,17 +231,32 @@ def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech
     found = tuple(
         SpeakerTurn(who, start / 100, end / 100) for who, start, end in sorted(turns, key=lambda turn: turn[1])
     )
-    cut = Diarization(found, found[::2], ("kept",)).within([(start / 100, end / 100) for start, end in speech])
+    cut = Diarization(found, found[::2], SpeakerHints(2)).within([(start / 100, end / 100) for start, end in speech])
     heard = {at for start, end in speech for at in range(start - margin, end + margin)}
     for before, after in ((found, cut.turns), (found[::2], cut.exclusive)):
         expected = Counter((turn.speaker, at) for turn in before for at in moments(turn) if at in heard)
         assert Counter((turn.speaker, at) for turn in after for at in moments(turn)) == expected
         assert [turn.start for turn in after] == sorted(turn.start for turn in after)
-    assert cut.warnings == ("kept",)
+    voices = len({turn.speaker for turn in cut.turns})
+    assert cut.warnings == (() if voices == 2 else (f"speaker hints could not be met: {voices} found",))
 
 
 def moments(turn: SpeakerTurn) -> range:
     return range(round(100 * turn.start), round(100 * turn.end))
+
+
+# ---- very short audio
+
+
+def test_voices_too_short_to_be_averaged_are_nothing_to_warn_of():
+    """The pipeline that ships, in 0.7 s of speech; here, any warning that gets through is an error."""
+    samples = speech(0.7).astype(np.float32)
+    diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, CPU)
+    assert diarizer.diarize(samples, SpeakerHints()).turns
+    with pytest.raises(RuntimeWarning, match="Degrees of freedom"):
+        np.var(samples[:0])
+    with pytest.raises(RuntimeWarning, match="invalid value"):
+        np.log(np.array([-1.0]))
 
 
 # ---- starting

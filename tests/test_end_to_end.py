@@ -92,6 +92,26 @@ def test_words_are_the_texts_and_the_speakers(answer):
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+def test_words_lie_within_the_entry_that_lists_them(demo_handler, conversation, answer, grouped):
+    """Also where entries are Whisper's own segments, whose times are rougher than those of words."""
+    if not grouped:
+        answer = ask(demo_handler, conversation, return_timestamps="word", group_by_speaker=False)
+        assert [entry["text"] for entry in answer["speakers"]] == [chunk["text"] for chunk in answer["chunks"]]
+    for entry in answer["speakers"]:
+        words = entry["words"]
+        assert entry["timestamp"] == [words[0]["timestamp"][0], words[-1]["timestamp"][1]]
+
+
+@pytest.mark.parametrize("form", ["tsv", "txt", "vtt"])
+def test_files_are_the_same_where_the_answer_shows_no_times(demo_handler, passage, form):
+    """A table of a window a line, and without times worse text, is what was written once."""
+    audio, parameters = wav_file(passage, 16_000), {"diarize": False, "output": form}
+    bare, timed = (ask(demo_handler, audio, return_timestamps=shown, **parameters) for shown in (False, True))
+    assert (bare["output"], bare["text"], bare["chunks"]) == (timed["output"], timed["text"], [])
+    assert len(bare["output"][form].splitlines()) >= len(timed["chunks"]) > 2
+
+
 def test_words_are_marked_where_voices_overlap(answer):
     """Words said alone are seldom marked; many of those that another voice covers, in part at least, are."""
     over = [word for word in TRUTH["words"] if any(talks_over(turn, word) for turn in TRUTH["turns"])]

@@ -59,12 +59,11 @@ class Heard:
     """A diarizer that found these turns, and remembers the hints."""
 
     turns: tuple[SpeakerTurn, ...] = TURNS
-    warnings: tuple[str, ...] = ()
     hints: list[SpeakerHints] = field(default_factory=list)
 
     def diarize(self, samples: np.ndarray, hints: SpeakerHints) -> Diarization:
         self.hints.append(hints)
-        return Diarization(self.turns, self.turns, self.warnings)
+        return Diarization(self.turns, self.turns, hints)
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def endpoint(tiny_handler):
 
 
 def test_the_response_of_the_contract(endpoint, hum):
-    diarizer = Heard(warnings=("speaker hints could not be met: 2 found",))
+    diarizer = Heard()
     response = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}})
     assert set(response) == RESPONSE_KEYS
     assert response["speakers"] == [
@@ -94,6 +93,14 @@ def test_the_response_of_the_contract(endpoint, hum):
     assert response["text"] == " good morning yes"
     assert response["warnings"] == ["speaker hints could not be met: 2 found"]
     assert diarizer.hints == [SpeakerHints(3, None, None)]
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(2, None), (3, 2)])
+def test_speakers_are_counted_where_there_is_speech(endpoint, hum, wanted, found):
+    """A third voice was found in noise, where it says nothing: two wanted are met, three are not."""
+    diarizer = Heard((*TURNS, SpeakerTurn("SPEAKER_02", 5.0, 9.0)))
+    warnings = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": wanted}})["warnings"]
+    assert warnings == ([f"speaker hints could not be met: {found} found"] if found else [])
 
 
 def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
@@ -164,6 +171,8 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
     ("parameters", "timed"),
     [
         ({}, False),
+        ({"output": ["txt"], "return_timestamps": False}, False),
+        ({"output": ["rttm", "tsv"], "return_timestamps": False}, False),
         ({"return_timestamps": "word"}, True),
         ({"output": ["srt"], "return_timestamps": False}, True),
         ({"output": ["vtt"]}, True),
@@ -176,6 +185,12 @@ def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, 
     assert transcriber.asked[0].words is timed
     assert transcriber.asked[0].timestamps
     assert set(response.get("output", {})) == set(parameters.get("output", []))
+
+
+def test_turns_alone_need_no_times_of_words(endpoint, hum):
+    transcriber = SpokenFor()
+    endpoint(transcriber)({"inputs": hum, "parameters": {"output": ["rttm"], "return_timestamps": False}})
+    assert not transcriber.asked[0].timestamps
 
 
 def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
@@ -335,12 +350,10 @@ def test_the_line_names_the_variable_of_the_model_at_fault(whisper_folder, tmp_p
         EndpointHandler(settings=settings)
 
 
-def test_accelerators_compute_in_half_precision(monkeypatch):
+def test_cuda_computes_in_half_precision_and_a_mac_on_its_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert handler._device() == (torch.device("cpu"), torch.float32)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert handler._device() == (torch.device("mps"), torch.float16)
+    assert handler._device() == (torch.device("cpu"), torch.float32)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert handler._device() == (torch.device("cuda"), torch.float16)
 

@@ -100,17 +100,27 @@ def test_more_turns_than_chunks(ask_of, parameters):
     [
         (),
         (("SPEAKER_00", 0.0, 2.0),),
-        (("SPEAKER_00", LENGTH - 1.0, LENGTH),),
+        (("SPEAKER_00", LENGTH - 3.0, LENGTH),),
         (("SPEAKER_00", 0.0, 3.0), ("SPEAKER_01", LENGTH + 1.0, LENGTH + 9.0)),
     ],
     ids=["none", "at the start alone", "at the end alone", "after the last word"],
 )
 def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
     """insanely-fast-whisper #139: for some files it worked, for others it did not, or words were gone."""
-    answer = ask_of(*turns)
+    answer = ask_of(*turns, return_timestamps="word")
     assert_whole(answer)
+    for speaker, start, end in turns:
+        inside = [word for word in answer["words"] if start <= word["timestamp"][0] <= word["timestamp"][1] <= end]
+        assert {word["speaker"] for word in inside} == ({speaker} if start < LENGTH else set())
+    far = [word for word in answer["words"] if all(seconds_away(word, turn) > 1.0 for turn in turns)]
+    assert len(far) > 30
+    assert {word["speaker"] for word in far} == {None}
     assert {entry["speaker"] for entry in answer["speakers"]} <= {None, *(speaker for speaker, _, _ in turns)}
     assert turns or {entry["speaker"] for entry in answer["speakers"]} == {None}
+
+
+def seconds_away(word: dict[str, Any], turn: tuple[str, float, float]) -> float:
+    return max(turn[1] - word["timestamp"][1], word["timestamp"][0] - turn[2])
 
 
 def test_every_word_tells_its_speaker(ask_of):
