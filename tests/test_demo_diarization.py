@@ -23,7 +23,7 @@ from config import prepare_environment
 from demo.build import conversation
 from demo.build.diarization_error import annotation, draw_dialogues, error_rate
 from demo.build.embedding import weighted_statistics
-from demo.build.mixtures import NOISE_BELOW, ClipBank, StretchedBank, compose, strong_noise
+from demo.build.mixtures import ClipBank, compose
 from demo.build.pipeline import save_plda
 from demo.build.segmentation import permutation_invariant_loss
 from demo.build.speech import vocabulary
@@ -134,29 +134,6 @@ def test_at_most_two_voices_are_heard_at_once():
         assert active[:, len(scene.cast) :].sum() == 0
         assert scene.samples.shape == (160_000,)
         assert np.isfinite(scene.samples).all()
-
-
-def test_a_stretched_speaker_is_longer_and_lower():
-    tone = np.sin(2 * np.pi * 200 * np.arange(16_000) / 16_000)
-    bank = ClipBank(np.tile(tone * 9_000, 2).astype(np.int16), np.array([0, 16_000, 32_000]), np.array([0, 1]))
-    more = StretchedBank(bank, (1.0, 1.25))
-    rng = np.random.default_rng(0)
-    assert more.speakers == 4
-    assert (more.draw(rng, 1) == bank.draw(rng, 1)).all()
-    stretched = more.draw(rng, 3)
-    assert len(stretched) == 20_000
-    assert np.abs(np.fft.rfft(stretched)).argmax() * 16_000 / 20_000 == pytest.approx(160)
-
-
-def test_strong_noise_is_as_loud_as_it_says():
-    samples = np.zeros(64_000, np.float32)
-    samples[16_000:32_000] = 0.1
-    noises = [strong_noise(samples, np.random.default_rng(seed)) - samples for seed in range(60)]
-    below = [-20 * np.log10(noise.std() / 0.1) for noise in noises if noise.any()]
-    assert 30 < len(below) < 60
-    assert NOISE_BELOW[0] - 0.1 < min(below) < max(below) < NOISE_BELOW[1] + 0.1
-    silence = np.zeros(100, np.float32)
-    assert (strong_noise(silence, np.random.default_rng(0)) == silence).all()
 
 
 def test_the_loss_does_not_depend_on_the_order_of_the_voices():

@@ -1,15 +1,12 @@
 """The demo's speaker embedding: WeSpeaker's ResNet34 in pyannote's class, trained to tell the training voices apart.
 
 The one decision: it learns as the pipeline will use it, from windows in which several voices speak, pooling for each
-voice the frames where it is alone; and it learns twice, first the bank's voices in faint noise, then each of them in
-five sizes and in noise as loud as it meets: without, it takes two voices it never heard for one where it is noisy.
-The loss is additive angular margin softmax (Deng et al., "ArcFace", CVPR 2019).
+voice the frames where it is alone. The loss is additive angular margin softmax (Deng et al., "ArcFace", CVPR 2019).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,28 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from demo.build.clip import SAMPLING_RATE
-from demo.build.mixtures import (
-    SPEAKERS_A_VOICE,
-    Cast,
-    ClipBank,
-    Scene,
-    StretchedBank,
-    compose,
-    faint_noise,
-    strong_noise,
-)
+from demo.build.mixtures import SPEAKERS_A_VOICE, ClipBank, compose
 from demo.build.resumable import train
 
 STEPS, BATCH, PEAK_RATE = 1400, 24, 1e-3
 # The first third of training hears one voice a window: where several speak, a fresh network learns nothing at all.
 ALONE_SECONDS, ALONE_ODDS = (2.0, 2.0), (0.0, 1.0)
 SECONDS, ODDS = (2.0, 3.0), (0.0, 0.3, 0.5, 0.2)
-# The second training: sizes of every speaker, steps, and windows of up to those the pipeline cuts, as many as make a
-# minute. The new directions start where these many clips of their voice lie, with a length at which they turn fast
-# enough: only the angle matters, and a step of AdamW is as long for a long direction as for a short one.
-FACTORS = (1.0, 0.88, 0.94, 1.07, 1.14)
-MORE_STEPS, MORE_RATE, MORE_SECONDS, SECONDS_A_BATCH = 2200, 6e-4, (1.5, 4.0), 60.0
-CLIPS_A_DIRECTION, LENGTH = 4, 2.0
 SCALE, MARGIN = 20.0, 0.2
 # A voice counts when it is alone for this many of the network's frames of 0.16 s.
 FEWEST_FRAMES = 3
@@ -80,59 +62,27 @@ class VoiceClassifier(nn.Module):
 
 
 def trained(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
-    """Train the network on scenes from `bank`, or go on where `checkpoint` and the one beside it stand."""
+    """Train the network on scenes from `bank`, or go on where `checkpoint` stands."""
     model = VoiceClassifier(bank.speakers)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def loss_of(step: int, rng: np.random.Generator) -> Tensor:
         progress = step / STEPS
-        bounds, odds = (ALONE_SECONDS, ALONE_ODDS) if progress < 1 / 3 else (SECONDS, ODDS)
-        seconds = round(rng.uniform(*bounds), 1)
-        scenes = [compose(bank, rng, seconds, odds, faint_noise) for _ in range(BATCH)]
-        return _loss_of(model, scenes, seconds, MARGIN * min(1.0, max(0.0, 3 * progress - 1)))
+        seconds, odds = (ALONE_SECONDS, ALONE_ODDS) if progress < 1 / 3 else (SECONDS, ODDS)
+        waveforms, alone, speakers = draw_batch(bank, rng, model.network, round(rng.uniform(*seconds), 1), odds)
+        heard = alone.sum(-1) >= FEWEST_FRAMES
+        margin = MARGIN * min(1.0, max(0.0, 3 * progress - 1))
+        return model.loss(model.embed(waveforms, alone)[heard], speakers[heard], margin)
 
     train(model, loss_of, STEPS, PEAK_RATE, checkpoint)
-    return trained_further(model.network, bank, checkpoint.with_stem(f"{checkpoint.stem}-2"))
-
-
-def trained_further(network: WeSpeakerResNet34, bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
-    """Train a network that knows the bank's voices on more of them and in noise, or go on where `checkpoint` stands."""
-    more = StretchedBank(bank, FACTORS)
-    model = VoiceClassifier(more.speakers)
-    model.network = network
-    if not checkpoint.exists():
-        model.voices.data = _directions(network.eval(), more)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    def loss_of(step: int, rng: np.random.Generator) -> Tensor:
-        seconds = round(rng.uniform(*MORE_SECONDS), 1)
-        scenes = [compose(more, rng, seconds, ODDS, strong_noise) for _ in range(round(SECONDS_A_BATCH / seconds))]
-        return _loss_of(model, scenes, seconds, MARGIN)
-
-    train(model, loss_of, MORE_STEPS, MORE_RATE, checkpoint)
     return model.network
 
 
-@torch.inference_mode()
-def _directions(network: WeSpeakerResNet34, cast: Cast) -> Tensor:
-    """Where the clips of each of the voices lie in the mean, (voices, dimension), each of LENGTH."""
-    rng, means = np.random.default_rng(0), []
-    for first in range(0, cast.speakers, SPEAKERS_A_VOICE):
-        chosen = rng.choice(SPEAKERS_A_VOICE, CLIPS_A_DIRECTION, replace=False) + first
-        clips = [torch.from_numpy(cast.draw(rng, int(speaker)))[None, None] for speaker in chosen]
-        means.append(torch.stack([functional.normalize(network(clip)[0], dim=0) for clip in clips]).mean(0))
-    return LENGTH * functional.normalize(torch.stack(means))
-
-
-def _loss_of(model: VoiceClassifier, scenes: Sequence[Scene], seconds: float, margin: float) -> Tensor:
-    """The loss of a batch of scenes as long as `seconds`; a voice that is not alone for long does not count."""
-    waveforms, alone, speakers = batch_of(scenes, model.network, seconds)
-    heard = alone.sum(-1) >= FEWEST_FRAMES
-    return model.loss(model.embed(waveforms, alone)[heard], speakers[heard], margin)
-
-
-def batch_of(scenes: Sequence[Scene], network: WeSpeakerResNet34, seconds: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Give waveforms (batch, 1, samples), who is alone when (batch, voices, frames) and who that is (batch, voices)."""
+def draw_batch(
+    bank: ClipBank, rng: np.random.Generator, network: WeSpeakerResNet34, seconds: float, odds: tuple[float, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw waveforms (batch, 1, samples), who is alone when (batch, voices, frames) and who that is (batch, voices)."""
+    scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
     frames = network.num_frames(round(seconds * SAMPLING_RATE))
     active = np.stack([scene.activity((np.arange(frames) + 0.5) * seconds / frames) for scene in scenes])
     alone = active * (active.sum(-1, keepdims=True) == 1)

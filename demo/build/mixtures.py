@@ -6,10 +6,8 @@ scene is ever seen twice and a clip's own bounds are the truth about when its vo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +21,6 @@ from demo.build.voices import draw_voice, speakers
 SPEAKERS_A_VOICE, CLIPS_A_SPEAKER = 8, 12
 VOICES_A_SCENE = 3
 PADDED_SHARE = 0.15
-# Strong noise: the share of scenes without, decibels below the speech, and from how many Hz it falls with the pitch.
-CLEAN_SHARE, NOISE_BELOW, LOWEST_NOISE = 0.2, (5.0, 30.0), 50.0
-
-
-class Cast(Protocol):
-    """Speakers, numbered from 0, whose clips can be drawn."""
-
-    @property
-    def speakers(self) -> int:
-        """How many there are."""
-
-    def draw(self, rng: np.random.Generator, speaker: int) -> Samples:
-        """Return one of the speaker's clips, float32."""
 
 
 @dataclass(frozen=True)
@@ -58,30 +43,6 @@ class ClipBank:
     def draw(self, rng: np.random.Generator, speaker: int) -> Samples:
         """Return one of the speaker's clips, float32."""
         return self.clip(int(rng.choice(np.flatnonzero(self.speaker == speaker))))
-
-
-@dataclass(frozen=True)
-class StretchedBank:
-    """The bank's speakers in several sizes: played `factors[k]` times slower, speaker s is s + k * bank.speakers.
-
-    Speed perturbation by whose factor the speaker changes, as Yamamoto et al., "Speaker augmentation and bandwidth
-    extension for deep speaker embedding", Interspeech 2019: pitch and formants move together, as with another body.
-    """
-
-    bank: ClipBank
-    factors: tuple[float, ...]
-
-    @property
-    def speakers(self) -> int:
-        """How many speakers there are, numbered from 0."""
-        return self.bank.speakers * len(self.factors)
-
-    def draw(self, rng: np.random.Generator, speaker: int) -> Samples:
-        """Return one of the speaker's clips, float32."""
-        size, original = divmod(speaker, self.bank.speakers)
-        clip, factor = self.bank.draw(rng, original), self.factors[size]
-        moments = np.arange(round(len(clip) * factor)) / factor
-        return np.interp(moments, np.arange(len(clip)), clip).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -119,35 +80,7 @@ def _synthesise(rng: np.random.Generator) -> ClipBank:
     )
 
 
-def faint_noise(samples: Samples, rng: np.random.Generator) -> Samples:
-    """Add noise, white or brownish, between 1e-4 and 1e-2 rms; a few scenes stay digitally clean."""
-    if rng.random() < 0.1:
-        return samples
-    noise = lfilter([1], [1, -rng.uniform(0, 0.97)], rng.standard_normal(len(samples)))
-    coloured: Samples = samples + (noise * (10 ** rng.uniform(-4, -2) / noise.std())).astype(np.float32)
-    return coloured
-
-
-def strong_noise(samples: Samples, rng: np.random.Generator) -> Samples:
-    """Add noise between white and brown (power by 1/f to the 0th to 2nd), 5 to 30 dB below what is heard; or none."""
-    heard = samples[samples != 0]
-    if rng.random() < CLEAN_SHARE or len(heard) == 0:
-        return samples
-    pitches = np.maximum(np.fft.rfftfreq(len(samples), 1 / SAMPLING_RATE), LOWEST_NOISE)
-    shape = pitches ** (-rng.uniform(0, 2) / 2)
-    noise = np.fft.irfft(np.fft.rfft(rng.standard_normal(len(samples))) * shape, len(samples))
-    level = float(np.sqrt(np.mean(heard**2))) * 10 ** (-rng.uniform(*NOISE_BELOW) / 20)
-    coloured: Samples = samples + (noise * (level / noise.std())).astype(np.float32)
-    return coloured
-
-
-def compose(
-    bank: Cast,
-    rng: np.random.Generator,
-    seconds: float,
-    cast_odds: tuple[float, ...],
-    noise: Callable[[Samples, np.random.Generator], Samples] = faint_noise,
-) -> Scene:
+def compose(bank: ClipBank, rng: np.random.Generator, seconds: float, cast_odds: tuple[float, ...]) -> Scene:
     """Compose a scene; `cast_odds[k]` is the chance of k voices. At most two of them are ever heard at once."""
     cast = tuple(int(s) for s in rng.choice(bank.speakers, rng.choice(len(cast_odds), p=cast_odds), replace=False))
     samples = np.zeros(round(seconds * SAMPLING_RATE), np.float32)
@@ -167,7 +100,7 @@ def compose(
             who, clock = _next(rng, who, len(cast), clock, end, free_from)
     # The pipeline fills a recording's last window with zeros; so are some scenes here.
     length = rng.uniform(0, seconds) if rng.random() < PADDED_SHARE else seconds
-    samples = noise(samples, rng)
+    samples = _colour(samples, rng)
     samples[round(length * SAMPLING_RATE) :] = 0
     return Scene(samples, cast, tuple((who, start, min(end, length)) for who, start, end in turns if start < length))
 
@@ -186,3 +119,12 @@ def _lay(samples: Samples, clip: Samples, at: int) -> None:
     begin, end = max(at, 0), min(at + len(clip), len(samples))
     if begin < end:
         samples[begin:end] += clip[begin - at : end - at]
+
+
+def _colour(samples: Samples, rng: np.random.Generator) -> Samples:
+    """Add noise, white or brownish, between 1e-4 and 1e-2 rms; a few scenes stay digitally clean."""
+    if rng.random() < 0.1:
+        return samples
+    noise = lfilter([1], [1, -rng.uniform(0, 0.97)], rng.standard_normal(len(samples)))
+    coloured: Samples = samples + (noise * (10 ** rng.uniform(-4, -2) / noise.std())).astype(np.float32)
+    return coloured

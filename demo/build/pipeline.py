@@ -40,8 +40,8 @@ params:
     min_duration_off: 0.6
   clustering:
     method: centroid
-    min_cluster_size: 4
-    threshold: 0.65
+    min_cluster_size: 3
+    threshold: 0.75
 """
 
 
