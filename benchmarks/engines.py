@@ -10,7 +10,10 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -71,23 +74,35 @@ class ChunkedPipeline:
 
 
 class CTranslate:
-    """CTranslate2, which faster-whisper runs on: float32, one beam, timestamps, prompts said in full."""
+    """CTranslate2, which faster-whisper runs on: float32, one beam, timestamps, prompts said in full.
+
+    It has a process of its own. In ours its OpenMP threads and torch's would be more than there are cores, and libgomp
+    then lets all of them sleep between any two products: after CTranslate2's first answer ours took twice as long.
+    """
 
     def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
-        self.vocabulary, self.log_mel = models.vocabulary, LogMel(models.feature_extractor, models.device)
-        self.longest = models.vocabulary.max_length if most_tokens is None else 2 * most_tokens
+        self.log_mel = LogMel(models.feature_extractor, models.device)
+        initial = models.vocabulary.max_initial_timestamp_index
+        asked = {
+            "beam_size": 1,
+            "max_length": models.vocabulary.max_length if most_tokens is None else 2 * most_tokens,
+            "max_initial_timestamp_index": TIMESTAMPS if initial is None else initial,
+        }
+        self.prompt = list(models.vocabulary.prompt(LANGUAGE, "transcribe", timestamps=True))
+        held = {
+            "device": models.device.type,
+            "compute_type": "float32" if models.model.dtype == torch.float32 else "float16",
+            "intra_threads": torch.get_num_threads(),
+            "inter_threads": 1,
+        }
         with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder) / "transformers"
+            source, converted = Path(folder) / "transformers", Path(folder) / "ctranslate2"
             for part in (models.model, models.tokenizer, models.feature_extractor):
                 part.save_pretrained(source)
-            converted = TransformersConverter(str(source)).convert(str(Path(folder) / "ctranslate2"))
-            self.model = ctranslate2.models.Whisper(
-                converted,
-                device=models.device.type,
-                compute_type="float32" if models.model.dtype == torch.float32 else "float16",
-                intra_threads=torch.get_num_threads(),
-                inter_threads=1,
-            )
+            TransformersConverter(str(source)).convert(str(converted))
+            self.ends, there = (context := get_context("spawn")).Pipe()
+            context.Process(target=_answer, args=(there, str(converted), held, asked), daemon=True).start()
+            self.ends.recv()  # the model is loaded, its files may go
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
         """Windows in batches of `batch_size`, each of which lasts as long as its slowest row."""
@@ -95,17 +110,19 @@ class CTranslate:
         return [tokens for batch in batches for tokens in self._decode(batch)]
 
     def _decode(self, windows: Sequence[Samples]) -> list[Tokens]:
-        features = np.ascontiguousarray(self.log_mel(windows).cpu().numpy())
-        initial = self.vocabulary.max_initial_timestamp_index
-        prompt = list(self.vocabulary.prompt(LANGUAGE, "transcribe", timestamps=True))
-        answers = self.model.generate(
-            ctranslate2.StorageView.from_array(features),
-            [prompt] * len(windows),
-            beam_size=1,
-            max_length=self.longest,
-            max_initial_timestamp_index=TIMESTAMPS if initial is None else initial,
-        )
-        return [tuple(answer.sequences_ids[0]) for answer in answers]
+        self.ends.send((np.ascontiguousarray(self.log_mel(windows).cpu().numpy()), [self.prompt] * len(windows)))
+        return [tuple(tokens) for tokens in self.ends.recv()]
+
+
+def _answer(ends: Connection, folder: str, held: dict[str, Any], asked: dict[str, Any]) -> None:
+    """CTranslate2's process: tokens for features and prompts, until the other end is closed."""
+    model = ctranslate2.models.Whisper(folder, **held)
+    ends.send(True)
+    with suppress(EOFError):
+        while True:
+            features, prompts = ends.recv()
+            answers = model.generate(ctranslate2.StorageView.from_array(features), prompts, **asked)
+            ends.send([answer.sequences_ids[0] for answer in answers])
 
 
 class Ours:
