@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
-from asr.products import Product, attention
+from asr.products import KeyProduct, Product, attention, room_for_keys
 
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 
@@ -74,7 +74,8 @@ class Layer:
         self.last_norm = _norm(source.final_layer_norm)
         self.query_key_value = _fused(tokens.q_proj, tokens.k_proj, tokens.v_proj)
         self.token_out, self.audio_out = _affine(tokens.out_proj), _affine(audio.out_proj)
-        self.audio_query, self.audio_key_value = _affine(audio.q_proj), _fused(audio.k_proj, audio.v_proj)
+        self.audio_query, self.audio_value = _affine(audio.q_proj), _affine(audio.v_proj)
+        self.audio_key = KeyProduct(audio.k_proj.weight)
         self.expand, self.contract = _affine(source.fc1), _affine(source.fc2)
 
     def attend_tokens(self, x: Tensor, keys: Tensor, values: Tensor, place: Place) -> Tensor:
@@ -102,7 +103,8 @@ class Layer:
 
     def project_audio(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of `encoded` audio (rows, frames, width)."""
-        return tuple(each.transpose(1, 2) for each in self._split(self.audio_key_value(encoded), 2))
+        both = self.audio_key(encoded), self.audio_value(encoded)
+        return tuple(self._split(each, 1)[0].transpose(1, 2) for each in both)
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(rows, positions, parts x width) -> `parts` of (rows, positions, heads, head size)."""
@@ -144,7 +146,8 @@ class Decoder:
             return tuple(self.token_embeddings.new_zeros(rows, each, positions, self.head_size) for each in heads)
 
         queries = zeros(width, [len(layer.aligned) for layer in self.layers])
-        return Cache(zeros(width), zeros(width), zeros(self.frames), zeros(self.frames), queries)
+        heard = tuple(room_for_keys(self.token_embeddings, rows, each, self.frames, self.head_size) for each in every)
+        return Cache(zeros(width), zeros(width), heard, zeros(self.frames), queries)
 
     def listen(self, encoded: Tensor, cache: Cache) -> None:
         """Fills the audio part of `cache` from the encoder's output (rows, frames, width)."""
