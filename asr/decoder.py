@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
-from asr.products import KeyProduct, Product, attention, room_for_keys
+from asr.products import AcrossProduct, Product, at_once, attention, room_across
 
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 
@@ -72,10 +72,10 @@ class Layer:
         self.activation: Callable[[Tensor], Tensor] = source.activation_fn
         self.token_norm, self.audio_norm = _norm(source.self_attn_layer_norm), _norm(source.encoder_attn_layer_norm)
         self.last_norm = _norm(source.final_layer_norm)
-        self.query_key_value = _fused(tokens.q_proj, tokens.k_proj, tokens.v_proj)
+        self.query_key_value = Product(*_joint(tokens.q_proj, tokens.k_proj, tokens.v_proj))
         self.token_out, self.audio_out = _affine(tokens.out_proj), _affine(audio.out_proj)
-        self.audio_query, self.audio_value = _affine(audio.q_proj), _affine(audio.v_proj)
-        self.audio_key = KeyProduct(audio.k_proj.weight)
+        self.audio_query = _affine(audio.q_proj)
+        self.audio_key_value = AcrossProduct(*_joint(audio.k_proj, audio.v_proj))
         self.expand, self.contract = _affine(source.fc1), _affine(source.fc2)
 
     def attend_tokens(self, x: Tensor, keys: Tensor, values: Tensor, place: Place) -> Tensor:
@@ -103,8 +103,7 @@ class Layer:
 
     def project_audio(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of `encoded` audio (rows, frames, width)."""
-        both = self.audio_key(encoded), self.audio_value(encoded)
-        return tuple(self._split(each, 1)[0].transpose(1, 2) for each in both)
+        return tuple(each.transpose(1, 2) for each in self._split(self.audio_key_value(encoded), 2))
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(rows, positions, parts x width) -> `parts` of (rows, positions, heads, head size)."""
@@ -145,16 +144,21 @@ class Decoder:
         def zeros(positions: int, heads: Sequence[int] = every) -> tuple[Tensor, ...]:
             return tuple(self.token_embeddings.new_zeros(rows, each, positions, self.head_size) for each in heads)
 
+        def heard() -> tuple[Tensor, ...]:
+            return tuple(room_across(self.token_embeddings, rows, each, self.frames, self.head_size) for each in every)
+
         queries = zeros(width, [len(layer.aligned) for layer in self.layers])
-        heard = tuple(room_for_keys(self.token_embeddings, rows, each, self.frames, self.head_size) for each in every)
-        return Cache(zeros(width), zeros(width), heard, zeros(self.frames), queries)
+        return Cache(zeros(width), zeros(width), heard(), heard(), queries)
 
     def listen(self, encoded: Tensor, cache: Cache) -> None:
         """Fills the audio part of `cache` from the encoder's output (rows, frames, width)."""
-        for layer, keys, values in zip(self.layers, cache.audio_keys, cache.audio_values, strict=True):
-            key, value = layer.project_audio(encoded)
-            keys.copy_(key)
-            values.copy_(value)
+        together = at_once(encoded.shape[0], encoded.device)
+        for start in range(0, encoded.shape[0], together):
+            rows = slice(start, start + together)
+            for layer, keys, values in zip(self.layers, cache.audio_keys, cache.audio_values, strict=True):
+                key, value = layer.project_audio(encoded[rows])
+                keys[rows].copy_(key)
+                values[rows].copy_(value)
 
     def read(self, tokens: Tensor, positions: Tensor, cache: Cache, span: int) -> Tensor:
         """Hidden states (rows, positions, width) after `tokens` at `positions`, both (rows, positions).
@@ -228,12 +232,12 @@ def _affine(linear: nn.Linear) -> Product:
     return Product(linear.weight, linear.bias)
 
 
-def _fused(*linears: nn.Linear) -> Product:
-    """One product in place of several over the same input; Whisper's keys have no bias."""
+def _joint(*linears: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Weights and bias of one product in place of several over the same input; Whisper's keys have no bias."""
     weights: list[Tensor] = [each.weight for each in linears]
     none = weights[0].new_zeros(weights[0].shape[0])
     biases: list[Tensor] = [none if each.bias is None else each.bias for each in linears]
-    return Product(torch.cat(weights), torch.cat(biases))
+    return torch.cat(weights), torch.cat(biases)
 
 
 def _joined(heads: Tensor) -> Tensor:

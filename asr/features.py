@@ -37,7 +37,6 @@ class LogMel:
             row[: len(window)] = window[: self.samples]
         samples = torch.from_numpy(padded).to(self.window.device)
         spectrum = torch.stft(samples, self.fourier, self.hop, window=self.window, return_complex=True)
-        real, imaginary = torch.view_as_real(spectrum[..., :-1]).unbind(-1)
-        power = real.square().addcmul_(imaginary, imaginary)  # a root and its square would cost as much as all the rest
+        power = (spectrum[..., :-1].abs() ** 2).contiguous()
         bands = (self.filters @ power).clamp(min=FLOOR).log10()
         return (torch.maximum(bands, bands.amax(dim=(1, 2), keepdim=True) - RANGE) + 4.0) / 4.0

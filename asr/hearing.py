@@ -19,12 +19,9 @@ from transformers import PreTrainedModel
 
 from asr.features import LogMel
 from asr.loading import WhisperModels
-from asr.products import LargeProducts
+from asr.products import LargeProducts, at_once
 
 REMEMBERED = 16  # windows; large-v3's output for one is 4 MB in float16
-# Windows in a pass. What a CPU computes of one stays in its caches: 16 in a pass took a fifth longer than one by one.
-AT_ONCE = {"cpu": 1}
-MOST_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -42,15 +39,16 @@ class Hearing:
         self.model = models.model
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
-        self.at_once = AT_ONCE.get(models.device.type, MOST_AT_ONCE)
+        self.device = models.device
         self._remembered: deque[tuple[NDArray[np.float32], Tensor]] = deque(maxlen=REMEMBERED)
 
     @torch.inference_mode()
     def hear(self, windows: Sequence[NDArray[np.float32]], drafted: bool) -> Encoded:
         """Encodes windows of samples, for the main model and, if `drafted`, for the assistant."""
         with LargeProducts():
-            starts = range(0, len(windows), self.at_once)
-            passes = [self._hear(windows[start : start + self.at_once], drafted) for start in starts]
+            together = at_once(len(windows), self.device)
+            starts = range(0, len(windows), together)
+            passes = [self._hear(windows[start : start + together], drafted) for start in starts]
         main = torch.cat([each.main for each in passes])
         if not drafted or self.assistant is None:
             return Encoded(main)

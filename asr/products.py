@@ -6,9 +6,8 @@ a few positions again and again, it matters more how the weights lie in memory: 
 costs half, and the dozens that verifying drafts or a large batch has cost a third (`benchmarks/products.py`). The one
 decision: large weights are laid out in that order once, through the operators that torch's own compiler emits, and kept
 beside the checkpoint's. Few positions have met smaller ones before oneDNN's call is set up. Attention is two products
-with a softmax between them; torch's fused kernel saves memory there, not time. Keys that are asked again and again lie
-across, positions side by side, which their product with a few queries takes a tenth to a third less time for. Only
-rounding differs.
+with a softmax between them; torch's fused kernel saves memory there, not time. What is asked by few positions again and
+again, the keys and values of the audio, lies across, positions side by side. Only rounding differs.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Found by benchmarks/products.py: of a matrix' weights, and of positions that meet weights laid out as usual.
-LARGE, MANY = 1 << 16, 96
+# Found by benchmarks/products.py: of a matrix' weights; of positions that meet weights laid out as usual, and of those
+# whose attention's second product is faster the other way round.
+LARGE, MANY, FEW = 1 << 16, 96, 3
 # Positions whose scores are held at once: 3 MB for the 1,500 frames of a window, which stay in the processor's caches.
 BLOCK = 500
 # oneDNN asks how many positions will come; the order it chooses for many serves few as well, not the other way round.
@@ -48,28 +48,34 @@ class Product:
         return multiply(x, self.weight, self.bias if bias is None else bias)
 
 
-class KeyProduct:
-    """`F.linear` without a bias, (rows, positions, inputs) -> (rows, positions, outputs), for `room_for_keys`.
+class AcrossProduct:
+    """`F.linear` whose results lie across, positions side by side, wherever `room_across` does."""
 
-    For inference only.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        """`weight` (outputs, inputs)."""
-        self.weight = weight.detach()
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        """`weight` (outputs, inputs) and `bias` (outputs,) as in `F.linear`, not to be changed later."""
+        self.weight, self.bias = weight.detach(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product."""
+        """(rows, positions, inputs) -> (rows, positions, outputs)."""
         if not _served(x):
-            return F.linear(x, self.weight)
-        return torch.stack([_one_dnn(self.weight, row, None) for row in x]).transpose(1, 2)
+            return F.linear(x, self.weight, self.bias)
+        across = [_one_dnn(self.weight, row, None).add_(self.bias[:, None]) for row in x]
+        return torch.stack(across).transpose(1, 2) if len(across) > 1 else across[0].t()[None]
 
 
-def room_for_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Zeros (rows, heads, positions, size), of the type and device of `like`, for keys that `attention` meets often."""
-    if _served(like):
-        return like.new_zeros(rows, heads, size, positions).transpose(2, 3)
-    return like.new_zeros(rows, heads, positions, size)
+def at_once(windows: int, device: torch.device) -> int:
+    """How many of so many windows of audio to compute together.
+
+    On a CPU one, which stays in the processor's caches: 16 together took a fifth longer than one after the other.
+    """
+    return 1 if device.type == "cpu" else windows
+
+
+def room_across(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
+    """Zeros (rows, heads, positions, size) of the type and device of `like`, lying as `attention` asks them fastest."""
+    if not _served(like):
+        return like.new_zeros(rows, heads, positions, size)
+    return like.new_zeros(rows, heads, size, positions).transpose(2, 3)
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -78,7 +84,10 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(query, keys, values)
     if query.shape[2] >= MANY:
         return _in_blocks(query * _scale(query), keys, values)
-    return (query * _scale(query) @ keys.transpose(2, 3)).softmax(dim=-1) @ values
+    weights = (query * _scale(query) @ keys.transpose(2, 3)).softmax(dim=-1)
+    if query.shape[2] <= FEW:
+        return (values.transpose(2, 3) @ weights.transpose(2, 3)).transpose(2, 3)
+    return weights @ values
 
 
 class LargeProducts(TorchFunctionMode):
