@@ -1,9 +1,10 @@
 """What products and attention gain on a CPU: `python -m benchmarks.products`.
 
 Two questions, each over matrices of the demo's, whisper-base's and large-v3's decoders: how much faster a product with
-given weights is through `asr.products` than `F.linear`, and attention to the audio than torch's own: of one position a
-row, as the decoder asks, and of all of them, as the encoder does. The one decision: as many different weights take
-turns as fill more memory than processors have cache, since a decoder meets a weight again only after all others.
+given weights is through `asr.products` than `F.linear`, and attention to the audio than torch's own: of few positions a
+row, as the decoder asks, keys and values lying as it keeps them, and of all of them, as the encoder does. The one
+decision: as many different weights take turns as fill more memory than processors have cache, since a decoder meets a
+weight again only after all others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.products import Product, attention
+from asr.products import MANY, Product, attention, room_across
 from benchmarks.report import PAGES, RESULTS, listed, save, settings, table
 from benchmarks.timing import Action, in_turns, ratio
 
@@ -29,7 +30,7 @@ MATRICES = {
 POSITIONS = (1, 8, 24, 56, 168)
 HEADS = {"demo": (4, 40), "base": (8, 64), "large-v3": (20, 64)}
 FRAMES = 1_500
-ASKED = ((1, 1), (8, 1), (24, 1), (1, FRAMES), (4, FRAMES))  # rows, and positions of each
+ASKED = ((1, 1), (8, 1), (24, 1), (1, 4), (24, 4), (24, 7), (1, FRAMES), (4, FRAMES))  # rows, and positions of each
 CROWD = 200e6  # bytes of weights, or of keys and values, that take turns
 TURNS = 9
 CPU = torch.device("cpu")
@@ -57,12 +58,18 @@ def attentions(turns: int) -> Iterator[list[str]]:
         cells = []
         for rows, positions in ASKED:
             shape = (rows, heads, FRAMES, size)
-            count = max(1, int(CROWD / (8 * rows * heads * FRAMES * size))) if positions == 1 else 1
+            again = positions < MANY
+            count = max(1, int(CROWD / (8 * rows * heads * FRAMES * size))) if again else 1
             heard = [(torch.randn(shape), torch.randn(shape)) for _ in range(count)]
+            kept = [(_kept(keys), _kept(values)) for keys, values in heard] if again else heard
             query = torch.randn(rows, heads, positions, size)
             usual = [partial(F.scaled_dot_product_attention, query, *each) for each in heard]
-            cells.append(_gain(usual, [partial(attention, query, *each) for each in heard], turns))
+            cells.append(_gain(usual, [partial(attention, query, *each) for each in kept], turns))
         yield [f"{name}, {heads} heads of {size}", *cells]
+
+
+def _kept(heard: Tensor) -> Tensor:
+    return room_across(heard, *heard.shape).copy_(heard)
 
 
 def _gain(usual: Sequence[Callable[[], Tensor]], ours: Sequence[Callable[[], Tensor]], turns: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import oracle
+import pytest
 import torch
 from oracle import TINY, models_of, with_assistant
 
+import asr.hearing
 from asr.hearing import Hearing
 
 
@@ -50,5 +52,16 @@ def test_no_window_in_which_a_language_was_looked_for_is_encoded_twice(monkeypat
     monkeypatch.setattr(models.model.get_encoder(), "forward", count)
     for window in three:
         hearing.remember(window, hearing.hear([window], drafted=False))
+    monkeypatch.setattr(hearing, "log_mel", None)  # nor is its spectrogram made again
     hearing.hear(three, drafted=False)
     assert encoded == [1, 1, 1]
+
+
+@pytest.mark.parametrize("own_encoder", [False, True])
+def test_windows_are_encoded_alike_together_and_one_by_one(monkeypatch, own_encoder):
+    hearing, three = Hearing(with_assistant(models_of(TINY), 0.1, own_encoder=own_encoder)), windows()
+    one_by_one = hearing.hear(three, drafted=True)
+    monkeypatch.setattr(asr.hearing, "at_once", lambda windows, device: windows)
+    together = hearing.hear(three, drafted=True)
+    torch.testing.assert_close(one_by_one.main, together.main)
+    torch.testing.assert_close(one_by_one.assistant, together.assistant)

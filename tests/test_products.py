@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from asr.products import BLOCK, LARGE, MANY, LargeProducts, Product, attention
+from asr.products import BLOCK, FEW, LARGE, MANY, AcrossProduct, LargeProducts, Product, at_once, attention, room_across
 
 WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"
@@ -66,6 +66,33 @@ def test_large_weights_are_laid_out(weights, dtype, pays):
 
 
 @torch.inference_mode()
+def test_small_weights_meet_many_positions_through_onednn():
+    product, x = Product(torch.ones(WIDTH, WIDTH)), torch.ones(MANY, WIDTH)
+    assert not product.laid_out
+    assert ONE_DNN in operators(lambda: product(x))
+    assert ONE_DNN not in operators(lambda: product(x[1:]))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("dtype", "lies_across"), [(torch.float32, True), (torch.float64, False)])
+@torch.inference_mode()
+def test_what_lies_across_is_that_of_torch_and_is_copied_as_it_lies(rows, dtype, lies_across):
+    x, weight, bias = (torch.randn(shape, dtype=dtype) for shape in ((rows, 50, 24), (36, 24), (36,)))
+    product = AcrossProduct(weight, bias)(x)
+    torch.testing.assert_close(product, F.linear(x, weight, bias))
+    room = room_across(x, rows, 3, 50, 12)
+    assert room.shape == (rows, 3, 50, 12)
+    assert not room.any()
+    heads = product.view(rows, 50, 3, 12).transpose(1, 2)
+    assert (heads.stride(2) < heads.stride(3)) is (room.stride(2) < room.stride(3)) is lies_across
+
+
+@pytest.mark.parametrize(("device", "together"), [("cpu", 1), ("cuda", 16)])
+def test_a_cpu_takes_windows_one_by_one(device, together):
+    assert at_once(16, torch.device(device)) == together
+
+
+@torch.inference_mode()
 def test_modules_of_others_are_left_as_they_are():
     layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.ones(MANY, WIDTH)
     before = layer(x)
@@ -98,12 +125,14 @@ def drawn_attention(positions, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("positions", [1, 7, MANY, BLOCK + 1])
+@pytest.mark.parametrize("positions", [1, FEW, FEW + 1, MANY, BLOCK + 1])
 @torch.inference_mode()
 def test_attention_is_that_of_torch(positions, dtype):
     query, keys, values = drawn_attention(positions, dtype)
     expected = F.scaled_dot_product_attention(query, keys, values)
     torch.testing.assert_close(attention(query, keys, values), expected, rtol=1e-5, atol=1e-5)
+    across = [room_across(each, *each.shape).copy_(each) for each in (keys, values)]
+    torch.testing.assert_close(attention(query, *across), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("asked", [{}, {"scale": 1.0}, {"attn_mask": None, "is_causal": False, "scale": 0.1}])
