@@ -5,9 +5,9 @@ oneDNN, which torch ships as well and uses for other types, does. For a decoder,
 a few positions again and again, it matters more how the weights lie in memory: in oneDNN's own order one position
 costs half, and the dozens that verifying drafts or a large batch has cost a third (`benchmarks/products.py`). The one
 decision: large weights are laid out in that order once, through the operators that torch's own compiler emits, and kept
-beside the checkpoint's. Few positions have met smaller ones before oneDNN's call is set up. Attention is two products
-with a softmax between them; torch's fused kernel saves memory there, not time. What is asked by few positions again and
-again, the keys and values of the audio, lies across, positions side by side. Only rounding differs.
+beside the checkpoint's. With smaller ones few positions are done before oneDNN's call is set up. Attention is two
+products with a softmax between them; torch's fused kernel saves memory there, not time. What is asked by few positions
+again and again, the keys and values of the audio, lies across, positions side by side. Only rounding differs.
 """
 
 from __future__ import annotations
