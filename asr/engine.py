@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
@@ -80,12 +81,9 @@ class DecodeEngine:
         one window is too much for the device.
         """
         with self._lock:
-            try:
+            with suppress(torch.OutOfMemoryError):
                 return self._detect(samples)
-            except torch.OutOfMemoryError:
-                exhausted = True  # perhaps by the batch of an earlier request
-            if exhausted:
-                self._give_back()
+            self._give_back()  # an earlier request's batch may have left too little
             try:
                 return self._detect(samples)
             except torch.OutOfMemoryError:

@@ -66,7 +66,7 @@ class AcrossProduct:
 def at_once(windows: int, device: torch.device) -> int:
     """How many of so many windows of audio to compute together.
 
-    On a CPU one, which stays in the processor's caches: 16 together took a fifth longer than one after the other.
+    On a CPU one, which stays in the processor's caches: 16 together take longer than one by one (`benchmarks/cpu.py`).
     """
     return 1 if device.type == "cpu" else windows
 

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from asr.windows import FRAME, SAMPLE_RATE, Cutter, Span
 
-SHORTEST_ADVANCE = (
-    1 * SAMPLE_RATE
-)  # understood for less, or less than half, a window is not tried again: work is bounded
+# Understood for less than this, or for less than half, a window is not tried again: the work stays bounded.
+SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * FRAME  # 200 ms; less than a word
 
 

@@ -59,10 +59,10 @@ def page(results: Measured) -> str:
         "# How fast decoding is",
         "Written by `scripts/bench` from what it measured; `benchmarks/decoding.py` says how. Seconds are medians "
         "of turns in one process (CTranslate2 in one beside it); ratios have a 95% bootstrap interval over the "
-        "turns. Real-time factors are seconds of audio a second. The pipeline is transformers' as insanely-fast- "
-        "whisper calls it: strided chunks of 30 s, language detected, one beam. CTranslate2 is what faster-whisper "
-        "runs on, given the same windows. A deep pair is named after the acceptance it was made for; what was "
-        "measured stands under Drafting.",
+        "turns. Real-time factors are seconds of audio a second. The pipeline is transformers' as "
+        "insanely-fast-whisper calls it: strided chunks of 30 s, language detected, one beam. CTranslate2 is what "
+        "faster-whisper runs on, given the same windows. A deep pair is named after the acceptance it was made for; "
+        "what was measured stands under Drafting.",
         "## Settings",
         listed(results["settings"]),
         "## Models",

@@ -61,14 +61,15 @@ def attentions(turns: int) -> Iterator[list[str]]:
             again = positions < MANY
             count = max(1, int(CROWD / (8 * rows * heads * FRAMES * size))) if again else 1
             heard = [(torch.randn(shape), torch.randn(shape)) for _ in range(count)]
-            kept = [(_kept(keys), _kept(values)) for keys, values in heard] if again else heard
+            lying = [(across(keys), across(values)) for keys, values in heard] if again else heard
             query = torch.randn(rows, heads, positions, size)
             usual = [partial(F.scaled_dot_product_attention, query, *each) for each in heard]
-            cells.append(_gain(usual, [partial(attention, query, *each) for each in kept], turns))
+            cells.append(_gain(usual, [partial(attention, query, *each) for each in lying], turns))
         yield [f"{name}, {heads} heads of {size}", *cells]
 
 
-def _kept(heard: Tensor) -> Tensor:
+def across(heard: Tensor) -> Tensor:
+    """Keys or values as the decoder keeps them."""
     return room_across(heard, *heard.shape).copy_(heard)
 
 

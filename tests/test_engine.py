@@ -258,36 +258,25 @@ def test_nothing_to_decode():
     assert decode(engine_of(TINY), [], DecodeOptions()) == {}
 
 
-def test_out_of_memory_halves_the_batch_and_loses_nothing(monkeypatch):
-    engine = DecodeEngine(models_of(TINY, RAGGED[TINY]))
-    launch, sizes = engine.rounds.launch, []
-
-    def refuse_more_than_three(batch, rules, shape):
-        sizes.append(batch.capacity)
-        if batch.capacity > 3:
-            raise torch.OutOfMemoryError
-        return launch(batch, rules, shape)
-
-    monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_three)
-    answers = decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(batch_size=12))
-    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
-    assert [size for size in sizes if size > 3] == [12, 6]
-
-
-def test_out_of_memory_halves_what_ran_not_what_was_asked_for(monkeypatch):
+@pytest.mark.parametrize(
+    ("windows", "batch_size", "fitting", "refused"),
+    [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],
+    ids=["a full batch", "fewer windows than were asked for at once"],
+)
+def test_out_of_memory_halves_what_ran_and_loses_nothing(monkeypatch, windows, batch_size, fitting, refused):
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
     launch = engine.rounds.launch
 
-    def refuse_more_than_two(batch, rules, shape):
+    def refuse_more_than_fits(batch, rules, shape):
         sizes.append(batch.capacity)
-        if batch.capacity > 2:
+        if batch.capacity > fitting:
             raise torch.OutOfMemoryError
         return launch(batch, rules, shape)
 
-    monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_two)
-    answers = decode(engine, windows_of(TINY, True, 12, 40)[:4], DecodeOptions(batch_size=24))
-    assert len(answers) == 4
-    assert [size for size in sizes if size > 2] == [4]
+    monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_fits)
+    answers = decode(engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size))
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, windows, 40)
+    assert [size for size in sizes if size > fitting] == refused
 
 
 def test_detecting_a_language_gives_back_what_an_earlier_request_holds(monkeypatch):
