@@ -1,11 +1,13 @@
 """Untrusted bytes -> samples, float32 mono 16 kHz: the only decoder.
 
-PyAV, because its wheel carries ffmpeg's libraries: what ffmpeg decodes, decoded frame by frame inside this process,
-with no program to install, no temporary file and no pipe (an m4a whose index stands at its end has to be sought in).
+PyAV, because its wheel carries ffmpeg's libraries: what ffmpeg decodes, decoded frame by frame
+inside this process, with no program to install, no temporary file and no pipe (an m4a whose index
+stands at its end has to be sought in).
 
-The one decision: nothing is believed that a file says about itself. libavformat sees this memory and nothing else,
-through the demuxers and decoders named below; the length is counted over the packets before anything is decoded and
-over the samples while decoding; one block of samples at a time is checked, downmixed and resampled.
+The one decision: nothing is believed that a file says about itself. libavformat sees this memory
+and nothing else, through the demuxers and decoders named below; the length is counted over the
+packets before anything is decoded and over the samples while decoding; one block of samples at a
+time is checked, downmixed and resampled.
 """
 
 from __future__ import annotations
@@ -33,23 +35,29 @@ from av.stream import Discard
 from numpy.typing import NDArray
 
 from errors import AudioTooLong, InvalidAudio
+from timebase import SAMPLE_RATE
 
-SAMPLE_RATE = 16_000  # Hz, what Whisper and pyannote hear
 MIN_SECONDS = Fraction(1, 10)
 MAX_AMPLITUDE = 1e4
 MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 192_001)  # Hz
 MAX_FORMAT_CHANGES = 100
-MAX_REREADING = 4  # an index may point at every byte this often (an edit list that repeats a passage)
+MAX_REREADING = (
+    4  # an index may point at every byte this often (an edit list that repeats a passage)
+)
 
 _BLOCK_SAMPLES = 16_384
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
 _LIBAV_MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds: encoder padding counts in packets and is trimmed while decoding
 _DECLARED_SLACK = 0.2  # seconds: headers round, and count padding that is not decoded
-_UNSIZED_RIFF = 0x7FFF_0000  # sizes from here on are what writers to a pipe put, who cannot know the size
+_UNSIZED_RIFF = (
+    0x7FFF_0000  # sizes from here on are what writers to a pipe put, who cannot know the size
+)
 
-_DEMUXERS = "aac,ac3,aiff,amr,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
+_DEMUXERS = (
+    "aac,ac3,aiff,amr,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
+)
 _DECODERS = ",".join(
     [
         "aac,aac_latm,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,amrnb,amrwb,eac3,flac,gsm,gsm_ms,libopus,mp1,mp1float",
@@ -65,8 +73,9 @@ _OPTIONS = {
 }
 _BASE64_HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
 
-# 561 bytes of mp4 can announce an index of gigabytes. libavutil refuses any single block above this size, in this copy
-# of the library only; an honest index takes 24 bytes a packet, so 32 MiB hold about eight hours of AAC.
+# 561 bytes of mp4 can announce an index of gigabytes. libavutil refuses any single block above this
+# size, in this copy of the library only; an honest index takes 24 bytes a packet, so 32 MiB hold
+# about eight hours of AAC.
 ctypes.CDLL(av.buffer.__file__).av_max_alloc(ctypes.c_size_t(_LIBAV_MAX_BLOCK))
 
 
@@ -80,7 +89,9 @@ class AudioLimits:
 
 @dataclass(frozen=True, eq=False)
 class Audio:
-    """`samples` (n,) mono at 16 kHz, `duration` in seconds of the original, `warnings` for the client."""
+    """`samples` (n,) mono at 16 kHz, `duration` in seconds of the original, `warnings` for the
+    client.
+    """
 
     samples: NDArray[np.float32]
     duration: float
@@ -99,8 +110,9 @@ class _Findings:
 def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
     """The audio file's bytes.
 
-    Text must be base64 of RFC 4648 section 4 (the standard alphabet, padded); white space may stand anywhere and a
-    `data:*;base64,` header in front. Bytes are the file already. Raises InvalidAudio, AudioTooLong.
+    Text must be base64 of RFC 4648 section 4 (the standard alphabet, padded); white space may stand
+    anywhere and a `data:*;base64,` header in front. Bytes are the file already. Raises
+    InvalidAudio, AudioTooLong.
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
     if not data:
@@ -112,7 +124,9 @@ def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
 def _decode_text(text: str, limits: AudioLimits) -> bytes:
     header = _BASE64_HEADER.match(text)
     try:
-        digits = text[header.end() if header else 0 :].encode("ascii").translate(None, b" \t\n\r\v\f")
+        digits = (
+            text[header.end() if header else 0 :].encode("ascii").translate(None, b" \t\n\r\v\f")
+        )
     except UnicodeEncodeError:
         raise InvalidAudio("inputs is not base64: it holds a character that is not ASCII") from None
     _refuse_large(len(digits) * 3 // 4 - digits[-2:].count(b"="), limits)
@@ -121,16 +135,19 @@ def _decode_text(text: str, limits: AudioLimits) -> bytes:
     try:
         return binascii.a2b_base64(digits, strict_mode=True)
     except binascii.Error:
-        raise InvalidAudio("inputs is not base64: only the standard alphabet with padding is accepted") from None
+        raise InvalidAudio(
+            "inputs is not base64: only the standard alphabet with padding is accepted"
+        ) from None
 
 
 def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     """Samples of the best audio stream in a file of any format named at the top of this module.
 
-    Channels are averaged. The audio is brought to `sampling_rate` (Hz) and from there to 16 kHz, both times by
-    libswresample's Kaiser-windowed sinc, the resampler behind Whisper's own `load_audio`; equal rates take no step.
-    Raises InvalidAudio where less than 0.1 s can be decoded, samples are not finite or beyond 1e4, channels exceed 8
-    or the rate lies outside 4-192 kHz; AudioTooLong beyond `limits`, before decoding unless the packets lie.
+    Channels are averaged. The audio is brought to `sampling_rate` (Hz) and from there to 16 kHz,
+    both times by libswresample's Kaiser-windowed sinc, the resampler behind Whisper's own
+    `load_audio`; equal rates take no step. Raises InvalidAudio where less than 0.1 s can be
+    decoded, samples are not finite or beyond 1e4, channels exceed 8 or the rate lies outside 4-192
+    kHz; AudioTooLong beyond `limits`, before decoding unless the packets lie.
     """
     _refuse_large(len(data), limits)
     findings = _Findings()
@@ -143,7 +160,9 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
             samples += block
         warnings = _warnings(data, container, stream, findings)
     if findings.seconds < MIN_SECONDS:
-        raise InvalidAudio(f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded")
+        raise InvalidAudio(
+            f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded"
+        )
     heard = np.frombuffer(samples, np.float32)[: ceil(findings.seconds * SAMPLE_RATE)]
     return Audio(heard, float(findings.seconds), warnings)
 
@@ -154,24 +173,32 @@ def _refuse_large(size: int, limits: AudioLimits) -> None:
 
 
 def _too_long(limits: AudioLimits) -> AudioTooLong:
-    return AudioTooLong(f"the audio is longer than the {limits.max_seconds:g} s that this endpoint accepts")
+    return AudioTooLong(
+        f"the audio is longer than the {limits.max_seconds:g} s that this endpoint accepts"
+    )
 
 
 def _refuse_form(rate: int, channels: int) -> None:
     if rate not in NATIVE_RATES:
-        raise InvalidAudio(f"its sample rate is {rate} Hz, accepted are {NATIVE_RATES[0]} to {NATIVE_RATES[-1]} Hz")
+        raise InvalidAudio(
+            f"its sample rate is {rate} Hz, accepted are {NATIVE_RATES[0]} to {NATIVE_RATES[-1]} Hz"
+        )
     if channels > MAX_CHANNELS:
         raise InvalidAudio(f"it has {channels} channels, at most {MAX_CHANNELS} are accepted")
 
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
-    """The container in `data` and its audio stream; what libav raises inside becomes InvalidAudio here."""
+    """The container in `data` and its audio stream; what libav raises inside becomes InvalidAudio
+    here.
+    """
     try:
         with av.open(BytesIO(data), mode="r", options=_OPTIONS) as container:
             yield container, _audio_stream(container)
     except av.FFmpegError as error:
-        raise InvalidAudio("no audio could be read: damaged, or not of a supported format") from error
+        raise InvalidAudio(
+            "no audio could be read: damaged, or not of a supported format"
+        ) from error
 
 
 def _audio_stream(container: InputContainer) -> AudioStream:
@@ -191,8 +218,12 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     return stream
 
 
-def _refuse_bomb(container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits) -> None:
-    """Refuses, without decoding, packets that last too long or amount to far more than the `size` bytes of the file."""
+def _refuse_bomb(
+    container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits
+) -> None:
+    """Refuses, without decoding, packets that last too long or amount to far more than the `size`
+    bytes of the file.
+    """
     ticks = read = 0
     tick = float(stream.time_base)
     for packet in _packets(container, stream, _Findings()):
@@ -204,7 +235,9 @@ def _refuse_bomb(container: InputContainer, stream: AudioStream, size: int, limi
             raise InvalidAudio("its index points at the same bytes over and over")
 
 
-def _packets(container: InputContainer, stream: AudioStream, findings: _Findings) -> Iterator[Packet[AudioStream]]:
+def _packets(
+    container: InputContainer, stream: AudioStream, findings: _Findings
+) -> Iterator[Packet[AudioStream]]:
     try:
         for packet in container.demux(stream):
             findings.cut |= packet.is_corrupt
@@ -213,7 +246,9 @@ def _packets(container: InputContainer, stream: AudioStream, findings: _Findings
         findings.damaged = True
 
 
-def _frames(container: InputContainer, stream: AudioStream, findings: _Findings) -> Iterator[AudioFrame]:
+def _frames(
+    container: InputContainer, stream: AudioStream, findings: _Findings
+) -> Iterator[AudioFrame]:
     """Decoded frames; a packet that cannot be decoded is skipped and remembered."""
     for packet in _packets(container, stream, findings):
         try:
@@ -229,7 +264,9 @@ def _form(frame: AudioFrame) -> tuple[int, int, str, str]:
 def _blocks(
     frames: Iterable[AudioFrame], findings: _Findings, sampling_rate: int, limits: AudioLimits
 ) -> Iterator[memoryview]:
-    """Float32 samples at 16 kHz as bytes; a stream may change its format, each run of one is resampled by itself."""
+    """Float32 samples at 16 kHz as bytes; a stream may change its format, each run of one is
+    resampled by itself.
+    """
     for change, ((rate, channels, _, _), run) in enumerate(groupby(frames, _form)):
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
@@ -237,12 +274,18 @@ def _blocks(
         mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
         mono = _filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
         heard = _checked(mono, findings, limits)
-        for block in _filtered(heard, ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))):
+        for block in _filtered(
+            heard, ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
+        ):
             yield memoryview(block.planes[0])[: 4 * block.samples]
 
 
-def _checked(blocks: Iterable[AudioFrame], findings: _Findings, limits: AudioLimits) -> Iterator[AudioFrame]:
-    """The blocks, counted against the duration limit and looked through for samples that no microphone makes."""
+def _checked(
+    blocks: Iterable[AudioFrame], findings: _Findings, limits: AudioLimits
+) -> Iterator[AudioFrame]:
+    """The blocks, counted against the duration limit and looked through for samples that no
+    microphone makes.
+    """
     for block in blocks:
         findings.seconds += Fraction(block.samples, block.sample_rate)
         if findings.seconds > limits.max_seconds:
@@ -254,7 +297,9 @@ def _checked(blocks: Iterable[AudioFrame], findings: _Findings, limits: AudioLim
 
 
 def _filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
-    """Frames of one format through a chain of libavfilter's filters, in blocks of bounded size, flushed at the end."""
+    """Frames of one format through a chain of libavfilter's filters, in blocks of bounded size,
+    flushed at the end.
+    """
     graph: Graph | None = None
     for frame in chain(frames, (None,)):
         if graph is None:
@@ -290,14 +335,20 @@ def _pulled(graph: Graph) -> Iterator[AudioFrame]:
             yield frame
 
 
-def _warnings(data: bytes, container: InputContainer, stream: AudioStream, findings: _Findings) -> tuple[str, ...]:
+def _warnings(
+    data: bytes, container: InputContainer, stream: AudioStream, findings: _Findings
+) -> tuple[str, ...]:
     warnings = []
     others = len(container.streams.audio) - 1
     if others:
-        warnings.append(f"the file has {others + 1} audio streams: stream {stream.index} was decoded")
+        warnings.append(
+            f"the file has {others + 1} audio streams: stream {stream.index} was decoded"
+        )
     declared = _declared_seconds(container, stream, len(data))
     if declared > findings.seconds + _DECLARED_SLACK:
-        warnings.append(f"the audio ends at {float(findings.seconds):.2f} s where the file announces {declared:.2f} s")
+        warnings.append(
+            f"the audio ends at {float(findings.seconds):.2f} s where the file announces {declared:.2f} s"
+        )
     elif _cut_short(data, findings):
         warnings.append(f"the file is cut short: {float(findings.seconds):.2f} s could be decoded")
     elif findings.damaged:
@@ -306,7 +357,9 @@ def _warnings(data: bytes, container: InputContainer, stream: AudioStream, findi
 
 
 def _declared_seconds(container: InputContainer, stream: AudioStream, size: int) -> float:
-    """Seconds that the container announces; 0 where it does not, or libavformat guessed them from the file's size."""
+    """Seconds that the container announces; 0 where it does not, or libavformat guessed them from
+    the file's size.
+    """
     if stream.duration:
         seconds = float(stream.duration * stream.time_base)
     elif container.duration and len(container.streams) == 1:

@@ -1,8 +1,10 @@
-"""What may be set, and by whom: `ModelSettings` by the deployer's environment, `InferenceConfig` by one request.
+"""What may be set, and by whom: `ModelSettings` by the deployer's environment, `InferenceConfig` by
+one request.
 
-The one decision: everything from outside is checked here, in full and before any model runs, and whatever is wrong
-comes back as a ValueError of one line that names the variable or parameter and never repeats its value. This module
-alone reads the environment, and prepares it for the libraries that read it themselves.
+The one decision: everything from outside is checked here, in full and before any model runs, and
+whatever is wrong comes back as a ValueError of one line that names the variable or parameter and
+never repeats its value. This module alone reads the environment, and prepares it for the libraries
+that read it themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -30,22 +40,28 @@ REVISION = re.compile(r"\w[\w./-]*")
 
 
 def prepare_environment() -> None:
-    """Turn pyannote's telemetry off, which reports durations and speaker counts; call it before importing pyannote."""
+    """Turn pyannote's telemetry off, which reports durations and speaker counts; call it before
+    importing pyannote.
+    """
     os.environ["PYANNOTE_METRICS_ENABLED"] = "false"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """Where a model comes from: a hub id with an optional revision, or the absolute path of a local folder."""
+    """Where a model comes from: a hub id with an optional revision, or the absolute path of a local
+    folder.
+    """
 
     name: str
     revision: str | None = None
 
     @classmethod
     def parse(cls, text: str, repository: Path = REPOSITORY) -> Self:
-        """Read `owner/name`, `owner/name@revision` or a folder; a relative folder starts at `repository`.
+        """Read `owner/name`, `owner/name@revision` or a folder; a relative folder starts at
+        `repository`.
 
-        A folder that exists comes first, as in transformers. Raises ValueError where the text is none of these.
+        A folder that exists comes first, as in transformers. Raises ValueError where the text is
+        none of these.
         """
         text = text.strip()
         folder = repository / Path(text).expanduser()
@@ -53,7 +69,9 @@ class ModelReference:
             return cls(str(folder.resolve()))
         name, at, revision = text.partition("@")
         if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
-            raise ValueError("neither a hub id (owner/name or owner/name@revision) nor an existing folder")
+            raise ValueError(
+                "neither a hub id (owner/name or owner/name@revision) nor an existing folder"
+            )
         return cls(name, revision or None)
 
 
@@ -68,10 +86,13 @@ Model = Annotated[ModelReference, NoDecode, BeforeValidator(_reference)]
 class ModelSettings(BaseSettings):
     """The models to load and the limits to hold, from environment variables of the same names.
 
-    An empty variable counts as unset. No `.env` file is read: the folder a server starts in is not the deployer's.
+    An empty variable counts as unset. No `.env` file is read: the folder a server starts in is not
+    the deployer's.
     """
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
+    )
 
     asr_model: Model
     assistant_model: Model | None = None
@@ -87,12 +108,20 @@ class ModelSettings(BaseSettings):
 
     @classmethod
     def for_demo(cls) -> Self:
-        """Take the models that ship with the repository, unless the environment names any model: never mixed."""
+        """Take the models that ship with the repository, unless the environment names any model:
+        never mixed.
+        """
         named = {name.upper() for name, value in os.environ.items() if value}
         if named.intersection(MODEL_VARIABLES):
             return cls.from_environment()
-        folders = {"asr_model": "asr", "assistant_model": "assistant", "diarization_model": "diarization"}
-        return cls._checked(**{field: str(DEMO_MODELS / folder) for field, folder in folders.items()})
+        folders = {
+            "asr_model": "asr",
+            "assistant_model": "assistant",
+            "diarization_model": "diarization",
+        }
+        return cls._checked(
+            **{field: str(DEMO_MODELS / folder) for field, folder in folders.items()}
+        )
 
     @classmethod
     def _checked(cls, **models: Any) -> Self:  # noqa: ANN401
@@ -116,7 +145,11 @@ def _as_text(value: object) -> str:
 
 def _listed(value: object) -> object:
     """`"srt, vtt"` means the list of both."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return (
+        [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, str)
+        else value
+    )
 
 
 Form = Literal["srt", "vtt", "tsv", "rttm", "txt"]
@@ -124,7 +157,9 @@ HotWord = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class InferenceConfig(BaseModel):
-    """One request's `parameters`. Types are strict (True is not 1, "24" is not 24); unknown names are ignored."""
+    """One request's `parameters`. Types are strict (True is not 1, "24" is not 24); unknown names
+    are ignored.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
 
@@ -141,19 +176,24 @@ class InferenceConfig(BaseModel):
     diarize: bool = True
     group_by_speaker: bool = True
     prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT)
-    hotwords: Annotated[list[HotWord], BeforeValidator(_listed)] = Field(default=[], max_length=MOST_HOT_WORDS)
+    hotwords: Annotated[list[HotWord], BeforeValidator(_listed)] = Field(
+        default=[], max_length=MOST_HOT_WORDS
+    )
     output: Annotated[list[Form], BeforeValidator(_listed)] = []
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
-        """Check `parameters`; `as_text` reads every value from its text, as a query string delivers it.
+        """Check `parameters`; `as_text` reads every value from its text, as a query string delivers
+        it.
 
-        None has no text and counts as not given then: a server may decode the base64 of a JSON body by itself.
-        Raises ValueError naming the first parameter at fault and what is wrong with it.
+        None has no text and counts as not given then: a server may decode the base64 of a JSON body
+        by itself. Raises ValueError naming the first parameter at fault and what is wrong with it.
         """
         try:
             if as_text:
-                given = {name: _as_text(value) for name, value in parameters.items() if value is not None}
+                given = {
+                    name: _as_text(value) for name, value in parameters.items() if value is not None
+                }
                 return cls.model_validate_strings(given)
             return cls.model_validate(dict(parameters))
         except ValidationError as error:
@@ -170,14 +210,20 @@ class InferenceConfig(BaseModel):
         if least > most:
             raise PydanticCustomError("speakers", "min_speakers: is larger than max_speakers")
         if self.num_speakers is not None and not least <= self.num_speakers <= most:
-            raise PydanticCustomError("speakers", "num_speakers: contradicts min_speakers or max_speakers")
+            raise PydanticCustomError(
+                "speakers", "num_speakers: contradicts min_speakers or max_speakers"
+            )
         return self
 
 
 def _first_fault(error: ValidationError, rename: Callable[[str], str] = str) -> str:
-    """Say in one line what pydantic found first: where a value may be of several types, what it should be of each."""
+    """Say in one line what pydantic found first: where a value may be of several types, what it
+    should be of each.
+    """
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     place = faults[0]["loc"][:1]
-    said = " or ".join(fault["msg"].removeprefix("Value error, ") for fault in faults if fault["loc"][:1] == place)
+    said = " or ".join(
+        fault["msg"].removeprefix("Value error, ") for fault in faults if fault["loc"][:1] == place
+    )
     said = said.replace("Input should", "should").replace("Field required", "is required")
     return f"{rename(str(place[0]))}: {said}" if place else said

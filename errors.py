@@ -1,4 +1,5 @@
-"""Every way a request or a start can fail, so that a client sees a stable code and never a traceback.
+"""Every way a request or a start can fail, so that a client sees a stable code and never a
+traceback.
 
     EndpointError
     |-- ClientError(ValueError)      the request's fault: the servers answer 400
@@ -12,8 +13,8 @@
     |   `-- OutOfMemory              OUT_OF_MEMORY       the device is too small even for one window
     `-- StartError                   START_FAILED        a model or setting that must stop the process
 
-The one decision: a message is built here and nowhere else, so the promise about messages (the code first, ASCII,
-at most 500 characters) cannot be forgotten by whoever raises one.
+The one decision: a message is built here and nowhere else, so the promise about messages (the code
+first, ASCII, at most 500 characters) cannot be forgotten by whoever raises one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ class EndpointError(Exception):
     code: ClassVar[str] = "ERROR"
 
     def __init__(self, text: str) -> None:
-        printable = " ".join(f"{self.code}: {text}".split()).encode("ascii", "backslashreplace").decode("ascii")
+        printable = (
+            " ".join(f"{self.code}: {text}".split())
+            .encode("ascii", "backslashreplace")
+            .decode("ascii")
+        )
         super().__init__(printable[:MAX_MESSAGE_CHARACTERS])
 
 

@@ -1,8 +1,10 @@
-"""The endpoint: `EndpointHandler` loads the models once, and every call walks one request through the rooms.
+"""The endpoint: `EndpointHandler` loads the models once, and every call walks one request through
+the rooms.
 
-The one decision: this file holds the order of the steps and the edges, nothing else. What the servers need is settled
-at the top (they import this file by its path), what a client reads at the bottom, and in between every exception that
-is not ours already becomes ours, so that neither a traceback nor a path leaves the endpoint.
+The one decision: this file holds the order of the steps and the edges, nothing else. What the
+servers need is settled at the top (they import this file by its path), what a client reads at the
+bottom, and in between every exception that is not ours already becomes ours, so that neither a
+traceback nor a path leaves the endpoint.
 """
 
 from __future__ import annotations
@@ -23,16 +25,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 
-from asr.assistants import with_assistant
-from asr.loading import Checkpoint, load_whisper
+from asr.checkpoint.assistants import with_assistant
+from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.transcriber import Transcriber, TranscriptionOptions
 from audio import Audio, AudioLimits, decode_audio, decode_base64
-from checkpoints import loading
 from config import InferenceConfig, ModelReference, ModelSettings, prepare_environment
+from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
-from diarizer import SAMPLE_RATE, Diarization, Diarizer, SpeakerHints, load_diarizer
-from errors import EndpointError, InvalidParameter, InvalidRequest, ModelError, OutOfMemory, StartError
+from errors import (
+    EndpointError,
+    InvalidParameter,
+    InvalidRequest,
+    ModelError,
+    OutOfMemory,
+    StartError,
+)
+from model_errors import loading
 from response import Answer, response
+from timebase import SAMPLE_RATE
 from transcript import Transcript
 
 logger = logging.getLogger("endpoint")
@@ -46,13 +56,16 @@ MOST_NAMES, LONGEST_NAME = 8, 40
 
 
 class EndpointHandler:
-    """Speech recognition with speakers, as the servers call it; safe to call from several threads."""
+    """Speech recognition with speakers, as the servers call it; safe to call from several
+    threads.
+    """
 
     def __init__(self, path: str = "", settings: ModelSettings | None = None) -> None:
         """Load the models that `settings`, by default the environment, names.
 
-        `path` is where the server found this repository; models are looked for beside this file, which is there.
-        Ends the process where it cannot serve: SystemExit, which prints one line and passes through the servers.
+        `path` is where the server found this repository; models are looked for beside this file,
+        which is there. Ends the process where it cannot serve: SystemExit, which prints one line
+        and passes through the servers.
         """
         logging.getLogger("hf-serve").addFilter(_hide_body)
         prepare_environment()
@@ -64,7 +77,11 @@ class EndpointHandler:
     def _load(self, settings: ModelSettings) -> None:
         started = time.perf_counter()
         device, dtype = _device()
-        asr, assistant, diarization = settings.asr_model, settings.assistant_model, settings.diarization_model
+        asr, assistant, diarization = (
+            settings.asr_model,
+            settings.assistant_model,
+            settings.diarization_model,
+        )
         logger.info("loading the models")
         with loading("ASR_MODEL", asr.name):
             models = load_whisper(_checkpoint(asr, settings), device, dtype)
@@ -75,42 +92,56 @@ class EndpointHandler:
         self._diarizer: Diarizer | None = None
         if diarization is not None:
             with loading("DIARIZATION_MODEL", diarization.name):
-                self._diarizer = load_diarizer(diarization.name, diarization.revision, settings.token, device)
+                self._diarizer = load_diarizer(
+                    diarization.name, diarization.revision, settings.token, device
+                )
         self._limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
         logger.info("models ready on %s after %.1f s", device.type, time.perf_counter() - started)
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Answer one request body with text, timed chunks and speakers.
 
-        Raises ClientError, which the servers answer with 400, or ServerError (500), and nothing else.
+        Raises ClientError, which the servers answer with 400, or ServerError (500), and nothing
+        else.
         """
         started = time.perf_counter()
         with _endpoint_errors():
             inputs, config, ignored = _read_body(data)
             options = self._options(config)
-            audio = decode_audio(decode_base64(inputs, self._limits), config.sampling_rate, self._limits)
+            audio = decode_audio(
+                decode_base64(inputs, self._limits), config.sampling_rate, self._limits
+            )
             transcript, diarization = self._hear(audio, options, config)
             answer = _who_said_what(Answer(audio.duration, transcript), diarization, config)
             warnings = (*ignored, *self._unused(config), *audio.warnings, *transcript.warnings)
             warnings += diarization.warnings if diarization else ()
-            logger.info("%.1f s of audio answered in %.2f s", audio.duration, time.perf_counter() - started)
+            logger.info(
+                "%.1f s of audio answered in %.2f s", audio.duration, time.perf_counter() - started
+            )
             return response(replace(answer, warnings=warnings), config)
 
     def _options(self, config: InferenceConfig) -> TranscriptionOptions:
-        """What speech recognition is asked for. Raises InvalidParameter where this model cannot do it.
+        """What speech recognition is asked for. Raises InvalidParameter where this model cannot do
+        it.
 
-        Speakers are given to words, and subtitles are made of them: both are timed even where the client does not want
-        to see their times. So are the segments of a table and of plain text, a line each; without times a whole window
-        would be one.
+        Speakers are given to words, and subtitles are made of them: both are timed even where the
+        client does not want to see their times. So are the segments of a table and of plain text, a
+        line each; without times a whole window would be one.
         """
-        words = config.return_timestamps == "word" or self._diarizes(config) or not BY_WORD.isdisjoint(config.output)
+        words = (
+            config.return_timestamps == "word"
+            or self._diarizes(config)
+            or not BY_WORD.isdisjoint(config.output)
+        )
         options = TranscriptionOptions(
             task=config.task,
             language=config.language,
             batch_size=config.batch_size,
             assisted=config.assisted,
             chunk_length_s=config.chunk_length_s,
-            timestamps=config.return_timestamps is not False or words or not TIMED.isdisjoint(config.output),
+            timestamps=config.return_timestamps is not False
+            or words
+            or not TIMED.isdisjoint(config.output),
             words=words,
             prompt=config.prompt or "",
             hotwords=tuple(config.hotwords),
@@ -142,7 +173,9 @@ class EndpointHandler:
         if self._diarizes(config):
             return ()
         reason = "diarize is false" if self._diarizer else "no diarization model is loaded"
-        hints = (f"speaker hints are ignored: {reason}",) if _hints(config) != SpeakerHints() else ()
+        hints = (
+            (f"speaker hints are ignored: {reason}",) if _hints(config) != SpeakerHints() else ()
+        )
         return (*hints, *((f"output: rttm is empty: {reason}",) if "rttm" in config.output else ()))
 
 
@@ -179,7 +212,9 @@ def _hints(config: InferenceConfig) -> SpeakerHints:
     return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
 
 
-def _who_said_what(answer: Answer, diarization: Diarization | None, config: InferenceConfig) -> Answer:
+def _who_said_what(
+    answer: Answer, diarization: Diarization | None, config: InferenceConfig
+) -> Answer:
     """The answer with its words given to speakers; as it is where nobody asked for any."""
     if diarization is None:
         return answer
@@ -191,7 +226,9 @@ def _who_said_what(answer: Answer, diarization: Diarization | None, config: Infe
 
 @contextmanager
 def _endpoint_errors() -> Iterator[None]:
-    """Let our own errors pass and turn every other exception into one of them; the log says where it came from."""
+    """Let our own errors pass and turn every other exception into one of them; the log says where
+    it came from.
+    """
     try:
         yield
     except EndpointError:
@@ -200,12 +237,17 @@ def _endpoint_errors() -> Iterator[None]:
         raise OutOfMemory("this request does not fit into the memory of this endpoint") from error
     except Exception as error:
         origin = traceback.extract_tb(error.__traceback__)[-1]
-        logger.error("%s in %s, line %s", type(error).__name__, Path(origin.filename).name, origin.lineno)
-        raise ModelError(f"unexpected {type(error).__name__}; the log of the endpoint names its origin") from error
+        logger.error(
+            "%s in %s, line %s", type(error).__name__, Path(origin.filename).name, origin.lineno
+        )
+        raise ModelError(
+            f"unexpected {type(error).__name__}; the log of the endpoint names its origin"
+        ) from error
 
 
 def _read_body(data: object) -> tuple[str | bytes, InferenceConfig, tuple[str, ...]]:
-    """Split a body into the audio as it came, the checked parameters, and a warning for every group of ignored names.
+    """Split a body into the audio as it came, the checked parameters, and a warning for every group
+    of ignored names.
 
     Raises InvalidRequest for a wrong shape and InvalidParameter for a wrong parameter.
     """
@@ -219,16 +261,22 @@ def _read_body(data: object) -> tuple[str | bytes, InferenceConfig, tuple[str, .
     if not isinstance(parameters, dict):
         raise InvalidRequest("parameters: should be a JSON object")
     try:
-        # Bytes come from the older toolkit, which takes their parameters from the query string, as text.
+        # Bytes come from the older toolkit, which takes their parameters from the query string, as
+        # text.
         config = InferenceConfig.read(parameters, as_text=isinstance(inputs, bytes))
     except ValueError as error:
         raise InvalidParameter(str(error)) from error
-    unknown = {"keys": [key for key in data if key not in BODY_KEYS], "parameters": InferenceConfig.unknown(parameters)}
+    unknown = {
+        "keys": [key for key in data if key not in BODY_KEYS],
+        "parameters": InferenceConfig.unknown(parameters),
+    }
     return inputs, config, tuple(_ignored(kind, names) for kind, names in unknown.items() if names)
 
 
 def _ignored(kind: str, names: Sequence[object]) -> str:
-    """Names the first few in ASCII and cut short: a client may have put anything there, audio included."""
+    """Names the first few in ASCII and cut short: a client may have put anything there, audio
+    included.
+    """
     shown = ", ".join(ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES])
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"unknown {kind} are ignored: {shown}{more}"

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from config import InferenceConfig
 from subtitles import Rendering, render
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+
+Block = TypeVar("Block", Chunk, SpeakerSegment)
+Span = TypeVar("Span", Chunk, SpeakerSegment, SpeakerTurn, Word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class Answer:
 def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     """The JSON object that answers a request with these parameters."""
     duration = round(float(answer.duration), 2)
-    chunks = settled(answer.transcript.chunks, duration)
-    segments = settled(answer.segments or (), duration)
+    chunks = clamp_times(answer.transcript.chunks, duration)
+    segments = clamp_times(answer.segments or (), duration)
     by_word = config.return_timestamps == "word"
     answered: dict[str, Any] = {
         "speakers": [_speaker(segment, by_word) for segment in segments],
@@ -49,18 +52,22 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     }
     if by_word:
         spans: Sequence[Chunk | SpeakerSegment] = chunks if answer.segments is None else segments
-        told_apart = answer.segments is not None
-        answered["words"] = [_word(word, told_apart) for span in spans for word in span.words]
+        has_speakers = answer.segments is not None
+        answered["words"] = [_word(word, has_speakers) for span in spans for word in span.words]
     if config.output:
-        rendering = Rendering(duration, chunks, segments, _settled_turns(answer.turns or (), duration))
+        rendering = Rendering(
+            duration, chunks, segments, _settled_turns(answer.turns or (), duration)
+        )
         answered["output"] = {form: render(form, rendering) for form in config.output}
     return answered
 
 
-def settled[Span: (Chunk, SpeakerSegment)](spans: Sequence[Span], duration: float) -> list[Span]:
+def clamp_times(spans: Sequence[Block], duration: float) -> list[Block]:
     """The spans and their words, with times as promised; NaN counts as no time passed."""
     words = [word for span in spans for word in span.words]
-    timed = iter([replace(word, start=start, end=end) for word, (start, end) in _in_order(words, duration)])
+    timed = iter(
+        [replace(word, start=start, end=end) for word, (start, end) in _in_order(words, duration)]
+    )
     return [
         replace(span, start=start, end=end, words=tuple(islice(timed, len(span.words))))
         for span, (start, end) in _in_order(spans, duration)
@@ -73,9 +80,7 @@ def _settled_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[Speake
     return [replace(turn, start=start, end=end) for turn, (start, end) in spans if end > start]
 
 
-def _in_order[Span: (Chunk, SpeakerSegment, SpeakerTurn, Word)](
-    spans: Sequence[Span], duration: float
-) -> Iterator[tuple[Span, tuple[float, float]]]:
+def _in_order(spans: Sequence[Span], duration: float) -> Iterator[tuple[Span, tuple[float, float]]]:
     """Each span with a start and an end, none before what precedes it, none past the end of the audio."""
     now = 0.0
     for span in spans:
@@ -85,7 +90,11 @@ def _in_order[Span: (Chunk, SpeakerSegment, SpeakerTurn, Word)](
 
 
 def _speaker(segment: SpeakerSegment, by_word: bool) -> dict[str, Any]:
-    entry = {"speaker": segment.speaker, "text": segment.text, "timestamp": [segment.start, segment.end]}
+    entry = {
+        "speaker": segment.speaker,
+        "text": segment.text,
+        "timestamp": [segment.start, segment.end],
+    }
     return entry | ({"words": [_word(word, True) for word in segment.words]} if by_word else {})
 
 
@@ -98,9 +107,13 @@ def _chunk(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _word(word: Word, told_apart: bool) -> dict[str, Any]:
-    entry = {"word": word.text, "timestamp": [word.start, word.end], "probability": _rounded(word.probability)}
-    return entry | ({"speaker": word.speaker, "overlap": word.overlap} if told_apart else {})
+def _word(word: Word, has_speakers: bool) -> dict[str, Any]:
+    entry = {
+        "word": word.text,
+        "timestamp": [word.start, word.end],
+        "probability": _rounded(word.probability),
+    }
+    return entry | ({"speaker": word.speaker, "overlap": word.overlap} if has_speakers else {})
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,10 +1,11 @@
 """A transcript as a file: subtitles (srt, vtt), tables (tsv, rttm) and plain text.
 
-The one decision: a subtitle is made from words, not from chunks, so that it is never longer on the screen or in letters
-than a reader can take and never holds two speakers. It comes with the speech and goes with it, except that a short one
-is given time to be read: it stays longer, up to the next one, and where the audio ends too soon for that it comes
-sooner. None is shown past the end of the audio. The limits are those that most style guides share (Netflix's "Timed
-Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds).
+The one decision: a subtitle is made from words, not from chunks, so that it is never longer on the
+screen or in letters than a reader can take and never holds two speakers. It comes with the speech
+and goes with it, except that a short one is given time to be read: it stays longer, up to the next
+one, and where the audio ends too soon for that it comes sooner. None is shown past the end of the
+audio. The limits are those that most style guides share (Netflix's "Timed Text Style Guide": 42
+characters a line, two lines, 5/6 of a second to 7 seconds).
 """
 
 from __future__ import annotations
@@ -41,8 +42,13 @@ class Rendering:
 
     @property
     def passages(self) -> list[SpeakerSegment]:
-        """What is read at a stretch: segments by speaker, or the chunks where nobody was told apart."""
-        unnamed = [SpeakerSegment(None, chunk.text, chunk.start, chunk.end, chunk.words) for chunk in self.chunks]
+        """What is read at a stretch: segments by speaker, or the chunks where nobody was told
+        apart.
+        """
+        unnamed = [
+            SpeakerSegment(None, chunk.text, chunk.start, chunk.end, chunk.words)
+            for chunk in self.chunks
+        ]
         return list(self.segments) or unnamed
 
     @property
@@ -62,15 +68,19 @@ class Cue:
 
 
 def render(form: str, rendering: Rendering) -> str:
-    """The transcript as text in `form`, one of FORMS: every word once, in order, with its speaker."""
+    """The transcript as text in `form`, one of FORMS: every word once, in order, with its
+    speaker.
+    """
     return FORMS[form](rendering)
 
 
 def cues(words: Iterable[Word], named: bool, duration: float) -> list[Cue]:
-    """Subtitles for `words` in order of time, within the limits above and an audio of `duration` seconds.
+    """Subtitles for `words` in order of time, within the limits above and an audio of `duration`
+    seconds.
 
-    `named` begins each with its speaker's name. Times are whole milliseconds and none overlaps another. Each has a
-    millisecond at least, taken from those before it where the audio is over; audio too short for that is shared out.
+    `named` begins each with its speaker's name. Times are whole milliseconds and none overlaps
+    another. Each has a millisecond at least, taken from those before it where the audio is over;
+    audio too short for that is shared out.
     """
     found: list[Cue] = []
     groups = list(_groups(_pieces(words, named), named))
@@ -78,24 +88,40 @@ def cues(words: Iterable[Word], named: bool, duration: float) -> list[Cue]:
     wanted = [*_wanted(groups, duration), duration]
     for place, group in enumerate(groups):
         to_come = len(groups) - place - 1
-        start = max(found[-1].end if found else 0.0, min(wanted[place], duration - (to_come + 1) * tick))
+        start = max(
+            found[-1].end if found else 0.0, min(wanted[place], duration - (to_come + 1) * tick)
+        )
         spoken = min(group[-1].end, start + MOST_SECONDS)
         end = max(start + tick, min(max(spoken, start + LEAST_SECONDS), wanted[place + 1]))
-        found.append(Cue(group[0].speaker, _lines(group, named), start, min(round(end, 3), duration - to_come * tick)))
+        found.append(
+            Cue(
+                group[0].speaker,
+                _lines(group, named),
+                start,
+                min(round(end, 3), duration - to_come * tick),
+            )
+        )
     return found
 
 
 def _wanted(groups: Sequence[Sequence[Word]], duration: float) -> list[float]:
-    """When each should come: with its first word, or, where the audio would end before it is read, sooner.
+    """When each should come: with its first word, or, where the audio would end before it is read,
+    sooner.
 
     Those that begin at the very end share the time that the speech before them leaves.
     """
     starts = [group[0].start for group in groups]
     on_time = sum(start <= duration - LEAST_SECONDS for start in starts)
     late = starts[on_time:]
-    cleared = min(groups[on_time - 1][-1].end, starts[on_time - 1] + MOST_SECONDS, duration) if on_time else 0.0
+    cleared = (
+        min(groups[on_time - 1][-1].end, starts[on_time - 1] + MOST_SECONDS, duration)
+        if on_time
+        else 0.0
+    )
     share = min(LEAST_SECONDS, (duration - cleared) / max(1, len(late)))
-    sooner = [min(start, duration - (len(late) - place) * share) for place, start in enumerate(late)]
+    sooner = [
+        min(start, duration - (len(late) - place) * share) for place, start in enumerate(late)
+    ]
     return [round(start, 3) for start in (*starts[:on_time], *sooner)]
 
 
@@ -137,12 +163,16 @@ def _lines(group: Sequence[Word], named: bool) -> tuple[str, ...]:
     filled = _filled(group, named)
     if len(filled) == 1:
         return tuple(filled)
-    splits = [(_text(group[:place], named), _text(group[place:], False)) for place in range(1, len(group))]
+    splits = [
+        (_text(group[:place], named), _text(group[place:], False)) for place in range(1, len(group))
+    ]
     return min(splits, key=lambda pair: max(map(width, pair)))
 
 
 def _pieces(words: Iterable[Word], named: bool) -> Iterator[Word]:
-    """The words, without empty ones; what a line does not hold is cut into pieces that share its time by letters."""
+    """The words, without empty ones; what a line does not hold is cut into pieces that share its
+    time by letters.
+    """
     for word in words:
         parts = _parts(word.text, LINE_WIDTH - width(_name(word, named)))
         seconds = (word.end - word.start) / max(1, sum(map(len, parts)))
@@ -154,9 +184,11 @@ def _pieces(words: Iterable[Word], named: bool) -> Iterator[Word]:
 
 
 def _parts(text: str, room: int) -> list[str]:
-    """`text` where it fits into `room` columns; else cut at its spaces, and inside only what is still too wide.
+    """`text` where it fits into `room` columns; else cut at its spaces, and inside only what is
+    still too wide.
 
-    A passage whose words were not timed comes as one text. A quarter of a line as a piece fills lines well.
+    A passage whose words were not timed comes as one text. A quarter of a line as a piece fills
+    lines well.
     """
     if width(text.strip()) <= room:
         return [text] if text.strip() else []
@@ -164,7 +196,9 @@ def _parts(text: str, room: int) -> list[str]:
         part
         for piece in re.findall(r"\s*\S+\s*", text)
         for part in (
-            [piece] if width(piece.strip()) <= room else re.findall(rf"\s*\S{{1,{LINE_WIDTH // 4}}}\s*", piece)
+            [piece]
+            if width(piece.strip()) <= room
+            else re.findall(rf"\s*\S{{1,{LINE_WIDTH // 4}}}\s*", piece)
         )
     ]
 
@@ -195,8 +229,9 @@ def _whole(passage: SpeakerSegment) -> Word:
 def _srt(rendering: Rendering) -> str:
     """SubRip, which has no escapes.
 
-    Players take `<b>` for a tag, `{...}` and a backslash for SubStation's codes and `-->` for a time line. VLC undoes
-    `&lt;`, MPC-HC and pysubs2 show it as it stands. So these characters become others that look like them, as wide.
+    Players take `<b>` for a tag, `{...}` and a backslash for SubStation's codes and `-->` for a
+    time line. VLC undoes `&lt;`, MPC-HC and pysubs2 show it as it stands. So these characters
+    become others that look like them, as wide.
     """
     blocks = [
         f"{number}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n"
@@ -217,7 +252,9 @@ def _vtt(rendering: Rendering) -> str:
 
 
 def _tsv(rendering: Rendering) -> str:
-    """Milliseconds and text as openai/whisper writes them, and the speaker behind; quoted for csv readers."""
+    """Milliseconds and text as openai/whisper writes them, and the speaker behind; quoted for csv
+    readers.
+    """
     file = io.StringIO()
     rows = csv.writer(file, delimiter="\t", lineterminator="\n")
     rows.writerow(("start", "end", "text", "speaker"))
@@ -237,7 +274,9 @@ def _rttm(rendering: Rendering) -> str:
 
 def _txt(rendering: Rendering) -> str:
     return "".join(
-        f"{passage.speaker}: {_plain(passage.text)}\n" if passage.speaker else f"{_plain(passage.text)}\n"
+        f"{passage.speaker}: {_plain(passage.text)}\n"
+        if passage.speaker
+        else f"{_plain(passage.text)}\n"
         for passage in rendering.passages
     )
 
@@ -257,4 +296,10 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-FORMS: dict[str, Callable[[Rendering], str]] = {"srt": _srt, "vtt": _vtt, "tsv": _tsv, "rttm": _rttm, "txt": _txt}
+FORMS: dict[str, Callable[[Rendering], str]] = {
+    "srt": _srt,
+    "vtt": _vtt,
+    "tsv": _tsv,
+    "rttm": _rttm,
+    "txt": _txt,
+}

@@ -1,7 +1,8 @@
 """What the rooms hand each other: who said what, when, as plain frozen values.
 
-The one decision: times are floats in seconds on the clock of the audio as the client sent it; nothing here knows
-windows, sampling rates or models. Rounding to the two decimals of the response happens where the response is made.
+The one decision: times are floats in seconds on the clock of the audio as the client sent it;
+nothing here knows windows, sampling rates or models. Rounding to the two decimals of the response
+happens where the response is made.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 class Word:
     """One spoken word, `start` and `end` in seconds, and who said it where that is known.
 
-    `text` keeps the space before it and the punctuation around it, so that a chunk's words, joined, are its text.
-    `probability` is the main model's own, the mean over the word's tokens. `overlap` marks a word spoken while another
-    voice is heard.
+    `text` keeps the space before it and the punctuation around it, so that a chunk's words, joined,
+    are its text. `probability` is the main model's own, the mean over the word's tokens. `overlap`
+    marks a word spoken while another voice is heard.
     """
 
     text: str
@@ -30,8 +31,8 @@ class Word:
 class Chunk:
     """One of Whisper's own segments; `text` keeps its leading space, as the tokenizer gave it.
 
-    `avg_logprob` and `no_speech_prob` are those of the window it was heard in, under OpenAI's names; `words` is empty
-    where nobody asked for them.
+    `avg_logprob` and `no_speech_prob` are those of the window it was heard in, under OpenAI's
+    names; `words` is empty where nobody asked for them.
     """
 
     text: str
@@ -66,8 +67,9 @@ class SpeakerSegment:
 class Transcript:
     """The whole answer of speech recognition: chunks in order of time, and what to tell the client.
 
-    `language` is Whisper's code ("en") or None where no window held speech to detect it from and none was asked for;
-    `language_probability` is its share among all languages, None where it was not detected.
+    `language` is Whisper's code ("en") or None where no window held speech to detect it from and
+    none was asked for; `language_probability` is its share among all languages, None where it was
+    not detected.
     """
 
     chunks: tuple[Chunk, ...]

@@ -1,8 +1,8 @@
 """How right the endpoint's answers are: words, times, speakers, beside the rules people use today.
 
-The one decision: the reserved voices are for the figures that are published and nothing is tuned on them; what is
-looked into is `--development`, the same conditions with other voices and seeds. Run as
-`python -m benchmarks.accuracy [--development] [--quick]`.
+The one decision: the reserved voices are for the figures that are published and nothing is tuned on
+them; what is looked into is `--development`, the same conditions with other voices and seeds. Run
+as `python -m benchmarks.accuracy [--development] [--quick]`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,33 @@ from config import ModelSettings
 from demo.build.dialogue import Scene
 from handler import EndpointHandler
 
-PACKAGES = ("torch", "pyannote.audio", "jiwer", "meeteval", "pyannote.metrics", "silero-vad", "numpy")
+PACKAGES = (
+    "torch",
+    "pyannote.audio",
+    "jiwer",
+    "meeteval",
+    "pyannote.metrics",
+    "silero-vad",
+    "numpy",
+)
 Judged = dict[str, Any]
 
 
 def run(split: Split, quick: bool) -> Path:
-    """Ask the endpoint about every scene and judge the answers; returns the JSON file, written after every scene.
+    """Ask the endpoint about every scene and judge the answers; returns the JSON file, written
+    after every scene.
 
     The answers are kept beside it, for who wants to try another rule on them.
     """
     name = "accuracy" + ("" if split == "reserved" else f"-{split}") + ("-quick" if quick else "")
     path, files = RESULTS / f"{name}.json", scene_files(split, quick, RESULTS / "scenes")
     endpoint = EndpointHandler(settings=ModelSettings.for_demo())
-    content: dict[str, Any] = {"split": split, "quick": quick, "settings": settings(PACKAGES), "scenes": []}
+    content: dict[str, Any] = {
+        "split": split,
+        "quick": quick,
+        "settings": settings(PACKAGES),
+        "scenes": [],
+    }
     for take, file in files.items():
         started = time.perf_counter()
         heard = ask(endpoint, file)
@@ -69,20 +83,27 @@ def judge(take: Take, scene: Scene, heard: Heard) -> Judged:
         "name": take.name,
         "duration": scene.duration,
         "recognition": asdict(metrics.recognition_errors(scene.words, heard.words)),
-        "talked over": sum(metrics.talked_over(word.start, word.end, scene.turns) for word in scene.words),
+        "talked over": sum(
+            metrics.talked_over(word.start, word.end, scene.turns) for word in scene.words
+        ),
         "in silence": metrics.words_in_silence(scene.words, heard.words),
         "diarization": asdict(metrics.diarization_errors(scene.turns, heard.turns, scene.duration)),
         "speakers": [len({turn.speaker for turn in turns}) for turns in (scene.turns, heard.turns)],
         "late": metrics.boundary_errors(scene.words, heard.words, pairs).round(3).tolist(),
         "found turns": rules(on_found),
         "true turns": rules(on_true),
-        "incidents": [asdict(each) for each in incidents(scene, on_found[OURS], steps, heard.turns, heard.seams)],
+        "incidents": [
+            asdict(each)
+            for each in incidents(scene, on_found[OURS], steps, heard.turns, heard.seams)
+        ],
     }
 
 
 def _told(judged: Judged) -> str:
     words, turns = (metrics.Count(**judged[part]) for part in ("recognition", "diarization"))
-    given = {rule: metrics.Count(**each["speakers"]).rate for rule, each in judged["found turns"].items()}
+    given = {
+        rule: metrics.Count(**each["speakers"]).rate for rule, each in judged["found turns"].items()
+    }
     causes = Counter[str]()
     for each in judged["incidents"]:
         causes[each["cause"]] += each["errors"]
@@ -96,7 +117,9 @@ def _told(judged: Judged) -> str:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--development", action="store_true", help="the development voices: to look at and tune on")
+    parser.add_argument(
+        "--development", action="store_true", help="the development voices: to look at and tune on"
+    )
     parser.add_argument("--quick", action="store_true", help="a few scenes: does it run at all")
     chosen = parser.parse_args()
     path = run("development" if chosen.development else "reserved", chosen.quick)

@@ -1,7 +1,8 @@
-"""The page about accuracy: targets met and missed, tables, a plot and what went wrong, from the results file alone.
+"""The page about accuracy: targets met and missed, tables, a plot and what went wrong, from the
+results file alone.
 
-The one decision: rates are of all dialogues of a condition together, and a rule is called better or worse only where
-the interval over dialogues says so.
+The one decision: rates are of all dialogues of a condition together, and a rule is called better or
+worse only where the interval over dialogues says so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from benchmarks.metrics import COLLAR, Count
 from benchmarks.report import listed, read, table
 from benchmarks.scenes import ALONE, DIALOGUES, GAPS
 
-# The bars of the evaluation, set before any result: clean dialogues; then rules, where theirs is above WORTH.
+# The bars of the evaluation, set before any result: clean dialogues; then rules, where theirs is
+# above WORTH.
 MOST_WER, MOST_CP_OVER_WER, MOST_DER, MOST_LATE = 0.05, 0.02, 0.10, 0.060
 WORTH, OF_WHISPERX, OF_INSANELY_FAST = 0.02, 1 / 2, 1 / 3
 WORST = 10
@@ -49,7 +51,8 @@ def write(results: Path, folder: Path) -> str:
             "dialogues.",
             "## Targets\n\n" + _targets_table(scenes),
             "## Words, times and turns\n\n" + _recognition(scenes),
-            f"## Who said it\n\n![word-speaker error of each rule]({plot.name})\n\n" + _attribution(scenes),
+            f"## Who said it\n\n![word-speaker error of each rule]({plot.name})\n\n"
+            + _attribution(scenes),
             "## Where nobody speaks\n\n" + _speechless(scenes),
             "## What went wrong\n\n" + _incidents(scenes),
             "## Settings\n\n" + listed(content["settings"]),
@@ -60,15 +63,25 @@ def write(results: Path, folder: Path) -> str:
 
 
 def targets(scenes: Scenes) -> Iterator[Target]:
-    """Every target with what was measured and whether it is met; those of scenes that were not run are left out."""
+    """Every target with what was measured and whether it is met; those of scenes that were not run
+    are left out.
+    """
     if clean := _of(scenes, "clean"):
         words, given = _pooled(clean, "recognition"), pooled(_given(clean, OURS, "cp"))
         turns, late = _pooled(clean, "diarization"), np.median(_late(clean))
         yield f"clean: WER at most {MOST_WER:.0%}", f"{words.rate:.1%}", words.rate <= MOST_WER
         over = given.rate - words.rate
-        yield f"clean: cpWER at most WER + {MOST_CP_OVER_WER:.0%}", f"+{over:.1%}", over <= MOST_CP_OVER_WER
+        yield (
+            f"clean: cpWER at most WER + {MOST_CP_OVER_WER:.0%}",
+            f"+{over:.1%}",
+            over <= MOST_CP_OVER_WER,
+        )
         yield f"clean: DER at most {MOST_DER:.0%}", f"{turns.rate:.1%}", turns.rate <= MOST_DER
-        yield f"clean: word boundaries, median at most {MOST_LATE * 1000:.0f} ms", _ms(late), bool(late <= MOST_LATE)
+        yield (
+            f"clean: word boundaries, median at most {MOST_LATE * 1000:.0f} ms",
+            _ms(late),
+            bool(late <= MOST_LATE),
+        )
     for condition in DIALOGUES[1:]:
         for rule in RULES if _of(scenes, condition) else ():
             yield from _against(scenes, condition, rule)
@@ -86,7 +99,11 @@ def _against(scenes: Scenes, condition: str, rule: str) -> Iterator[Target]:
     mine, other = pooled(ours).rate, pooled(theirs).rate
     if other > WORTH:
         most = OF_INSANELY_FAST if rule in (INSANELY_FAST, INSANELY_FAST_ON_WORDS) else OF_WHISPERX
-        yield f"{condition}: at most {most:.2f} of {rule}", f"{mine / other:.2f}", mine <= most * other
+        yield (
+            f"{condition}: at most {most:.2f} of {rule}",
+            f"{mine / other:.2f}",
+            mine <= most * other,
+        )
 
 
 def _targets_table(scenes: Scenes) -> str:
@@ -113,8 +130,17 @@ def _recognition(scenes: Scenes) -> str:
                     f"{sum(each['speakers'][0] == each['speakers'][1] for each in some)}/{len(some)}",
                 )
             )
-    header = ("condition (dialogues)", "words talked over", "WER", "cpWER", "word-speaker error", "DER")
-    return table((*header, "starts / ends off, median", "90th percentile", "right count of speakers"), rows)
+    header = (
+        "condition (dialogues)",
+        "words talked over",
+        "WER",
+        "cpWER",
+        "word-speaker error",
+        "DER",
+    )
+    return table(
+        (*header, "starts / ends off, median", "90th percentile", "right count of speakers"), rows
+    )
 
 
 def _attribution(scenes: Scenes) -> str:
@@ -129,7 +155,14 @@ def _attribution(scenes: Scenes) -> str:
                 for measure in ("speakers", "cp")
             ]
             rows.append((condition, system, *cells, "" if system == OURS else _points(between)))
-    header = ("condition", "rule", "word-speaker error", "cpWER", "the same on true turns", "cpWER on true turns")
+    header = (
+        "condition",
+        "rule",
+        "word-speaker error",
+        "cpWER",
+        "the same on true turns",
+        "cpWER on true turns",
+    )
     return table((*header, "ours less theirs, points (95%)"), rows)
 
 
@@ -157,7 +190,8 @@ def _incidents(scenes: Scenes) -> str:
     worst = sorted(found, key=lambda pair: -pair[1]["errors"])[:WORST]
     total = sum(causes.values()) or 1
     shares = table(
-        ("cause", "wrong words", "share"), [(c, str(n), f"{n / total:.0%}") for c, n in causes.most_common()]
+        ("cause", "wrong words", "share"),
+        [(c, str(n), f"{n / total:.0%}") for c, n in causes.most_common()],
     )
     return "\n\n".join([shares, *(_incident(each, incident) for each, incident in worst)])
 
@@ -173,12 +207,17 @@ def _incident(judged: Judged, incident: Judged) -> str:
 
 
 def _plot(scenes: Scenes, path: Path) -> None:
-    """Bars of the word-speaker error, a group for each condition: on the turns found, and on the true ones."""
+    """Bars of the word-speaker error, a group for each condition: on the turns found, and on the
+    true ones.
+    """
     conditions = [condition for condition in DIALOGUES if _of(scenes, condition)]
     figure, axes = pyplot.subplots(1, 2, sharey=True, figsize=(10, 3.4))
     for axis, turns in zip(axes, ("found turns", "true turns"), strict=True):
         for place, system in enumerate(SYSTEMS):
-            rates = [pooled(_given(_of(scenes, each), system, "speakers", turns)).rate for each in conditions]
+            rates = [
+                pooled(_given(_of(scenes, each), system, "speakers", turns)).rate
+                for each in conditions
+            ]
             at = np.arange(len(conditions)) + (place - len(SYSTEMS) / 2 + 0.5) * 0.16
             axis.bar(at, np.multiply(rates, 100), 0.15, label=system)
         axis.set_xticks(range(len(conditions)), conditions)
@@ -213,6 +252,8 @@ def _ms(seconds: float) -> str:
 
 def _points(interval: Interval) -> str:
     """Percentage points with the ends of the interval, and what it says."""
-    verdict = "better" if interval.high < 0 else "worse" if interval.low > 0 else "no difference shown"
+    verdict = (
+        "better" if interval.high < 0 else "worse" if interval.low > 0 else "no difference shown"
+    )
     value, low, high = (100 * number for number in (interval.value, interval.low, interval.high))
     return f"{value:+.1f} ({low:+.1f} to {high:+.1f}): {verdict}"

@@ -1,8 +1,10 @@
-"""The two rules people use today to say who said what, written from their description, to be measured beside ours.
+"""The two rules people use today to say who said what, written from their description, to be
+measured beside ours.
 
-The one decision: each rule keeps its known faults, because the comparison is with what it does; only where it would
-crash (no turn, no chunk left, a missing end) does it answer as its authors patched it to. `turns` is what diarization
-returns as `speaker_diarization`, overlaps included: neither rule knows of exclusive turns.
+The one decision: each rule keeps its known faults, because the comparison is with what it does;
+only where it would crash (no turn, no chunk left, a missing end) does it answer as its authors
+patched it to. `turns` is what diarization returns as `speaker_diarization`, overlaps included:
+neither rule knows of exclusive turns.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ import numpy as np
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 
-def insanely_fast_rule(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) -> list[SpeakerSegment]:
+def insanely_fast_rule(
+    chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]
+) -> list[SpeakerSegment]:
     """Give chunks to turns as insanely-fast-whisper does (`post_process_segments_and_transcripts`).
 
-    Neighbouring turns of one speaker are merged, each ending where the next begins. Each merged turn in order takes
-    the remaining chunks up to the one that ends nearest to its end, at least one; it stops when none is left. Chunks
-    after the last turn vanish. An end that is not finite counts as later than every other. Segments carry their
-    chunks' words under the segment's speaker.
+    Neighbouring turns of one speaker are merged, each ending where the next begins. Each merged
+    turn in order takes the remaining chunks up to the one that ends nearest to its end, at least
+    one; it stops when none is left. Chunks after the last turn vanish. An end that is not finite
+    counts as later than every other. Segments carry their chunks' words under the segment's
+    speaker.
     """
     segments: list[SpeakerSegment] = []
     remaining = list(chunks)
@@ -38,36 +43,52 @@ def insanely_fast_rule(chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn]) ->
                 "".join(chunk.text for chunk in taken),
                 taken[0].start,
                 taken[-1].end,
-                tuple(replace(word, speaker=turn.speaker) for chunk in taken for word in chunk.words),
+                tuple(
+                    replace(word, speaker=turn.speaker) for chunk in taken for word in chunk.words
+                ),
             )
         )
         remaining = remaining[len(taken) :]
     return segments
 
 
-def insanely_fast_rule_on_words(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[Word, ...]:
-    """Apply insanely-fast-whisper's rule with every word as a chunk of its own, as its `--timestamp word` does.
+def insanely_fast_rule_on_words(
+    words: Sequence[Word], turns: Sequence[SpeakerTurn]
+) -> tuple[Word, ...]:
+    """Apply insanely-fast-whisper's rule with every word as a chunk of its own, as its `--timestamp
+    word` does.
 
     Words that vanish come back with the speaker None, so that the answer has every word in order.
     """
-    segments = insanely_fast_rule([Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns)
+    segments = insanely_fast_rule(
+        [Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns
+    )
     given = [word for segment in segments for word in segment.words]
     return (*given, *(replace(word, speaker=None) for word in words[len(given) :]))
 
 
-def whisperx_rule(words: Sequence[Word], turns: Sequence[SpeakerTurn], fill_nearest: bool = False) -> tuple[Word, ...]:
-    """Give each word to the speaker whose turns overlap it longest, as WhisperX's `assign_word_speakers` does.
+def whisperx_rule(
+    words: Sequence[Word], turns: Sequence[SpeakerTurn], fill_nearest: bool = False
+) -> tuple[Word, ...]:
+    """Give each word to the speaker whose turns overlap it longest, as WhisperX's
+    `assign_word_speakers` does.
 
-    A tie goes to the speaker whose name sorts first. A word that no turn overlaps has no speaker, or with
-    `fill_nearest` that of the turn nearest in time.
+    A tie goes to the speaker whose name sorts first. A word that no turn overlaps has no speaker,
+    or with `fill_nearest` that of the turn nearest in time.
     """
-    return tuple(replace(word, speaker=_longest_overlap(word, turns, fill_nearest)) for word in words)
+    return tuple(
+        replace(word, speaker=_longest_overlap(word, turns, fill_nearest)) for word in words
+    )
 
 
 def _merged(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
-    """Join neighbours of one speaker; a turn ends where the next begins, the last where its last part ends."""
+    """Join neighbours of one speaker; a turn ends where the next begins, the last where its last
+    part ends.
+    """
     in_time = sorted(turns, key=lambda turn: (turn.start, turn.end))
-    changes = [i for i, (before, here) in enumerate(pairwise(in_time), 1) if here.speaker != before.speaker]
+    changes = [
+        i for i, (before, here) in enumerate(pairwise(in_time), 1) if here.speaker != before.speaker
+    ]
     bounds = [0, *changes, len(in_time)]
     return [
         SpeakerTurn(

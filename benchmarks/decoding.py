@@ -1,10 +1,13 @@
-"""How fast is decoding beside what people use today? `scripts/bench [--quick] [--rows TEXT] [--cells TEXT]`
+"""How fast is decoding beside what people use today? `scripts/bench [--quick] [--rows TEXT]
+[--cells TEXT]`
 
-Every cell times some columns over the same audio in turns; see `engines`, `pairs` and `recordings` for what they are.
-The results are kept in build/bench/decoding.json after every cell; docs/benchmarks/decoding.md and .svg are drawn from
-it, `--render` draws them again. The one decision: cells are chosen by hand, not as a full product. A recording of n
-windows is not run at batches above n; four full batches are timed without the pipeline, which cuts as it likes; what
-the pipeline and CTranslate2 do with a deep model is timed at one acceptance, on which it does not depend.
+Every cell times some columns over the same audio in turns; see `engines`, `pairs` and `recordings`
+for what they are. The results are kept in build/bench/decoding.json after every cell;
+docs/benchmarks/decoding.md and .svg are drawn from it, `--render` draws them again. The one
+decision: cells are chosen by hand, not as a full product. A recording of n windows is not run at
+batches above n; four full batches are timed without the pipeline, which cuts as it likes; what the
+pipeline and CTranslate2 do with a deep model is timed at one acceptance, on which it does not
+depend.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from asr.loading import WhisperModels
+from asr.checkpoint.loading import WhisperModels
 from benchmarks.decoding_report import (
     ASSISTED,
     CT2,
@@ -39,11 +42,18 @@ from benchmarks.recordings import SEED as SPEECH_SEED
 from benchmarks.recordings import cut, recording
 from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.timing import LEAST_TURNS, Action, in_turns, peak_memory, turns_within
-from demo.build.clip import SAMPLING_RATE, Samples
+from demo.build.clip import Samples
+from timebase import SAMPLE_RATE
 
 BUDGET = 5.0  # seconds a cell may take where more turns would fit than it must have
 WARM = 12.0  # seconds; a first turn that took longer counts, a shorter one was for warming up
-NOISE = {1.0: 0.0, 0.9: 0.43, 0.8: 0.56, 0.6: 0.67, 0.3: 0.84}  # acceptance wanted: disturbance of the deep assistant
+NOISE = {
+    1.0: 0.0,
+    0.9: 0.43,
+    0.8: 0.56,
+    0.6: 0.67,
+    0.3: 0.84,
+}  # acceptance wanted: disturbance of the deep assistant
 LARGE_BATCHES = (0.9, 0.8, 0.3)  # acceptances timed at batch 24, too
 EVERY = (PIPELINE, PIPELINE_ASSISTED, CT2, GREEDY, ASSISTED)
 ENGINES = (CT2, GREEDY, ASSISTED)
@@ -52,7 +62,9 @@ OWN = (GREEDY, ASSISTED)
 
 @dataclass(frozen=True)
 class Cell:
-    """`seconds` of whole audio; or, with `window`, four batches of windows of at most that many seconds."""
+    """`seconds` of whole audio; or, with `window`, four batches of windows of at most that many
+    seconds.
+    """
 
     batch: int
     columns: Sequence[str]
@@ -68,7 +80,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A pair of models and the cells it is timed in; `memory` is the length of the audio it is measured on, if any."""
+    """A pair of models and the cells it is timed in; `memory` is the length of the audio it is
+    measured on, if any.
+    """
 
     name: str
     make: Callable[[torch.device, torch.dtype], WhisperModels]
@@ -80,7 +94,11 @@ class Row:
 def whole(seconds: int, *batches: int, columns: Sequence[str] = EVERY) -> tuple[Cell, ...]:
     """Whole audio at some batch sizes; the pipeline takes an assistant at batch 1 alone."""
     return tuple(
-        Cell(batch, tuple(name for name in columns if batch == 1 or name != PIPELINE_ASSISTED), seconds=seconds)
+        Cell(
+            batch,
+            tuple(name for name in columns if batch == 1 or name != PIPELINE_ASSISTED),
+            seconds=seconds,
+        )
         for batch in batches
     )
 
@@ -100,14 +118,21 @@ def rows(device: torch.device) -> Iterator[Row]:
         cells = four_batches(15, 1, 8, *((24,) if acceptance in LARGE_BATCHES else ()), columns=OWN)
         if acceptance == 0.9:
             cells = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 24, columns=OWN), *cells)
-        yield Row(f"deep pair, {acceptance}", partial(deep_pair, noise), cells, memory=600 * (acceptance == 0.9))
+        yield Row(
+            f"deep pair, {acceptance}",
+            partial(deep_pair, noise),
+            cells,
+            memory=600 * (acceptance == 0.9),
+        )
     if device.type == "cuda":
         large = (
             *whole(60, 1),
             *whole(3600, 1, 24, columns=(PIPELINE, *OWN)),
             *four_batches(30, 24, 128, columns=OWN),
         )
-        yield Row("large-v3 size", partial(random_pair, LARGE, 0.03), large, most_tokens=150, memory=3600)
+        yield Row(
+            "large-v3 size", partial(random_pair, LARGE, 0.03), large, most_tokens=150, memory=3600
+        )
 
 
 def quick_rows() -> Iterator[Row]:
@@ -144,7 +169,7 @@ class Bench:
             "row": self.row.name,
             "cell": cell.name,
             "batch": cell.batch,
-            "audio": sum(len(window) for window in self._windows(cell)) / SAMPLING_RATE,
+            "audio": sum(len(window) for window in self._windows(cell)) / SAMPLE_RATE,
             "seconds": seconds,
             "acceptance": tally.acceptance,
             "tokens a round": tally.tokens_a_round,
@@ -157,14 +182,20 @@ class Bench:
         return {"main step ms": 1000 * main, "draft step ms": 1000 * draft}
 
     def memory(self, cell: Cell) -> dict[str, float]:
-        """MiB at the peak of each column above the loaded models; ours from an engine that holds nothing yet."""
+        """MiB at the peak of each column above the loaded models; ours from an engine that holds
+        nothing yet.
+        """
         peaks = {}
         for name in cell.columns:
             if name == CT2:  # in a process of its own
                 continue
             ours = self.ours
             if name in OWN:
-                models = self.models if name == ASSISTED else dataclasses.replace(self.models, assistant=None)
+                models = (
+                    self.models
+                    if name == ASSISTED
+                    else dataclasses.replace(self.models, assistant=None)
+                )
                 ours = Ours(models, self.row.most_tokens)
             peaks[name] = peak_memory(self._actions(cell, ours)[name], self.device)
         return peaks
@@ -196,8 +227,18 @@ def main() -> None:
     if not options.render:
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-        chosen = [row for row in (quick_rows() if options.quick else rows(device)) if options.rows in row.name]
-        run(chosen, options.cells, device, RESULTS / f"{name}.json", 0.0 if options.quick else BUDGET)
+        chosen = [
+            row
+            for row in (quick_rows() if options.quick else rows(device))
+            if options.rows in row.name
+        ]
+        run(
+            chosen,
+            options.cells,
+            device,
+            RESULTS / f"{name}.json",
+            0.0 if options.quick else BUDGET,
+        )
     results = read(RESULTS / f"{name}.json")
     print(page(results))
     if not options.quick:
@@ -226,14 +267,20 @@ def run(chosen: Sequence[Row], cells: str, device: torch.device, path: Path, bud
                 continue
             results["cells"].append(bench.measure(cell, budget))
             if cell == remembered(row):
-                facts_of_row["memory"] = {"cell": cell.name, "batch": cell.batch, "MiB": bench.memory(cell)}
+                facts_of_row["memory"] = {
+                    "cell": cell.name,
+                    "batch": cell.batch,
+                    "MiB": bench.memory(cell),
+                }
             facts["minutes"] = round((time.perf_counter() - started) / 60, 1)
             save(path, results)
             print(f"{facts['minutes']:5.1f} min  {summary(results['cells'][-1])}", flush=True)
 
 
 def remembered(row: Row) -> Cell | None:
-    """The cell in which memory is measured: the largest batch over audio of the length that the row names."""
+    """The cell in which memory is measured: the largest batch over audio of the length that the row
+    names.
+    """
     named = [cell for cell in row.cells if row.memory and cell.seconds == row.memory]
     return max(named, key=lambda cell: cell.batch, default=None)
 
@@ -241,8 +288,12 @@ def remembered(row: Row) -> Cell | None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a minute's smoke test, no page")
-    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name holds this")
-    parser.add_argument("--cells", default="", metavar="TEXT", help="only cells whose name holds this")
+    parser.add_argument(
+        "--rows", default="", metavar="TEXT", help="only rows whose name holds this"
+    )
+    parser.add_argument(
+        "--cells", default="", metavar="TEXT", help="only cells whose name holds this"
+    )
     parser.add_argument("--render", action="store_true", help="draw the page from the last results")
     return parser.parse_args()
 

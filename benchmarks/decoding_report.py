@@ -1,7 +1,8 @@
 """The page about decoding: what was measured, beside what was aimed at.
 
-The one decision: a target is met or missed by the median ratio, except that "never slower" holds while the lower end
-of the interval allows it: two per cent cannot be told apart on a machine that varies by five.
+The one decision: a target is met or missed by the median ratio, except that "never slower" holds
+while the lower end of the interval allows it: two per cent cannot be told apart on a machine that
+varies by five.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Any
 from benchmarks.report import PAGES, Bar, listed, plot_ratios, table
 from benchmarks.timing import Ratio, ratio
 
-PIPELINE, PIPELINE_ASSISTED, CT2, GREEDY, ASSISTED = "pipeline", "pipeline assisted", "CTranslate2", "ours", "assisted"
+PIPELINE, PIPELINE_ASSISTED, CT2, GREEDY, ASSISTED = (
+    "pipeline",
+    "pipeline assisted",
+    "CTranslate2",
+    "ours",
+    "assisted",
+)
 COLUMNS = (PIPELINE, PIPELINE_ASSISTED, CT2, GREEDY, ASSISTED)
 SLOWER = 1.02
 Measured = dict[str, Any]
@@ -68,7 +75,10 @@ def page(results: Measured) -> str:
         "## Models",
         _models(results["rows"]),
         "## Times",
-        table(("cell", "batch", "turns", *COLUMNS, "x real time"), [_times(cell) for cell in results["cells"]]),
+        table(
+            ("cell", "batch", "turns", *COLUMNS, "x real time"),
+            [_times(cell) for cell in results["cells"]],
+        ),
         "## Ratios",
         table(("cell", "batch", *RATIOS), [_ratios(cell) for cell in results["cells"]]),
         "## Drafting",
@@ -93,8 +103,14 @@ RATIOS = {
 def write_page(results: Measured) -> None:
     """The page and its plot into docs/benchmarks."""
     panels = {title: _bars(results["cells"], *pair) for title, pair in RATIOS.items()}
-    plot_ratios(PAGES / "decoding.svg", {title: bars for title, bars in panels.items() if bars}, "times as fast")
-    text = page(results).replace("## Ratios\n", "## Ratios\n\n![The ratios with their intervals](decoding.svg)\n")
+    plot_ratios(
+        PAGES / "decoding.svg",
+        {title: bars for title, bars in panels.items() if bars},
+        "times as fast",
+    )
+    text = page(results).replace(
+        "## Ratios\n", "## Ratios\n\n![The ratios with their intervals](decoding.svg)\n"
+    )
     (PAGES / "decoding.md").write_text(text, encoding="utf-8")
 
 
@@ -108,7 +124,9 @@ def _ratio(cell: Measured, slower: str, faster: str) -> Ratio | None:
 
 
 def _bars(cells: Sequence[Measured], slower: str, faster: str) -> list[Bar]:
-    pairs = [(f"{_name(cell)}, batch {cell['batch']}", _ratio(cell, slower, faster)) for cell in cells]
+    pairs = [
+        (f"{_name(cell)}, batch {cell['batch']}", _ratio(cell, slower, faster)) for cell in cells
+    ]
     return [(name, measured) for name, measured in pairs if measured]
 
 
@@ -117,23 +135,39 @@ def _models(rows: Measured) -> str:
     for name, facts in rows.items():
         main, draft = facts["main step ms"], facts["draft step ms"]
         memory = facts.get("memory")
-        peaks = "" if memory is None else ", ".join(f"{column} {mib:.0f}" for column, mib in memory["MiB"].items())
+        peaks = (
+            ""
+            if memory is None
+            else ", ".join(f"{column} {mib:.0f}" for column, mib in memory["MiB"].items())
+        )
         where = "" if memory is None else f"{peaks} ({memory['cell']}, batch {memory['batch']})"
         tokens = "as they come" if facts["most tokens"] is None else str(facts["most tokens"])
         lines.append((name, f"{main:.1f}", f"{draft:.1f}", f"{main / draft:.1f}", tokens, where))
     steps = ("main step, ms", "draft step, ms", "ratio")
-    return table(("models", *steps, "tokens a window", "peak memory above the loaded models, MiB"), lines)
+    return table(
+        ("models", *steps, "tokens a window", "peak memory above the loaded models, MiB"), lines
+    )
 
 
 def _times(cell: Measured) -> list[str]:
     seconds = cell["seconds"]
     times = [f"{median(seconds[name]):.2f}" if name in seconds else "" for name in COLUMNS]
     fastest = min(median(seconds[name]) for name in (GREEDY, ASSISTED))
-    return [_name(cell), str(cell["batch"]), str(len(seconds[GREEDY])), *times, f"{cell['audio'] / fastest:.0f}"]
+    return [
+        _name(cell),
+        str(cell["batch"]),
+        str(len(seconds[GREEDY])),
+        *times,
+        f"{cell['audio'] / fastest:.0f}",
+    ]
 
 
 def _ratios(cell: Measured) -> list[str]:
-    return [_name(cell), str(cell["batch"]), *(str(_ratio(cell, *pair) or "") for pair in RATIOS.values())]
+    return [
+        _name(cell),
+        str(cell["batch"]),
+        *(str(_ratio(cell, *pair) or "") for pair in RATIOS.values()),
+    ]
 
 
 def _drafting(cell: Measured) -> list[str]:

@@ -1,8 +1,9 @@
 """What happened where an answer is wrong, told so that nobody has to listen.
 
-The one decision: errors close in time are one incident, and an incident gets one cause by what the truth says about
-that moment: nothing said (silence), two voices at once (overlap), a turn's edge (boundary), a voice taken for another
-(diarization), a seam of windows (seam), or plain mishearing (recognition).
+The one decision: errors close in time are one incident, and an incident gets one cause by what the
+truth says about that moment: nothing said (silence), two voices at once (overlap), a turn's edge
+(boundary), a voice taken for another (diarization), a seam of windows (seam), or plain mishearing
+(recognition).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from benchmarks.metrics import Step, best_mapping, plain, talked_over
 from demo.build.dialogue import Scene
 from transcript import SpeakerTurn, Word
 
-# Errors that lie no further apart than this, in seconds, are one incident; and how much around it is told.
+# Errors that lie no further apart than this, in seconds, are one incident; and how much around it
+# is told.
 APART, AROUND = 1.0, 0.7
 # Nearer than this, in seconds, a change of speaker or a seam of windows may be the cause.
 AT_BOUNDARY, AT_SEAM = 0.4, 0.8
@@ -36,11 +38,13 @@ class Error:
 
 @dataclass(frozen=True)
 class Incident:
-    """Errors that belong together: `errors` of them between `start` and `end` seconds, and what is known about it.
+    """Errors that belong together: `errors` of them between `start` and `end` seconds, and what is
+    known about it.
 
-    `overlap` tells that most of its words are talked over; `boundary` and `seam` are seconds to the nearest end of a
-    true turn and to the nearest seam of two windows, the scene's length where there is none;
-    `turns_wrong` is the share of time in which the turns found are not the true ones.
+    `overlap` tells that most of its words are talked over; `boundary` and `seam` are seconds to the
+    nearest end of a true turn and to the nearest seam of two windows, the scene's length where
+    there is none; `turns_wrong` is the share of time in which the turns found are not the true
+    ones.
     """
 
     cause: str
@@ -56,11 +60,19 @@ class Incident:
 
 
 def incidents(
-    scene: Scene, given: Sequence[Word], steps: Sequence[Step], turns: Sequence[SpeakerTurn], seams: Sequence[float]
+    scene: Scene,
+    given: Sequence[Word],
+    steps: Sequence[Step],
+    turns: Sequence[SpeakerTurn],
+    seams: Sequence[float],
 ) -> list[Incident]:
-    """All incidents of a scene in order; `given` are the words heard with the speakers they were given to."""
+    """All incidents of a scene in order; `given` are the words heard with the speakers they were
+    given to.
+    """
     mapping = best_mapping(
-        (scene.words[a].speaker, given[b].speaker) for a, b in steps if a is not None and b is not None
+        (scene.words[a].speaker, given[b].speaker)
+        for a, b in steps
+        if a is not None and b is not None
     )
     groups: list[list[Error]] = []
     for error in sorted(_errors(scene, given, steps, mapping), key=lambda error: error.start):
@@ -71,7 +83,9 @@ def incidents(
     return [_incident(group, scene, given, mapping, turns, seams) for group in groups]
 
 
-def _errors(scene: Scene, given: Sequence[Word], steps: Sequence[Step], mapping: dict[str, str]) -> list[Error]:
+def _errors(
+    scene: Scene, given: Sequence[Word], steps: Sequence[Step], mapping: dict[str, str]
+) -> list[Error]:
     found = []
     for here, there in steps:
         said = None if here is None else scene.words[here]
@@ -101,8 +115,12 @@ def _incident(
     seams: Sequence[float],
 ) -> Incident:
     start, end = group[0].start, max(error.end for error in group)
-    overlap = 2 * sum(talked_over(error.start, error.end, scene.turns) for error in group) >= len(group)
-    boundary = min((_distance(change, group) for change in _changes(scene.turns)), default=scene.duration)
+    overlap = 2 * sum(talked_over(error.start, error.end, scene.turns) for error in group) >= len(
+        group
+    )
+    boundary = min(
+        (_distance(change, group) for change in _changes(scene.turns)), default=scene.duration
+    )
     seam = min((_distance(each, group) for each in seams), default=scene.duration)
     wrong = _share_wrong(scene.turns, turns, mapping, start - AROUND, end + AROUND)
     said = [word for word in scene.words if _between(word, start, end)]
@@ -120,8 +138,12 @@ def _incident(
     )
 
 
-def _cause(group: Sequence[Error], overlap: bool, boundary: float, seam: float, wrong: float) -> str:
-    """What most of the words suffer from: another voice at the same time, a wrong speaker, or a wrong text."""
+def _cause(
+    group: Sequence[Error], overlap: bool, boundary: float, seam: float, wrong: float
+) -> str:
+    """What most of the words suffer from: another voice at the same time, a wrong speaker, or a
+    wrong text.
+    """
     if overlap:
         return "overlap"
     if 2 * sum(error.kind == "speaker" for error in group) >= len(group):
@@ -147,7 +169,9 @@ def _told(words: Sequence[Word], mapping: dict[str, str]) -> str:
     """`0: good morning 1: hello`: the words with a speaker's number before each change."""
     told, last = [], ""
     for word in words:
-        speaker = mapping.get(word.speaker or "", word.speaker or "?") if mapping else word.speaker or "?"
+        speaker = (
+            mapping.get(word.speaker or "", word.speaker or "?") if mapping else word.speaker or "?"
+        )
         if speaker != last:
             told.append(f"{speaker.removeprefix('SPEAKER_0')}:")
         told.append(plain(word.text))
@@ -156,7 +180,11 @@ def _told(words: Sequence[Word], mapping: dict[str, str]) -> str:
 
 
 def _share_wrong(
-    truth: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn], mapping: dict[str, str], start: float, end: float
+    truth: Sequence[SpeakerTurn],
+    found: Sequence[SpeakerTurn],
+    mapping: dict[str, str],
+    start: float,
+    end: float,
 ) -> float:
     """The share of moments at which other speakers are found than speak."""
     moments = np.arange(start, end, FRAME)

@@ -1,8 +1,10 @@
-"""The engines that are compared, each behind the same two questions: whole audio to text, fixed windows to tokens.
+"""The engines that are compared, each behind the same two questions: whole audio to text, fixed
+windows to tokens.
 
-The one decision: all of them hold the same weights, in memory or converted, and are asked as their users ask them; what
-one engine does beyond another (overlapping chunks, a second pass, language detection) is its own affair and counts.
-Where weights are random, `most_tokens` makes everyone say that many tokens a window.
+The one decision: all of them hold the same weights, in memory or converted, and are asked as their
+users ask them; what one engine does beyond another (overlapping chunks, a second pass, language
+detection) is its own affair and counts. Where weights are random, `most_tokens` makes everyone say
+that many tokens a window.
 """
 
 from __future__ import annotations
@@ -24,18 +26,19 @@ import torch
 from ctranslate2.converters import TransformersConverter
 from transformers import AutomaticSpeechRecognitionPipeline
 
-from asr.batching import Passage, RunningBatch
-from asr.draft_length import MOST_DRAFTS
-from asr.engine import DecodeEngine, DecodeOptions
-from asr.features import LogMel
-from asr.loading import WhisperModels
-from asr.rounds import Reading, Report, Rounds
-from asr.rules import TokenRules
-from asr.speculative import Batch, Round, advance, draft
+from asr.checkpoint.loading import WhisperModels
+from asr.engine.draft_length import MOST_DRAFTS
+from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.logit_filters import LogitFilter
+from asr.engine.runner import Reading, Report, Rounds
+from asr.engine.scheduler import Request, Scheduler
+from asr.engine.speculative import Batch, Round, advance, draft
+from asr.frontend.features import LogMel
 from asr.transcriber import Transcriber, TranscriptionOptions
 from benchmarks.recordings import cut
 from benchmarks.timing import seconds_of
-from demo.build.clip import SAMPLING_RATE, Samples
+from demo.build.clip import Samples
+from timebase import SAMPLE_RATE
 
 LANGUAGE = "en"
 TIMESTAMPS = 1_500  # the latest first timestamp where a checkpoint sets none
@@ -44,7 +47,9 @@ Tokens = tuple[int, ...]
 
 
 class ChunkedPipeline:
-    """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s, language detected, one beam."""
+    """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s, language
+    detected, one beam.
+    """
 
     def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
         self.assistant = models.assistant.model if models.assistant else None
@@ -64,7 +69,7 @@ class ChunkedPipeline:
         if assisted:
             steering["assistant_model"] = self.assistant
         answer: Any = self.pipeline(
-            {"raw": samples, "sampling_rate": SAMPLING_RATE},
+            {"raw": samples, "sampling_rate": SAMPLE_RATE},
             chunk_length_s=30,
             batch_size=1 if assisted else batch_size,
             return_timestamps=True,
@@ -74,10 +79,12 @@ class ChunkedPipeline:
 
 
 class CTranslate:
-    """CTranslate2, which faster-whisper runs on: float32, one beam, timestamps, prompts said in full.
+    """CTranslate2, which faster-whisper runs on: float32, one beam, timestamps, prompts said in
+    full.
 
-    It has a process of its own. In ours its OpenMP threads and torch's would be more than there are cores, and libgomp
-    then lets all of them sleep between any two products: after CTranslate2's first answer ours took twice as long.
+    It has a process of its own. In ours its OpenMP threads and torch's would be more than there are
+    cores, and libgomp then lets all of them sleep between any two products: after CTranslate2's
+    first answer ours took twice as long.
     """
 
     def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
@@ -101,16 +108,25 @@ class CTranslate:
                 part.save_pretrained(source)
             TransformersConverter(str(source)).convert(str(converted))
             self.ends, there = (context := get_context("spawn")).Pipe()
-            context.Process(target=_answer, args=(there, str(converted), held, asked), daemon=True).start()
+            context.Process(
+                target=_answer, args=(there, str(converted), held, asked), daemon=True
+            ).start()
             self.ends.recv()  # the model is loaded, its files may go
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
         """Windows in batches of `batch_size`, each of which lasts as long as its slowest row."""
-        batches = [windows[first : first + batch_size] for first in range(0, len(windows), batch_size)]
+        batches = [
+            windows[first : first + batch_size] for first in range(0, len(windows), batch_size)
+        ]
         return [tokens for batch in batches for tokens in self._decode(batch)]
 
     def _decode(self, windows: Sequence[Samples]) -> list[Tokens]:
-        self.ends.send((np.ascontiguousarray(self.log_mel(windows).cpu().numpy()), [self.prompt] * len(windows)))
+        self.ends.send(
+            (
+                np.ascontiguousarray(self.log_mel(windows).cpu().numpy()),
+                [self.prompt] * len(windows),
+            )
+        )
         return [tuple(tokens) for tokens in self.ends.recv()]
 
 
@@ -126,7 +142,9 @@ def _answer(ends: Connection, folder: str, held: dict[str, Any], asked: dict[str
 
 
 class Ours:
-    """The transcriber of this repository as the handler calls it, or its engine on fixed windows. No fallback."""
+    """The transcriber of this repository as the handler calls it, or its engine on fixed windows.
+    No fallback.
+    """
 
     def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
         self.transcriber = Transcriber(models, fallback=None)
@@ -137,7 +155,9 @@ class Ours:
         self.engine.rounds = self.rounds
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """The text of whole audio, the language detected; with random weights nothing is heard twice."""
+        """The text of whole audio, the language detected; with random weights nothing is heard
+        twice.
+        """
         if self.most_tokens is not None:
             windows = cut(samples)
             self.engine.detect_language(windows[0])
@@ -150,7 +170,9 @@ class Ours:
         """Those that `transcribe` decodes."""
         if self.most_tokens is not None:
             return cut(samples)
-        with mock.patch.object(RunningBatch, "admit", autospec=True, side_effect=RunningBatch.admit) as admit:
+        with mock.patch.object(
+            Scheduler, "admit", autospec=True, side_effect=Scheduler.admit
+        ) as admit:
             self.transcribe(samples, 1, assisted=False)
         return [passage.samples for call in admit.call_args_list for passage in call.args[1]]
 
@@ -161,7 +183,9 @@ class Ours:
 
     @torch.inference_mode()
     def step_seconds(self) -> tuple[float, float]:
-        """What a step of the main model and one of the assistant take at batch 1, the least of several."""
+        """What a step of the main model and one of the assistant take at batch 1, the least of
+        several.
+        """
         engine, drafts = self.engine, MOST_DRAFTS
         batch = Batch.allocate(engine.main, engine.assistant, 1, drafts)
         if batch.assistant is None:
@@ -169,29 +193,50 @@ class Ours:
         steps, draughts = Round(0, 1, SPAN), Round(drafts, 1, SPAN)
         rules, rows, helper = engine.rules[True], batch.rows, batch.assistant
         times = range(STEPS_TIMED)
-        main = min(seconds_of(lambda: advance(batch, rules, steps), engine.models.device) for _ in times)
-        drafted = min(seconds_of(lambda: draft(helper, rows, rules, draughts), engine.models.device) for _ in times)
+        main = min(
+            seconds_of(lambda: advance(batch, rules, steps), engine.models.device) for _ in times
+        )
+        drafted = min(
+            seconds_of(lambda: draft(helper, rows, rules, draughts), engine.models.device)
+            for _ in times
+        )
         return main, drafted / drafts
 
     def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
         """Fixed windows, in their order."""
         self.rounds.tally = self.tallies[assisted]
-        return decode(self.engine, windows, DecodeOptions(assisted=assisted, batch_size=batch_size), self.most_tokens)
+        return decode(
+            self.engine,
+            windows,
+            DecodeOptions(assisted=assisted, batch_size=batch_size),
+            self.most_tokens,
+        )
 
 
 def decode(
-    engine: DecodeEngine, windows: Sequence[Samples], options: DecodeOptions, most_tokens: int | None = None
+    engine: DecodeEngine,
+    windows: Sequence[Samples],
+    options: DecodeOptions,
+    most_tokens: int | None = None,
 ) -> list[Tokens]:
     """What the engine makes of fixed windows, in their order."""
     prompt = engine.models.vocabulary.prompt(LANGUAGE, "transcribe", options.timestamps)
-    waiting = iter([Passage(number, window, prompt, most_tokens) for number, window in enumerate(windows)])
-    answers = engine.decode(lambda count: [passage for _, passage in zip(range(count), waiting, strict=False)], options)
-    return [tokens for _, tokens in sorted((passage.key, answer.tokens) for passage, answer in answers)]
+    waiting = iter(
+        [Request(number, window, prompt, most_tokens) for number, window in enumerate(windows)]
+    )
+    answers = engine.decode(
+        lambda count: [passage for _, passage in zip(range(count), waiting, strict=False)], options
+    )
+    return [
+        tokens for _, tokens in sorted((passage.key, answer.tokens) for passage, answer in answers)
+    ]
 
 
 @dataclass
 class Tally:
-    """What the rounds of an engine came to. `lengths` counts rounds by how many tokens they drafted."""
+    """What the rounds of an engine came to. `lengths` counts rounds by how many tokens they
+    drafted.
+    """
 
     rows: int = 0  # of rounds that drafted
     accepted: int = 0
@@ -200,7 +245,9 @@ class Tally:
 
     @property
     def acceptance(self) -> float | None:
-        """The share of drafts up to the first wrong one that were right; None where nothing was drafted."""
+        """The share of drafts up to the first wrong one that were right; None where nothing was
+        drafted.
+        """
         return self.accepted / self.judged if self.judged else None
 
     @property
@@ -222,10 +269,15 @@ class Tallied:
     def __init__(self, rounds: Rounds) -> None:
         self.tally = Tally()
         self.late = rounds.late
-        self.rows, self.span, self.usual, self.forget = rounds.rows, rounds.span, rounds.usual, rounds.forget
+        self.rows, self.span, self.usual, self.forget = (
+            rounds.rows,
+            rounds.span,
+            rounds.usual,
+            rounds.forget,
+        )
         self._launch = rounds.launch
 
-    def launch(self, batch: Batch, rules: TokenRules, shape: Round) -> Reading:
+    def launch(self, batch: Batch, rules: LogitFilter, shape: Round) -> Reading:
         """The same round, counted when its report is read."""
         reading = self._launch(batch, rules, shape)
 

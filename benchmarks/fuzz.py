@@ -1,8 +1,10 @@
-"""Does any file or body bring the endpoint down? `python -m benchmarks.fuzz [--files 2000] [--bodies 10000] [--seed 0]`
+"""Does any file or body bring the endpoint down? `python -m benchmarks.fuzz [--files 2000]
+[--bodies 10000] [--seed 0]`
 
-Broken audio files and nonsensical bodies go through `EndpointHandler` on a tiny untrained Whisper. Every answer must be
-JSON and every refusal one of the documented codes; what else comes is printed with its number and fails the run.
-The one decision: a case is a pure function of the seed and its number, so that a failure can be looked at again.
+Broken audio files and nonsensical bodies go through `EndpointHandler` on a tiny untrained Whisper.
+Every answer must be JSON and every refusal one of the documented codes; what else comes is printed
+with its number and fails the run. The one decision: a case is a pure function of the seed and its
+number, so that a failure can be looked at again.
 """
 
 from __future__ import annotations
@@ -30,13 +32,28 @@ from handler import EndpointHandler
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from audio_files import FORMATS, amr_file, chirp, encoded, mutated, wav_file
-from tiny_whispers import SMALL, save
+
+from testing.tiny_whispers import SMALL, save
 
 MIB = 2**20
 SOUND = base64.b64encode(wav_file(chirp(16_000, 0.2), 16_000)).decode()
 WHOLE = [0, 1, 2, -1, 24, 16_000, 2**63, 10**400, True, False]
 BROKEN = [0.5, -0.0, 1e308, float("nan"), float("inf")]
-TEXTS = ["", "0", "24", "true", "en", "english", "fr", "transcribe", "translate", "word", "\0", "\ud800", "x" * 10_000]
+TEXTS = [
+    "",
+    "0",
+    "24",
+    "true",
+    "en",
+    "english",
+    "fr",
+    "transcribe",
+    "translate",
+    "word",
+    "\0",
+    "\ud800",
+    "x" * 10_000,
+]
 OTHERS: list[Any] = [None, b"", b"\xff", [], [1], [[[[[]]]]], {}, {"a": None}, {1: 2}]
 VALUES = [*WHOLE, *BROKEN, *TEXTS, *OTHERS]
 SPOILT = [SOUND[:-3], SOUND + "!", "https://a.example/b.wav", "/etc/passwd"]
@@ -59,7 +76,11 @@ class Outcomes:
             outcome = "answered"
         except ClientError as error:
             outcome = error.code
-            if not (str(error).isascii() and str(error).startswith(f"{error.code}: ") and len(str(error)) <= 500):
+            if not (
+                str(error).isascii()
+                and str(error).startswith(f"{error.code}: ")
+                and len(str(error)) <= 500
+            ):
                 self.faults.append(f"case {number}: a message against the rules")
         except Exception as error:
             outcome = f"FAULT {type(error).__name__}"
@@ -85,16 +106,29 @@ def file_bodies(seed: int) -> Callable[[int], Any]:
 
 def nonsense_bodies(seed: int) -> Callable[[int], Any]:
     """Bodies of any shape: wrong types, extremes, unknown names, text that is no text."""
-    names = [*InferenceConfig.model_fields, "generate_kwargs", "", "\ud800", "__class__", "x" * 1_000]
+    names = [
+        *InferenceConfig.model_fields,
+        "generate_kwargs",
+        "",
+        "\ud800",
+        "__class__",
+        "x" * 1_000,
+    ]
 
     def body(number: int) -> Any:  # noqa: ANN401
         chance = random.Random(f"{seed} body {number}")
         if chance.random() < 0.02:
             return chance.choice(VALUES)
-        content: dict[Any, Any] = {"inputs": chance.choice(INPUTS if chance.random() < 0.9 else VALUES)}
-        content["parameters"] = {chance.choice(names): chance.choice(VALUES) for _ in range(chance.randrange(5))}
+        content: dict[Any, Any] = {
+            "inputs": chance.choice(INPUTS if chance.random() < 0.9 else VALUES)
+        }
+        content["parameters"] = {
+            chance.choice(names): chance.choice(VALUES) for _ in range(chance.randrange(5))
+        }
         if chance.random() < 0.1:
-            content[chance.choice(["parameters", "inputs", "extra", "\ud800", 7])] = chance.choice(VALUES)
+            content[chance.choice(["parameters", "inputs", "extra", "\ud800", 7])] = chance.choice(
+                VALUES
+            )
         return content
 
     return body
@@ -109,11 +143,20 @@ def run(name: str, handler: EndpointHandler, bodies: Callable[[int], Any], count
     for number in range(count):
         outcomes.add(number, handler, bodies(number))
     after = process.memory_info().rss, process.num_fds(), process.num_threads()
-    print(f"{count} {name}: " + ", ".join(f"{outcome} {times}" for outcome, times in outcomes.counts.most_common()))
+    print(
+        f"{count} {name}: "
+        + ", ".join(f"{outcome} {times}" for outcome, times in outcomes.counts.most_common())
+    )
     seconds, slowest = outcomes.slowest
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"  slowest {seconds:.2f} s (case {slowest}), RSS {(after[0] - before[0]) / MIB:+.1f} MiB (peak {peak} MiB)")
-    print(f"  descriptors {after[1] - before[1]:+d}, threads {after[2] - before[2]:+d}", *outcomes.faults, sep="\n  ")
+    print(
+        f"  slowest {seconds:.2f} s (case {slowest}), RSS {(after[0] - before[0]) / MIB:+.1f} MiB (peak {peak} MiB)"
+    )
+    print(
+        f"  descriptors {after[1] - before[1]:+d}, threads {after[2] - before[2]:+d}",
+        *outcomes.faults,
+        sep="\n  ",
+    )
     return not outcomes.faults
 
 
@@ -126,10 +169,17 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = save(Path(folder), SMALL)
-        settings = ModelSettings(asr_model=ModelReference(str(model)), max_audio_seconds=60, max_audio_bytes=MIB)
+        settings = ModelSettings(
+            asr_model=ModelReference(str(model)), max_audio_seconds=60, max_audio_bytes=MIB
+        )
         handler = EndpointHandler(settings=settings)
     well = run("broken files", handler, file_bodies(options.seed), options.files)
-    return 0 if run("nonsensical bodies", handler, nonsense_bodies(options.seed), options.bodies) and well else 1
+    return (
+        0
+        if run("nonsensical bodies", handler, nonsense_bodies(options.seed), options.bodies)
+        and well
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How sure a comparison of two rules on the same dialogues is.
 
-The one decision: what is drawn again is whole dialogues, with both rules' errors on them (paired bootstrap, Efron 1979,
-percentiles), because errors within a dialogue hang together: one voice taken for another is many words.
+The one decision: what is drawn again is whole dialogues, with both rules' errors on them (paired
+bootstrap, Efron 1979, percentiles), because errors within a dialogue hang together: one voice taken
+for another is many words.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def _drawn(counts: Sequence[Count]) -> NDArray[np.int64]:
 
 def _rates(counts: Sequence[Count], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
     """(draws,): the pooled rate of each draw (draws, dialogues)."""
-    errors, totals = (np.array([getattr(count, part) for count in counts], float) for part in ("errors", "total"))
+    errors, totals = (
+        np.array([getattr(count, part) for count in counts], float) for part in ("errors", "total")
+    )
     return np.asarray(errors[drawn].sum(axis=1) / np.maximum(totals[drawn].sum(axis=1), 1e-9))
 
 

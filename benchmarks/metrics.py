@@ -1,7 +1,8 @@
-"""How wrong a transcript with speakers is: words, speakers, times, turns, each by the measure the field uses.
+"""How wrong a transcript with speakers is: words, speakers, times, turns, each by the measure the
+field uses.
 
-The one decision: everything is counted scene by scene and summed later, and truth and answer are aligned once, so that
-every rule about speakers is judged on the same recognised words.
+The one decision: everything is counted scene by scene and summed later, and truth and answer are
+aligned once, so that every rule about speakers is judged on the same recognised words.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from scipy.optimize import linear_sum_assignment
 from demo.build.diarization_error import annotation
 from transcript import SpeakerTurn, Word
 
-# Seconds around each true boundary that are not scored, half of them on each side (pyannote.metrics).
+# Seconds around each true boundary that are not scored, half of them on each side
+# (pyannote.metrics).
 COLLAR = 0.25
 # A word heard further than this from every spoken one, in seconds, was heard where nobody speaks.
 NEAR = 0.5
@@ -76,13 +78,17 @@ def cp_errors(truth: Sequence[Word], given: Sequence[Word]) -> Count:
 
 
 def align(truth: Sequence[Word], heard: Sequence[Word]) -> list[Step]:
-    """Indices of words aligned with the fewest errors (Levenshtein) and, of all such ways, nearest in time.
+    """Indices of words aligned with the fewest errors (Levenshtein) and, of all such ways, nearest
+    in time.
 
-    None stands for no word: (3, None) was not heard, (None, 3) was not said. The price of being far apart is so small
-    that all of it together is less than one error, hence the edits are Levenshtein's.
+    None stands for no word: (3, None) was not heard, (None, 3) was not said. The price of being far
+    apart is so small that all of it together is less than one error, hence the edits are
+    Levenshtein's.
     """
     said, found = [plain(word.text) for word in truth], [plain(word.text) for word in heard]
-    same = np.array([[here == there for there in found] for here in said], bool).reshape(len(said), len(found))
+    same = np.array([[here == there for there in found] for here in said], bool).reshape(
+        len(said), len(found)
+    )
     apart = np.abs(_middles(truth)[:, None] - _middles(heard)[None]).clip(0, FAR) / FAR
     price = np.where(same, 0.0, 1.0) + apart / (2 + min(same.shape))
     totals = _totals(price)
@@ -105,25 +111,42 @@ def align(truth: Sequence[Word], heard: Sequence[Word]) -> list[Step]:
     return steps[::-1]
 
 
-def recognised(truth: Sequence[Word], heard: Sequence[Word], steps: Sequence[Step]) -> list[tuple[int, int]]:
+def recognised(
+    truth: Sequence[Word], heard: Sequence[Word], steps: Sequence[Step]
+) -> list[tuple[int, int]]:
     """The steps whose word was heard as it was said."""
     pairs = [(here, there) for here, there in steps if here is not None and there is not None]
-    return [(here, there) for here, there in pairs if plain(truth[here].text) == plain(heard[there].text)]
+    return [
+        (here, there)
+        for here, there in pairs
+        if plain(truth[here].text) == plain(heard[there].text)
+    ]
 
 
 def best_mapping(pairs: Iterable[tuple[str | None, str | None]]) -> dict[str, str]:
-    """Who each given speaker is, so that most words are right; one is at most one (Hungarian algorithm)."""
+    """Who each given speaker is, so that most words are right; one is at most one (Hungarian
+    algorithm).
+    """
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for said_by, given_to in pairs:
         if said_by is not None and given_to is not None:
             counts[given_to, said_by] += 1
     found, known = sorted({pair[0] for pair in counts}), sorted({pair[1] for pair in counts})
-    table = np.array([[counts[name, speaker] for speaker in known] for name in found]).reshape(len(found), len(known))
-    return {found[row]: known[column] for row, column in zip(*linear_sum_assignment(table, maximize=True), strict=True)}
+    table = np.array([[counts[name, speaker] for speaker in known] for name in found]).reshape(
+        len(found), len(known)
+    )
+    return {
+        found[row]: known[column]
+        for row, column in zip(*linear_sum_assignment(table, maximize=True), strict=True)
+    }
 
 
-def speaker_errors(truth: Sequence[Word], given: Sequence[Word], pairs: Sequence[tuple[int, int]]) -> Count:
-    """Correctly recognised words (`pairs` of indices) that are given to another speaker, or to nobody."""
+def speaker_errors(
+    truth: Sequence[Word], given: Sequence[Word], pairs: Sequence[tuple[int, int]]
+) -> Count:
+    """Correctly recognised words (`pairs` of indices) that are given to another speaker, or to
+    nobody.
+    """
     named = [(truth[here].speaker, given[there].speaker) for here, there in pairs]
     mapping = best_mapping(named)
     wrong = sum(given_to is None or mapping.get(given_to) != said_by for said_by, given_to in named)
@@ -133,13 +156,18 @@ def speaker_errors(truth: Sequence[Word], given: Sequence[Word], pairs: Sequence
 def boundary_errors(
     truth: Sequence[Word], heard: Sequence[Word], pairs: Sequence[tuple[int, int]]
 ) -> NDArray[np.float64]:
-    """(words, 2): by how many seconds each recognised word starts and ends too late; below zero, too early."""
+    """(words, 2): by how many seconds each recognised word starts and ends too late; below zero,
+    too early.
+    """
     late = [(heard[b].start - truth[a].start, heard[b].end - truth[a].end) for a, b in pairs]
     return np.array(late, float).reshape(-1, 2)
 
 
-def diarization_errors(truth: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn], duration: float) -> Count:
-    """Seconds of missed speech, false alarm and confusion out of the speech; overlapped speech counts for each voice.
+def diarization_errors(
+    truth: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn], duration: float
+) -> Count:
+    """Seconds of missed speech, false alarm and confusion out of the speech; overlapped speech
+    counts for each voice.
 
     COLLAR seconds around each true boundary are left out.
     """
@@ -153,7 +181,10 @@ def diarization_errors(truth: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn
 def talked_over(start: float, end: float, turns: Iterable[SpeakerTurn]) -> bool:
     """Whether two turns are under way at once between two moments, in seconds."""
     heard = [turn for turn in turns if turn.start < end and start < turn.end]
-    return any(min(one.end, two.end, end) > max(one.start, two.start, start) for one, two in combinations(heard, 2))
+    return any(
+        min(one.end, two.end, end) > max(one.start, two.start, start)
+        for one, two in combinations(heard, 2)
+    )
 
 
 def words_in_silence(truth: Sequence[Word], heard: Sequence[Word]) -> int:
@@ -168,7 +199,8 @@ def words_in_silence(truth: Sequence[Word], heard: Sequence[Word]) -> int:
 def _totals(price: NDArray[np.float64]) -> NDArray[np.float64]:
     """(n + 1, m + 1): the least price of aligning the first words; one word left out costs 1.
 
-    A row at a time: what is left out of the answer adds one a column, so it is a running minimum after taking that off.
+    A row at a time: what is left out of the answer adds one a column, so it is a running minimum
+    after taking that off.
     """
     rows, columns = price.shape
     steps = np.arange(columns + 1.0)

@@ -1,29 +1,32 @@
-"""The models that are timed: the demo's, and pairs of sizes for which no trained weights are at hand.
+"""The models that are timed: the demo's, and pairs of sizes for which no trained weights are at
+hand.
 
-The one decision: in a made pair the main model is the assistant deepened. Layers are put in whose residual branches are
-scaled down to nearly nothing, so the deep model costs what its depth costs and still says what the shallow one says:
-real lengths, real endings. How often the assistant is right is then set by disturbing the assistant's own weights, and
-the tokens of the main model, hence the work of greedy decoding, stay the same at every acceptance.
+The one decision: in a made pair the main model is the assistant deepened. Layers are put in whose
+residual branches are scaled down to nearly nothing, so the deep model costs what its depth costs
+and still says what the shallow one says: real lengths, real endings. How often the assistant is
+right is then set by disturbing the assistant's own weights, and the tokens of the main model, hence
+the work of greedy decoding, stay the same at every acceptance.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import sys
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
-from asr.assistants import decoder_alone, with_assistant
-from asr.loading import Assistant, Checkpoint, WhisperModels, load_whisper
-from asr.vocabulary import read_vocabulary
-from config import DEMO_MODELS, REPOSITORY
-
-sys.path.insert(0, str(REPOSITORY / "tests"))
-
-from tiny_whispers import (  # found through the line above
+from asr.checkpoint.assistants import decoder_alone, with_assistant
+from asr.checkpoint.loading import Assistant, Checkpoint, WhisperModels, load_whisper
+from asr.checkpoint.special_tokens import read_special_tokens
+from config import DEMO_MODELS
+from testing.tiny_whispers import (  # found through the line above
     PUBLISHED,
     VOCABULARY_SIZES,
     feature_extractor_of,
@@ -47,7 +50,9 @@ class Size:
     drafting_layers: int = 2
 
 
-BASE = Size("base size", "tiny", width=512, heads=8, layers=6)  # whisper-tiny and whisper-base share their vocabulary
+BASE = Size(
+    "base size", "tiny", width=512, heads=8, layers=6
+)  # whisper-tiny and whisper-base share their vocabulary
 LARGE = Size("large-v3 size", "large-v3", width=1280, heads=20, layers=32)
 
 
@@ -57,25 +62,33 @@ def demo_pair(device: torch.device, dtype: torch.dtype) -> WhisperModels:
     return with_assistant(main, Checkpoint(str(DEMO_MODELS / "assistant")))
 
 
-def deep_pair(noise: float, device: torch.device, dtype: torch.dtype, epsilon: float = 0.0) -> WhisperModels:
-    """The demo's assistant against itself with 32 decoder layers; `noise` disturbs the assistant, see `disturbed`."""
+def deep_pair(
+    noise: float, device: torch.device, dtype: torch.dtype, epsilon: float = 0.0
+) -> WhisperModels:
+    """The demo's assistant against itself with 32 decoder layers; `noise` disturbs the assistant,
+    see `disturbed`.
+    """
     shallow = load_whisper(Checkpoint(str(DEMO_MODELS / "assistant")), device, dtype)
     return _paired(f"deep, noise {noise}", shallow, DEEP_LAYERS, noise, epsilon)
 
 
-def random_pair(size: Size, noise: float, device: torch.device, dtype: torch.dtype) -> WhisperModels:
+def random_pair(
+    size: Size, noise: float, device: torch.device, dtype: torch.dtype
+) -> WhisperModels:
     """Random weights of a published size, whose texts never end: whoever decodes them says when."""
     shape = PUBLISHED[size.vocabulary]
     tokenizer, model = tokenizer_of(shape), _random(size, device, dtype)
-    vocabulary = read_vocabulary(size.name, model.config, model.generation_config, tokenizer)
+    vocabulary = read_special_tokens(size.name, model.config, model.generation_config, tokenizer)
     shallow = WhisperModels(size.name, model, tokenizer, feature_extractor_of(shape), vocabulary)
     return _paired(size.name, shallow, size.layers, noise, 0.0)
 
 
 def deepened(model: PreTrainedModel, layers: int, epsilon: float) -> PreTrainedModel:
-    """The model with random decoder layers put in, up to `layers`, each adding `epsilon` times what it would.
+    """The model with random decoder layers put in, up to `layers`, each adding `epsilon` times what
+    it would.
 
-    Its own layers keep their order and are spread evenly. With `epsilon` 0 the new ones add nothing at all.
+    Its own layers keep their order and are spread evenly. With `epsilon` 0 the new ones add nothing
+    at all.
     """
     config = copy.deepcopy(model.config)
     config.decoder_layers = layers
@@ -100,12 +113,16 @@ def disturbed(model: PreTrainedModel, noise: float) -> PreTrainedModel:
     random = torch.Generator(model.device).manual_seed(SEED)
     with torch.no_grad():
         for weight in other.model.decoder.layers.parameters():
-            chance = torch.randn(weight.shape, generator=random, device=weight.device, dtype=weight.dtype)
+            chance = torch.randn(
+                weight.shape, generator=random, device=weight.device, dtype=weight.dtype
+            )
             weight.add_(noise * weight.std() * chance)
     return other
 
 
-def _paired(name: str, shallow: WhisperModels, layers: int, noise: float, epsilon: float) -> WhisperModels:
+def _paired(
+    name: str, shallow: WhisperModels, layers: int, noise: float, epsilon: float
+) -> WhisperModels:
     drafter = decoder_alone(disturbed(shallow.model, noise))
     assistant = Assistant(f"{name}, shallow", drafter, shares_encoder=True, only_language=None)
     deep = deepened(shallow.model, layers, epsilon)
@@ -143,7 +160,9 @@ def _random(size: Size, device: torch.device, dtype: torch.dtype) -> PreTrainedM
     return model
 
 
-def _initialised(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def _initialised(
+    config: PretrainedConfig, device: torch.device, dtype: torch.dtype
+) -> PreTrainedModel:
     torch.manual_seed(SEED)
     with device:
         model: PreTrainedModel = WhisperForConditionalGeneration(config).to(dtype).eval()  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
 """What products and attention gain on a CPU: `python -m benchmarks.products`.
 
-Two questions, each over matrices of the demo's, whisper-base's and large-v3's decoders: how much faster a product with
-given weights is through `asr.products` than `F.linear`, and attention to the audio than torch's own: of few positions a
-row, as the decoder asks, keys and values lying as it keeps them, and of all of them, as the encoder does. The one
-decision: as many different weights take turns as fill more memory than processors have cache, since a decoder meets a
+Two questions, each over matrices of the demo's, whisper-base's and large-v3's decoders: how much
+faster a product with given weights is through `asr.model.cpu_kernels` than `F.linear`, and
+attention to the audio than torch's own: of few positions a row, as the decoder asks, keys and
+values lying as it keeps them, and of all of them, as the encoder does. The one decision: as many
+different weights take turns as fill more memory than processors have cache, since a decoder meets a
 weight again only after all others.
 """
 
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.products import MANY, Product, attention, room_across
+from asr.model.cpu_kernels import MANY, PackedLinear, attention, empty_transposed
 from benchmarks.report import PAGES, RESULTS, listed, save, settings, table
 from benchmarks.timing import Action, in_turns, ratio
 
@@ -30,7 +31,16 @@ MATRICES = {
 POSITIONS = (1, 8, 24, 56, 168)
 HEADS = {"demo": (4, 40), "base": (8, 64), "large-v3": (20, 64)}
 FRAMES = 1_500
-ASKED = ((1, 1), (8, 1), (24, 1), (1, 4), (24, 4), (24, 7), (1, FRAMES), (4, FRAMES))  # rows, and positions of each
+ASKED = (
+    (1, 1),
+    (8, 1),
+    (24, 1),
+    (1, 4),
+    (24, 4),
+    (24, 7),
+    (1, FRAMES),
+    (4, FRAMES),
+)  # rows, and positions of each
 CROWD = 200e6  # bytes of weights, or of keys and values, that take turns
 TURNS = 9
 CPU = torch.device("cpu")
@@ -43,7 +53,7 @@ def products(turns: int) -> Iterator[list[str]]:
         for outputs, inputs in shapes:
             count = max(1, int(CROWD / (4 * outputs * inputs)))
             weights = [torch.randn(outputs, inputs) for _ in range(count)]
-            laid_out = [Product(weight) for weight in weights]
+            laid_out = [PackedLinear(weight) for weight in weights]
             cells = []
             for positions in POSITIONS:
                 x = torch.randn(1, positions, inputs)
@@ -70,10 +80,12 @@ def attentions(turns: int) -> Iterator[list[str]]:
 
 def across(heard: Tensor) -> Tensor:
     """Keys or values as the decoder keeps them."""
-    return room_across(heard, *heard.shape).copy_(heard)
+    return empty_transposed(heard, *heard.shape).copy_(heard)
 
 
-def _gain(usual: Sequence[Callable[[], Tensor]], ours: Sequence[Callable[[], Tensor]], turns: int) -> str:
+def _gain(
+    usual: Sequence[Callable[[], Tensor]], ours: Sequence[Callable[[], Tensor]], turns: int
+) -> str:
     def all_of(calls: Sequence[Callable[[], Tensor]]) -> Action:
         return lambda: [call() for call in calls]
 

@@ -1,7 +1,9 @@
-"""The speech that is decoded: dialogues of two development voices, synthesised from fixed seeds and kept.
+"""The speech that is decoded: dialogues of two development voices, synthesised from fixed seeds and
+kept.
 
-The one decision: a recording is a function of its length alone, so every engine, every run and every machine with the
-same synthesisers hears the same; the voices are not those that the final evaluation of accuracy reserves.
+The one decision: a recording is a function of its length alone, so every engine, every run and
+every machine with the same synthesisers hears the same; the voices are not those that the final
+evaluation of accuracy reserves.
 """
 
 from __future__ import annotations
@@ -11,17 +13,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.windows import Loudness, window_stop
+from asr.frontend.windows import Loudness, window_stop
 from benchmarks.report import RESULTS
-from demo.build.clip import SAMPLING_RATE, Samples
+from demo.build.clip import Samples
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers
+from timebase import SAMPLE_RATE
 
 SEED = 5
 
 
 def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
-    """A dialogue of two voices, `seconds` long, mono at 16 kHz; spoken once and read from `folder` afterwards."""
+    """A dialogue of two voices, `seconds` long, mono at 16 kHz; spoken once and read from `folder`
+    afterwards.
+    """
     path = folder / f"{seconds}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +40,7 @@ def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
 
 def cut(samples: Samples, seconds: int = 30) -> list[Samples]:
     """Windows of at most so many seconds, cut where it is quiet."""
-    limit, loudness, windows, start = seconds * SAMPLING_RATE, Loudness(samples), [], 0
+    limit, loudness, windows, start = seconds * SAMPLE_RATE, Loudness(samples), [], 0
     while start < len(samples):
         stop = window_stop(loudness, start, len(samples), limit)
         windows.append(samples[start:stop])

@@ -1,7 +1,8 @@
 """What every measurement leaves behind: its settings, figures as JSON, a Markdown table and a plot.
 
-The one decision: the JSON file is the result and is written after every step; table and plot are drawn from it alone.
-A run that was broken off can still be read so, and no page says what was not measured.
+The one decision: the JSON file is the result and is written after every step; table and plot are
+drawn from it alone. A run that was broken off can still be read so, and no page says what was not
+measured.
 """
 
 from __future__ import annotations
@@ -70,13 +71,22 @@ def listed(facts: Mapping[str, object]) -> str:
 
 
 def plot_ratios(path: Path, panels: Mapping[str, Sequence[Bar]], label: str) -> None:
-    """A panel of bars with their intervals for each comparison, the line of "equally fast" in each, as SVG."""
+    """A panel of bars with their intervals for each comparison, the line of "equally fast" in each,
+    as SVG.
+    """
     longest = max(len(bars) for bars in panels.values())
-    figure, axes = pyplot.subplots(1, len(panels), squeeze=False, figsize=(4.6 * len(panels), 1.2 + 0.24 * longest))
+    figure, axes = pyplot.subplots(
+        1, len(panels), squeeze=False, figsize=(4.6 * len(panels), 1.2 + 0.24 * longest)
+    )
     for axis, (title, bars) in zip(axes[0], panels.items(), strict=True):
         values = [ratio.value for _, ratio in bars]
-        spread = [[ratio.value - ratio.low for _, ratio in bars], [ratio.high - ratio.value for _, ratio in bars]]
-        axis.barh(range(len(bars)), values, xerr=spread, color="#4878a8", ecolor="#222222", height=0.7)
+        spread = [
+            [ratio.value - ratio.low for _, ratio in bars],
+            [ratio.high - ratio.value for _, ratio in bars],
+        ]
+        axis.barh(
+            range(len(bars)), values, xerr=spread, color="#4878a8", ecolor="#222222", height=0.7
+        )
         axis.set_yticks(range(len(bars)), [name for name, _ in bars])
         axis.invert_yaxis()
         axis.axvline(1.0, color="#b04040", linewidth=1)
@@ -90,6 +100,8 @@ def plot_ratios(path: Path, panels: Mapping[str, Sequence[Bar]], label: str) -> 
 
 def _processor() -> str:
     """The name the system gives the CPU."""
-    listing = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout.splitlines()
+    listing = subprocess.run(
+        ["lscpu"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
     named = [line.partition(":")[2].strip() for line in listing if line.startswith("Model name")]
     return named[0] if named else platform.processor()

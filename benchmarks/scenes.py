@@ -1,9 +1,11 @@
-"""The scenes accuracy is measured on: dialogues of voices nobody trained or tuned on, and what is not speech.
+"""The scenes accuracy is measured on: dialogues of voices nobody trained or tuned on, and what is
+not speech.
 
-The one decision: a scene is a function of its split, condition, number and length, and was fixed before any result was
-seen. Every scene is synthesised in a process of its own, because espeak-ng carries its phase from sentence to sentence,
-and kept as a 16-bit file with its truth beside it: what is measured is what a client would send. As a script, with
-a folder, a split and perhaps --quick, this makes the files: its processes then import no more than this module.
+The one decision: a scene is a function of its split, condition, number and length, and was fixed
+before any result was seen. Every scene is synthesised in a process of its own, because espeak-ng
+carries its phase from sentence to sentence, and kept as a 16-bit file with its truth beside it:
+what is measured is what a client would send. As a script, with a folder, a split and perhaps
+--quick, this makes the files: its processes then import no more than this module.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from typing import Literal
 import numpy as np
 
 from benchmarks import sounds
-from demo.build.clip import SAMPLING_RATE, Samples, shift
+from demo.build.clip import Samples, shift
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import GRAMMAR, Voice, draw_voice, espeak_speakers
+from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn, Word
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 Split = Literal["reserved", "development"]
 
 SEEDS: dict[Split, int] = {"reserved": 20260, "development": 71}
-# Share of turns that begin before the last one ended, and decibels by which speech exceeds the noise.
+# Share of turns that begin before the last one ended, and decibels by which speech exceeds the
+# noise.
 OVERLAP_SHARE, SPEECH_TO_NOISE = 0.4, (15.0, 20.0)
 SHORT, LONG = 70.0, 600.0
 SHORT_SCENES, LONG_SCENES, GAP_SCENES = 10, 2, 2
@@ -61,8 +65,12 @@ class Take:
 
 
 def takes(split: Split, quick: bool = False) -> list[Take]:
-    """The scenes of an evaluation, conditions in turns; `quick` takes a few that show whether it runs at all."""
-    short, long, gaps, alone = (2, 0, 1, SHORT) if quick else (SHORT_SCENES, LONG_SCENES, GAP_SCENES, LONG)
+    """The scenes of an evaluation, conditions in turns; `quick` takes a few that show whether it
+    runs at all.
+    """
+    short, long, gaps, alone = (
+        (2, 0, 1, SHORT) if quick else (SHORT_SCENES, LONG_SCENES, GAP_SCENES, LONG)
+    )
     return [
         *(Take(split, name, number, SHORT) for number in range(short) for name in DIALOGUES),
         *(Take(split, name, number, SPOKEN) for number in range(gaps) for name in GAPS),
@@ -72,17 +80,27 @@ def takes(split: Split, quick: bool = False) -> list[Take]:
 
 
 def speakers_of(split: Split) -> tuple[str, ...]:
-    """The voices of a split: espeak-ng's, whose word times are exact; none of the reserved ones is another's."""
+    """The voices of a split: espeak-ng's, whose word times are exact; none of the reserved ones is
+    another's.
+    """
     return espeak_speakers(split)
 
 
 def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
-    """Each scene's sound file under `folder`, with a .json of the same name; those missing are made.
+    """Each scene's sound file under `folder`, with a .json of the same name; those missing are
+    made.
 
     They lie in a folder named after the code that makes them, so that other code makes others.
     """
     folder /= _digest()
-    script = [sys.executable, "-m", "benchmarks.scenes", str(folder), split, *(["--quick"] if quick else [])]
+    script = [
+        sys.executable,
+        "-m",
+        "benchmarks.scenes",
+        str(folder),
+        split,
+        *(["--quick"] if quick else []),
+    ]
     subprocess.run(script, check=True, cwd=REPOSITORY)
     return {take: _path(folder, take) for take in takes(split, quick)}
 
@@ -91,13 +109,17 @@ def load(path: Path) -> Scene:
     """A scene as `synthesise` kept it."""
     truth = json.loads(path.with_suffix(".json").read_text())
     with wave.open(str(path)) as file:
-        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / np.float32(32768)
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(
+            np.float32
+        ) / np.float32(32768)
     words = tuple(Word(**word) for word in truth["words"])
     return Scene(samples, words, tuple(SpeakerTurn(**turn) for turn in truth["turns"]))
 
 
 def draw_scene(take: Take) -> Scene:
-    """Draw the scene; SPEAKER_0i is the i-th of a cast of two to four voices that goes in turn with the number."""
+    """Draw the scene; SPEAKER_0i is the i-th of a cast of two to four voices that goes in turn with
+    the number.
+    """
     kind = (*DIALOGUES, *GAPS, *ALONE).index(take.condition)
     generator = np.random.default_rng([SEEDS[take.split], kind, round(take.seconds), take.number])
     if take.condition in ALONE:
@@ -112,9 +134,16 @@ def draw_scene(take: Take) -> Scene:
 
 
 def _digest() -> str:
-    """What a scene depends on beside its take: the sources that draw it, and the grammar with its voices."""
+    """What a scene depends on beside its take: the sources that draw it, and the grammar with its
+    voices.
+    """
     drawn = ("clip", "dialogue", "speech", "voices", "espeak", "flite")
-    sources = [Path(__file__), Path(sounds.__file__), GRAMMAR, *(GRAMMAR.with_name(f"{name}.py") for name in drawn)]
+    sources = [
+        Path(__file__),
+        Path(sounds.__file__),
+        GRAMMAR,
+        *(GRAMMAR.with_name(f"{name}.py") for name in drawn),
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
@@ -125,13 +154,16 @@ def _path(folder: Path, take: Take) -> Path:
 def make(take: Take, path: Path) -> None:
     """Write truth first, sound last: a sound file that exists is whole and has its truth."""
     scene = draw_scene(take)
-    truth = {"words": [asdict(word) for word in scene.words], "turns": [asdict(turn) for turn in scene.turns]}
+    truth = {
+        "words": [asdict(word) for word in scene.words],
+        "turns": [asdict(turn) for turn in scene.turns],
+    }
     path.with_suffix(".json").write_text(json.dumps(truth))
     partial = path.with_suffix(".part")
     with wave.open(str(partial), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(SAMPLING_RATE)
+        file.setframerate(SAMPLE_RATE)
         file.writeframes((scene.samples * 32767).round().astype(np.int16).tobytes())
     partial.rename(path)
 
@@ -169,7 +201,7 @@ def _with_noise(scene: Scene, generator: np.random.Generator) -> Scene:
 
 
 def _within(samples: Samples, word: Word) -> Samples:
-    return samples[round(word.start * SAMPLING_RATE) : round(word.end * SAMPLING_RATE)]
+    return samples[round(word.start * SAMPLE_RATE) : round(word.end * SAMPLE_RATE)]
 
 
 def _main() -> None:

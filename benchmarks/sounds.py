@@ -1,7 +1,7 @@
 """What is not speech: silence, noise and music, which a recogniser should answer with nothing.
 
-The one decision: music is played from scratch (chords, arpeggio, melody, drums), so that nobody's recording is needed
-and no voice can hide in it.
+The one decision: music is played from scratch (chords, arpeggio, melody, drums), so that nobody's
+recording is needed and no voice can hide in it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from demo.build.clip import SAMPLING_RATE, Samples
+from demo.build.clip import Samples
+from timebase import SAMPLE_RATE
 
-# Seconds after which noise changes its colour and level, and the range of that level in dB of full scale.
+# Seconds after which noise changes its colour and level, and the range of that level in dB of full
+# scale.
 NOISE_STEP, NOISE_DB = 15.0, (-50.0, -20.0)
 MUSIC_DB = -20.0
 TEMPO = (84, 132)  # beats a minute
@@ -27,19 +29,19 @@ Signal = NDArray[np.float64]
 
 def silence(seconds: float, generator: np.random.Generator) -> Samples:
     """Digital silence; the generator is asked for nothing."""
-    return np.zeros(round(seconds * SAMPLING_RATE), np.float32)
+    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
 def noise(seconds: float, generator: np.random.Generator) -> Samples:
     """White and pink noise of changing loudness."""
-    count, step = round(seconds * SAMPLING_RATE), round(NOISE_STEP * SAMPLING_RATE)
+    count, step = round(seconds * SAMPLE_RATE), round(NOISE_STEP * SAMPLE_RATE)
     parts = [_steady(min(step, count - start), generator) for start in range(0, count, step)]
     return np.concatenate(parts).clip(-1, 1).astype(np.float32)
 
 
 def music(seconds: float, generator: np.random.Generator) -> Samples:
     """Four-bar phrases, each in a key, tempo and progression of its own."""
-    count, parts, length = round(seconds * SAMPLING_RATE), list[Signal](), 0
+    count, parts, length = round(seconds * SAMPLE_RATE), list[Signal](), 0
     while length < count:
         parts.append(_phrase(generator))
         length += len(parts[-1])
@@ -51,13 +53,16 @@ def music(seconds: float, generator: np.random.Generator) -> Samples:
 def coloured_noise(count: int, pink: bool, generator: np.random.Generator) -> Signal:
     """`count` samples of white or pink noise of standard deviation 1.
 
-    Pink is white noise through the filter of order 3 of J. O. Smith, "Spectral Audio Signal Processing", 1/f noise.
+    Pink is white noise through the filter of order 3 of J. O. Smith, "Spectral Audio Signal
+    Processing", 1/f noise.
     """
     white: Signal = generator.standard_normal(count)
     if not pink:
         return white
     shaped = lfilter(
-        [0.049922035, -0.095993537, 0.050612699, -0.004408786], [1, -2.494956002, 2.017265875, -0.522189400], white
+        [0.049922035, -0.095993537, 0.050612699, -0.004408786],
+        [1, -2.494956002, 2.017265875, -0.522189400],
+        white,
     )
     return np.asarray(shaped / shaped.std())
 
@@ -68,16 +73,20 @@ def _steady(count: int, generator: np.random.Generator) -> Signal:
 
 
 def _phrase(generator: np.random.Generator) -> Signal:
-    """Four bars of four beats: a chord held, its notes broken over it, a melody above, drums below."""
+    """Four bars of four beats: a chord held, its notes broken over it, a melody above, drums
+    below.
+    """
     beat = 60 / generator.uniform(*TEMPO)
     key = int(generator.integers(45, 57))
-    played = np.zeros(round(16 * beat * SAMPLING_RATE))
+    played = np.zeros(round(16 * beat * SAMPLE_RATE))
     for bar, degree in enumerate(PROGRESSIONS[int(generator.integers(len(PROGRESSIONS)))]):
         chord = [key + _semitones(degree + third) for third in (0, 2, 4)]
         for pitch in chord:
             _lay(played, 0.5 * _note(pitch, 4 * beat), bar * 4 * beat)
         for eighth in range(8):
-            _lay(played, 0.4 * _note(chord[eighth % 3] + 12, beat / 2), (bar * 4 + eighth / 2) * beat)
+            _lay(
+                played, 0.4 * _note(chord[eighth % 3] + 12, beat / 2), (bar * 4 + eighth / 2) * beat
+            )
         for quarter in range(4):
             at = (bar * 4 + quarter) * beat
             _lay(played, 0.6 * _note(key + 12 + _semitones(int(generator.integers(8))), beat), at)
@@ -92,12 +101,12 @@ def _semitones(degree: int) -> int:
 
 def _note(pitch: int, seconds: float) -> Signal:
     """A plucked note; `pitch` is MIDI's (69 is 440 Hz). Higher partials fade faster."""
-    time = np.arange(round(seconds * SAMPLING_RATE)) / SAMPLING_RATE
+    time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     frequency = 440 * 2 ** ((pitch - 69) / 12)
     partials = [
         loudness * np.sin(2 * np.pi * number * frequency * time) * np.exp(-number * time)
         for number, loudness in enumerate(PARTIALS, 1)
-        if number * frequency < SAMPLING_RATE / 2
+        if number * frequency < SAMPLE_RATE / 2
     ]
     attack = np.minimum(1, time / 0.01) * np.minimum(1, (seconds - time) / 0.02)
     return np.asarray(np.sum(partials, axis=0) * attack)
@@ -107,17 +116,19 @@ def _drum(quarter: int, generator: np.random.Generator) -> Signal:
     """A bass drum on the odd beats, a snare on the even ones."""
     if quarter % 2:
         return 0.6 * _hit(0.15, generator)
-    time = np.arange(round(0.2 * SAMPLING_RATE)) / SAMPLING_RATE
-    return np.asarray(1.5 * np.sin(2 * np.pi * (50 * time + 4 * (1 - np.exp(-30 * time)))) * np.exp(-18 * time))
+    time = np.arange(round(0.2 * SAMPLE_RATE)) / SAMPLE_RATE
+    return np.asarray(
+        1.5 * np.sin(2 * np.pi * (50 * time + 4 * (1 - np.exp(-30 * time)))) * np.exp(-18 * time)
+    )
 
 
 def _hit(seconds: float, generator: np.random.Generator) -> Signal:
-    time = np.arange(round(seconds * SAMPLING_RATE)) / SAMPLING_RATE
+    time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     return np.asarray(generator.standard_normal(len(time)) * np.exp(-5 * time / seconds))
 
 
 def _lay(onto: Signal, sound: Signal, seconds: float) -> None:
     """Add a sound where it starts; what reaches past the end is cut."""
-    start = round(seconds * SAMPLING_RATE)
+    start = round(seconds * SAMPLE_RATE)
     part = onto[start : start + len(sound)]
     part += sound[: len(part)]

@@ -1,8 +1,9 @@
 """How long things take beside each other, and how sure that is.
 
-The one decision: what is compared runs in one process and in turns, so a machine that slows down for a minute slows all
-of them, and a ratio is read from medians over the same turns. Its interval is a bootstrap over whole turns (Efron 1979,
-percentiles): with few turns it is coarse and says so by being wide.
+The one decision: what is compared runs in one process and in turns, so a machine that slows down
+for a minute slows all of them, and a ratio is read from medians over the same turns. Its interval
+is a bootstrap over whole turns (Efron 1979, percentiles): with few turns it is coarse and says so
+by being wide.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Ratio:
         return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def in_turns(actions: Mapping[str, Action], turns: int, device: torch.device) -> dict[str, list[float]]:
+def in_turns(
+    actions: Mapping[str, Action], turns: int, device: torch.device
+) -> dict[str, list[float]]:
     """Wall seconds of each action in each turn; every other turn goes through them backwards."""
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(turns):
@@ -50,7 +53,9 @@ def in_turns(actions: Mapping[str, Action], turns: int, device: torch.device) ->
 
 
 def seconds_of(action: Action, device: torch.device) -> float:
-    """Wall seconds until the device is done with it; garbage of what ran before is not collected meanwhile."""
+    """Wall seconds until the device is done with it; garbage of what ran before is not collected
+    meanwhile.
+    """
     gc.collect()
     gc.disable()
     try:
@@ -69,7 +74,9 @@ def turns_within(seconds: float, one_turn: float) -> int:
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
-    """Median over median of two lists measured in the same turns, with a 95% bootstrap interval over the turns."""
+    """Median over median of two lists measured in the same turns, with a 95% bootstrap interval
+    over the turns.
+    """
     above, below = np.asarray(numerator), np.asarray(denominator)
     drawn = np.random.default_rng(0).integers(len(above), size=(DRAWS, len(above)))
     ratios = np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
@@ -80,8 +87,8 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
 def peak_memory(action: Action, device: torch.device) -> float:
     """MiB that an action needs at its peak above what is held before it.
 
-    On CUDA what torch allocates, elsewhere the resident memory of the process as Linux counts it; freed memory is given
-    back to the system first, so that reusing it counts as well.
+    On CUDA what torch allocates, elsewhere the resident memory of the process as Linux counts it;
+    freed memory is given back to the system first, so that reusing it counts as well.
     """
     gc.collect()
     if device.type == "cuda":

@@ -1,7 +1,8 @@
 """`scripts/demo`: hear the endpoint out as a client would, and show the answer to a person.
 
-The one decision: the demo knows nothing that a client could not know. It sends the documented JSON to
-`EndpointHandler` and draws what comes back; its progress display reads the endpoint's own log records.
+The one decision: the demo knows nothing that a client could not know. It sends the documented JSON
+to `EndpointHandler` and draws what comes back; its progress display reads the endpoint's own log
+records.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_r
 
 
 class ProgressLog(logging.Handler):
-    """Shows the endpoint's log records as one line of progress: the step's name, and how far where it counts."""
+    """Shows the endpoint's log records as one line of progress: the step's name, and how far where
+    it counts.
+    """
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(logging.INFO)
@@ -49,8 +52,15 @@ class ProgressLog(logging.Handler):
 
 @contextmanager
 def progress_shown(console: Console) -> Iterator[None]:
-    """Display what the endpoint logs while the block runs; nothing is left on the screen afterwards."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    """Display what the endpoint logs while the block runs; nothing is left on the screen
+    afterwards.
+    """
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TimeElapsedColumn(),
+    )
     logger = logging.getLogger("endpoint")
     with Progress(*columns, console=console, transient=True) as progress:
         shown = ProgressLog(progress)
@@ -69,7 +79,10 @@ def request_body(options: argparse.Namespace) -> dict[str, Any]:
         "return_timestamps": "word" if options.words else True,
         "output": ["srt"] if options.srt else [],
     }
-    body = {"inputs": base64.b64encode(options.audio.read_bytes()).decode(), "parameters": parameters}
+    body = {
+        "inputs": base64.b64encode(options.audio.read_bytes()).decode(),
+        "parameters": parameters,
+    }
     decoded: dict[str, Any] = json.loads(json.dumps(body))
     return decoded
 
@@ -87,18 +100,24 @@ def colours(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """One line a turn: when, who in a colour of their own, what. Chunks where nobody was told apart."""
+    """One line a turn: when, who in a colour of their own, what. Chunks where nobody was told
+    apart.
+    """
     entries = response["speakers"] or response["chunks"]
     styles = colours(entries)
     width = max(map(len, styles), default=0)
     for entry in entries:
         speaker = entry.get("speaker") or ""
         name = (f"{speaker:<{width}}", styles.get(speaker, "dim"))
-        yield Text.assemble((f"{clock(entry['timestamp'][0]):>7}", "dim"), "  ", name, "  ", entry["text"].strip())
+        yield Text.assemble(
+            (f"{clock(entry['timestamp'][0]):>7}", "dim"), "  ", name, "  ", entry["text"].strip()
+        )
 
 
 def word_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """One line a word: from when to when, how sure, who, what; marked where another voice is heard too."""
+    """One line a word: from when to when, how sure, who, what; marked where another voice is heard
+    too.
+    """
     styles = colours(response["words"])
     width = max(map(len, styles), default=0)
     for word in response["words"]:
@@ -106,7 +125,13 @@ def word_lines(response: dict[str, Any]) -> Iterator[Text]:
         name = word.get("speaker") or ""
         times = (f"{start:8.2f} {end:8.2f}  {word['probability']:4.2f}  ", "dim")
         overlap = ("  (over another voice)" if word.get("overlap") else "", "dim")
-        yield Text.assemble(times, (f"{name:<{width}}", styles.get(name, "dim")), "  ", word["word"].strip(), overlap)
+        yield Text.assemble(
+            times,
+            (f"{name:<{width}}", styles.get(name, "dim")),
+            "  ",
+            word["word"].strip(),
+            overlap,
+        )
 
 
 def summary(response: dict[str, Any], wall: float) -> str:
@@ -135,9 +160,11 @@ def refused(reason: str, console: Console) -> int:
 
 
 def answer(body: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """Load the endpoint and send it one request; returns its response and the wall time in seconds, loading excluded.
+    """Load the endpoint and send it one request; returns its response and the wall time in seconds,
+    loading excluded.
 
-    The handler is imported here because that takes seconds, which the progress display should already cover.
+    The handler is imported here because that takes seconds, which the progress display should
+    already cover.
     """
     from handler import EndpointHandler
 
@@ -149,18 +176,32 @@ def answer(body: dict[str, Any]) -> tuple[dict[str, Any], float]:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The demo's command line."""
-    parser = argparse.ArgumentParser(prog="scripts/demo", description="Transcribe a conversation with its speakers.")
-    parser.add_argument("audio", nargs="?", type=Path, default=CONVERSATION, help="default: the bundled conversation")
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo", description="Transcribe a conversation with its speakers."
+    )
+    parser.add_argument(
+        "audio",
+        nargs="?",
+        type=Path,
+        default=CONVERSATION,
+        help="default: the bundled conversation",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the endpoint's raw answer")
-    form.add_argument("--words", action="store_true", help="print every word with its times and speaker")
+    form.add_argument(
+        "--words", action="store_true", help="print every word with its times and speaker"
+    )
     form.add_argument("--srt", action="store_true", help="print subtitles")
-    parser.add_argument("--assisted", action="store_true", help="let the assistant draft (speculative decoding)")
+    parser.add_argument(
+        "--assisted", action="store_true", help="let the assistant draft (speculative decoding)"
+    )
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit status is 1 where the endpoint refuses the audio or the file cannot be read."""
+    """Run the demo; the exit status is 1 where the endpoint refuses the audio or the file cannot be
+    read.
+    """
     options = parse_arguments(arguments)
     out, err = Console(), Console(stderr=True)
     try:
@@ -170,7 +211,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with progress_shown(err):
             response, wall = answer(body)
-    except (EndpointError, ValueError) as error:  # ValueError: an environment that names no usable model
+    except (
+        EndpointError,
+        ValueError,
+    ) as error:  # ValueError: an environment that names no usable model
         return refused(str(error), err)
     if options.json:
         sys.stdout.write(json.dumps(response, indent=2, ensure_ascii=False) + "\n")

@@ -1,7 +1,9 @@
-"""Audio files made from known signals, whole or broken, so that a decoder can be held against the truth.
+"""Audio files made from known signals, whole or broken, so that a decoder can be held against the
+truth.
 
-The one decision: ffmpeg's program encodes, which is another build than the libraries that the endpoint decodes with;
-AMR and raw WAV, which it cannot write or would not write wrongly enough, are put together here byte by byte.
+The one decision: ffmpeg's program encodes, which is another build than the libraries that the
+endpoint decodes with; AMR and raw WAV, which it cannot write or would not write wrongly enough, are
+put together here byte by byte.
 """
 
 from __future__ import annotations
@@ -59,8 +61,12 @@ FORMATS = {
 }
 
 
-def chirp(rate: int, seconds: float, lowest: float = 100, highest: float = 1_800) -> NDArray[np.float64]:
-    """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz, sampled at `rate` Hz."""
+def chirp(
+    rate: int, seconds: float, lowest: float = 100, highest: float = 1_800
+) -> NDArray[np.float64]:
+    """A sine of amplitude 0.5 that rises evenly from `lowest` to `highest` Hz, sampled at `rate`
+    Hz.
+    """
     time = np.arange(round(rate * seconds)) / rate
     return 0.5 * np.sin(2 * np.pi * (lowest * time + (highest - lowest) * time**2 / (2 * seconds)))
 
@@ -72,7 +78,9 @@ def tone(rate: int, seconds: float, frequency: float) -> NDArray[np.float64]:
 
 def pitch(samples: NDArray[np.float32], rate: int = 16_000) -> float:
     """The frequency in Hz where the spectrum is highest."""
-    return float(np.abs(np.fft.rfft(samples * np.hanning(len(samples)))).argmax() * rate / len(samples))
+    return float(
+        np.abs(np.fft.rfft(samples * np.hanning(len(samples)))).argmax() * rate / len(samples)
+    )
 
 
 def wav_file(samples: NDArray[np.float64], rate: int, kind: str = "s16") -> bytes:
@@ -85,20 +93,33 @@ def wav_file(samples: NDArray[np.float64], rate: int, kind: str = "s16") -> byte
 def _stored(samples: NDArray[np.float64], form: int, bits: int) -> bytes:
     if form == FLOAT:
         return samples.astype(f"<f{bits // 8}").tobytes()
-    integers = np.clip(np.rint(samples * 2.0 ** (bits - 1)), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+    integers = np.clip(
+        np.rint(samples * 2.0 ** (bits - 1)), -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
+    )
     if bits == 8:
         return (integers + 128).astype(np.uint8).tobytes()
     return integers.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
 
 
 def raw_wav(
-    body: bytes, rate: int, channels: int = 1, bits: int = 16, form: int = PCM, size: int | None = None
+    body: bytes,
+    rate: int,
+    channels: int = 1,
+    bits: int = 16,
+    form: int = PCM,
+    size: int | None = None,
 ) -> bytes:
     """A WAV file with any header one likes; `size` is what it says of its body's bytes."""
     size = len(body) if size is None else size
     frame = (channels * bits // 8) & 0xFFFF
     fields = struct.pack("<HHIIHH", form, channels, rate, min(rate * frame, 2**32 - 1), frame, bits)
-    header = b"RIFF" + struct.pack("<I", min(size + 36, 2**32 - 1)) + b"WAVEfmt " + struct.pack("<I", 16) + fields
+    header = (
+        b"RIFF"
+        + struct.pack("<I", min(size + 36, 2**32 - 1))
+        + b"WAVEfmt "
+        + struct.pack("<I", 16)
+        + fields
+    )
     return header + b"data" + struct.pack("<I", size) + body
 
 
@@ -114,7 +135,9 @@ def _box(kind: bytes, *parts: bytes) -> bytes:
 
 
 def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> bytes:
-    """An mp4 whose index announces `samples` packets of one byte, `edits` times over, whatever its `body` holds."""
+    """An mp4 whose index announces `samples` packets of one byte, `edits` times over, whatever its
+    `body` holds.
+    """
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
     table = _box(
         b"stbl",
@@ -132,30 +155,46 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
     )
     edit = b"".join(struct.pack(">IIHH", samples * 2, number % 3, 1, 0) for number in range(edits))
     edit_list = _box(b"edts", _box(b"elst", struct.pack(">II", 0, edits), edit)) if edits else b""
-    track = _box(b"trak", _box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68), edit_list, media)
-    movie = _box(b"moov", _box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80), track * tracks)
+    track = _box(
+        b"trak", _box(b"tkhd", struct.pack(">IIIII", 0, 0, 0, 1, 0) + b"\0" * 68), edit_list, media
+    )
+    movie = _box(
+        b"moov",
+        _box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 44_100, samples) + b"\0" * 80),
+        track * tracks,
+    )
     return _box(b"ftyp", b"isom\0\0\2\0isom") + _box(b"mdat", b"\0" * body) + movie
 
 
 def silent_flac(hours: int, announced: bool) -> bytes:
-    """Silence of 8 kHz at 7 KB an hour; `announced` says in the header how long it is, to a pipe ffmpeg cannot."""
+    """Silence of 8 kHz at 7 KB an hour; `announced` says in the header how long it is, to a pipe
+    ffmpeg cannot.
+    """
     silence = ["-f", "lavfi", "-i", "anullsrc=r=8000:cl=mono", "-t", "3600"]
     hour = ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
     start = hour.index(b"\xff\xf8")
     header = bytearray(hour[:start])
     if announced:  # STREAMINFO's total: 36 bits from the middle of byte 21 on
-        header[21:26] = (int.from_bytes(header[21:26], "big") & ~(2**36 - 1) | hours * 3600 * 8000).to_bytes(5, "big")
+        header[21:26] = (
+            int.from_bytes(header[21:26], "big") & ~(2**36 - 1) | hours * 3600 * 8000
+        ).to_bytes(5, "big")
     return bytes(header) + hour[start:] * hours
 
 
 def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
     """What ffmpeg's program writes to its standard output, given `source` on its input."""
-    command = ["ffmpeg", "-v", "error", "-nostdin", *arguments] if not source else ["ffmpeg", "-v", "error", *arguments]
+    command = (
+        ["ffmpeg", "-v", "error", "-nostdin", *arguments]
+        if not source
+        else ["ffmpeg", "-v", "error", *arguments]
+    )
     return subprocess.run(command, input=source, capture_output=True, check=True, timeout=60).stdout
 
 
 def encoded(source: bytes, name: str, *options: str) -> bytes:
-    """The WAV file `source` in the format of `name`, written to a real file, which some formats need."""
+    """The WAV file `source` in the format of `name`, written to a real file, which some formats
+    need.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         ffmpeg("-i", "-", *(options or FORMATS[name].split()), "-y", str(path), source=source)
@@ -166,7 +205,9 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
 def conversation() -> NDArray[np.float32]:
     """The demo's conversation, mono at 16 kHz."""
     file = Path(__file__).parent.parent / "demo" / "conversation.ogg"
-    return decode_audio(file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)).samples
+    return decode_audio(
+        file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)
+    ).samples
 
 
 def speech(seconds: float) -> NDArray[np.float64]:
@@ -193,7 +234,9 @@ def with_video(source: bytes, name: str, *options: str) -> bytes:
 
 
 def mutated(data: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """`data` cut, flipped, overwritten, shortened, repeated or crossed with another file; most often near its start."""
+    """`data` cut, flipped, overwritten, shortened, repeated or crossed with another file; most
+    often near its start.
+    """
     broken = bytearray(data)
 
     def place() -> int:
@@ -206,7 +249,9 @@ def mutated(data: bytes, others: list[bytes], chance: random.Random) -> bytes:
             for _ in range(chance.choice([1, 4, 30])):
                 broken[place()] ^= 1 << chance.randrange(8)
         case 2:
-            extreme = chance.choice([b"\0" * 4, b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\1"])
+            extreme = chance.choice(
+                [b"\0" * 4, b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\1"]
+            )
             start = place()
             broken[start : start + 4] = extreme
         case 3:

@@ -1,4 +1,6 @@
-"""What every test stands on: no network but loopback, few threads, and models made here or shipped in `demo/`."""
+"""What every test stands on: no network but loopback, few threads, and models made here or shipped
+in `demo/`.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,36 @@ import pytest
 if TYPE_CHECKING:
     from handler import EndpointHandler
 
-# Read by libraries when they are imported, so that fixtures import those late; it keeps small rooms' tests quick, too.
+# Read by libraries when they are imported, so that fixtures import those late; it keeps small
+# rooms' tests quick, too.
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-for _name in ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL", "HF_TOKEN", "MAX_AUDIO_SECONDS", "MAX_AUDIO_BYTES"):
+for _name in (
+    "ASR_MODEL",
+    "ASSISTANT_MODEL",
+    "DIARIZATION_MODEL",
+    "HF_TOKEN",
+    "MAX_AUDIO_SECONDS",
+    "MAX_AUDIO_BYTES",
+):
     os.environ.pop(_name, None)
 
 TALKATIVE = 3  # the seed of a random Whisper that answers the noise of the tests in words
 
 # How fast a machine is decides no test.
 hypothesis.settings.register_profile(
-    "any_machine", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any_machine",
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any_machine")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def no_names_are_looked_up() -> Iterator[None]:
-    """pytest-socket refuses connections beyond loopback; a name look-up would leave the machine before that."""
+    """pytest-socket refuses connections beyond loopback; a name look-up would leave the machine
+    before that.
+    """
     look_up = socket.getaddrinfo
 
     def numeric_only(host, *arguments, **options):
@@ -59,17 +74,23 @@ def _is_loopback(name: str) -> bool:
 @pytest.fixture(scope="session")
 def whisper_folder(tmp_path_factory) -> Path:
     """A Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
-    from tiny_whispers import SMALL, model_of, save
+    from testing.tiny_whispers import SMALL, model_of, save
 
     return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
 
 
 @pytest.fixture(scope="session")
 def assistant_folder(tmp_path_factory) -> Path:
-    """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the encoder."""
-    from tiny_whispers import SMALL, model_of, save, without_layers
+    """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the
+    encoder.
+    """
+    from testing.tiny_whispers import SMALL, model_of, save, without_layers
 
-    return save(tmp_path_factory.mktemp("assistant"), SMALL, without_layers(model_of(SMALL, TALKATIVE), kept=(0,)))
+    return save(
+        tmp_path_factory.mktemp("assistant"),
+        SMALL,
+        without_layers(model_of(SMALL, TALKATIVE), kept=(0,)),
+    )
 
 
 def without_fallback(made: EndpointHandler) -> EndpointHandler:
@@ -94,7 +115,9 @@ def demo_handler() -> EndpointHandler:
     from config import DEMO_MODELS, ModelSettings
     from handler import EndpointHandler
 
-    missing = [name for name in ("asr", "assistant", "diarization") if not (DEMO_MODELS / name).is_dir()]
+    missing = [
+        name for name in ("asr", "assistant", "diarization") if not (DEMO_MODELS / name).is_dir()
+    ]
     if missing:
         pytest.skip(f"no demo model: {', '.join(missing)}")
     return EndpointHandler(settings=ModelSettings.for_demo())
@@ -118,7 +141,9 @@ def wav() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def hum(wav) -> str:
-    """Base64 of one second in which somebody speaks: a random Whisper has something to say about it."""
+    """Base64 of one second in which somebody speaks: a random Whisper has something to say about
+    it.
+    """
     from audio_files import speech
 
     return base64.b64encode(wav(speech(1.0))).decode()

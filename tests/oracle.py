@@ -1,7 +1,9 @@
-"""What the decode engine must equal: transformers' greedy `generate` over the same windows under the same rules.
+"""What the decode engine must equal: transformers' greedy `generate` over the same windows under
+the same rules.
 
-The one decision: float64. In float32 a matrix product may round differently in a batch of another size, and where two
-tokens score nearly alike the choice could flip; in float64 that does not happen.
+The one decision: float64. In float32 a matrix product may round differently in a batch of another
+size, and where two tokens score nearly alike the choice could flip; in float64 that does not
+happen.
 """
 
 from __future__ import annotations
@@ -12,10 +14,8 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-import tiny_whispers
 import torch
 from numpy.typing import NDArray
-from tiny_whispers import Published
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -27,10 +27,11 @@ from transformers import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from asr.batching import Decoded, Passage
-from asr.engine import DecodeEngine, DecodeOptions
-from asr.loading import Assistant, WhisperModels
-from asr.vocabulary import Vocabulary, read_vocabulary
+from asr.checkpoint.loading import Assistant, WhisperModels
+from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.scheduler import DecodeResult, Request
+from testing.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
 TINY_ENGLISH = dataclasses.replace(TINY, multilingual=False)
@@ -38,26 +39,34 @@ TINY_128 = dataclasses.replace(TINY, mel_bins=128)
 
 
 @functools.cache
-def models_of(shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64) -> WhisperModels:
-    """A random Whisper; its texts end where token number `ending` would have come, or a little earlier, or never."""
-    model = tiny_whispers.model_of(shape, dtype=dtype, width=16)
+def models_of(
+    shape: Published = TINY, ending: int | None = None, dtype: torch.dtype = torch.float64
+) -> WhisperModels:
+    """A random Whisper; its texts end where token number `ending` would have come, or a little
+    earlier, or never.
+    """
+    model = model_of(shape, dtype=dtype, width=16)
     words = model.model.decoder.embed_tokens.weight.data
     words[shape.text_entries] = 0.0 if ending is None else words[ending] * 1.1
-    tokenizer = tiny_whispers.tokenizer_of(shape)
-    vocabulary = read_vocabulary("tiny", model.config, model.generation_config, tokenizer)
+    tokenizer = tokenizer_of(shape)
+    vocabulary = read_special_tokens("tiny", model.config, model.generation_config, tokenizer)
     model.generation_config = _greedy_configuration(vocabulary)
-    return WhisperModels("tiny", model, tokenizer, tiny_whispers.feature_extractor_of(shape), vocabulary)
+    return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), vocabulary)
 
 
 def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
-    """The model itself, its weights shared, under a generation configuration that asks for greedy search only."""
+    """The model itself, its weights shared, under a generation configuration that asks for greedy
+    search only.
+    """
     model = copy.copy(models.model)
     model.generation_config = _greedy_configuration(models.vocabulary)
     return model
 
 
-def _greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
-    """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's configuration."""
+def _greedy_configuration(vocabulary: SpecialTokens) -> GenerationConfig:
+    """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's
+    configuration.
+    """
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -74,12 +83,18 @@ def _greedy_configuration(vocabulary: Vocabulary) -> GenerationConfig:
 
 
 def with_assistant(models: WhisperModels, noise: float, own_encoder: bool = False) -> WhisperModels:
-    """The models with a copy of the main one as assistant, its decoder disturbed: it agrees less the more noise."""
+    """The models with a copy of the main one as assistant, its decoder disturbed: it agrees less
+    the more noise.
+    """
     model = copy.deepcopy(models.model)
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.model.decoder.parameters():
-            weight.add_(noise * weight.std() * torch.randn(weight.shape, generator=random, dtype=weight.dtype))
+            weight.add_(
+                noise
+                * weight.std()
+                * torch.randn(weight.shape, generator=random, dtype=weight.dtype)
+            )
     if not own_encoder:
         model = _decoder_alone(model)
     return dataclasses.replace(models, assistant=Assistant("noisy", model, not own_encoder, None))
@@ -93,29 +108,39 @@ def _decoder_alone(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def noise_windows(count: int, seconds: float = 1.0, seed: int = 0) -> list[NDArray[np.float32]]:
-    """Windows of noise that differ in loudness and length, so that random models say different things about them."""
+    """Windows of noise that differ in loudness and length, so that random models say different
+    things about them.
+    """
     random = np.random.default_rng(seed)
     lengths = random.integers(int(8000 * seconds), int(16_000 * seconds) + 1, count)
     return [
-        (random.uniform(0.05, 0.5) * random.normal(size=length) * np.sin(np.arange(length) / random.uniform(3, 30)))
+        (
+            random.uniform(0.05, 0.5)
+            * random.normal(size=length)
+            * np.sin(np.arange(length) / random.uniform(3, 30))
+        )
         .clip(-1, 1)
         .astype(np.float32)
         for length in lengths
     ]
 
 
-def prompts_of(vocabulary: Vocabulary, timestamps: bool, count: int) -> list[tuple[int, ...]]:
-    """Prompts of different lengths in turn: plain ones, and ones that start with text said before."""
+def prompts_of(vocabulary: SpecialTokens, timestamps: bool, count: int) -> list[tuple[int, ...]]:
+    """Prompts of different lengths in turn: plain ones, and ones that start with text said
+    before.
+    """
     plain = vocabulary.prompt("en", "transcribe", timestamps)
     start_of_previous = vocabulary.no_timestamps - 2
     return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
 
 
-def decode(engine: DecodeEngine, windows: Sequence[Passage], options: DecodeOptions) -> dict[object, Decoded]:
+def decode(
+    engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
+) -> dict[object, DecodeResult]:
     """Everything the engine says about `windows`, by key."""
     waiting = list(windows)
 
-    def take(count: int) -> list[Passage]:
+    def take(count: int) -> list[Request]:
         taken, waiting[:] = waiting[:count], waiting[count:]
         return taken
 
@@ -123,16 +148,22 @@ def decode(engine: DecodeEngine, windows: Sequence[Passage], options: DecodeOpti
 
 
 @torch.inference_mode()
-def greedy(models: WhisperModels, windows: Sequence[Passage], timestamps: bool) -> dict[object, tuple[int, ...]]:
+def greedy(
+    models: WhisperModels, windows: Sequence[Request], timestamps: bool
+) -> dict[object, tuple[int, ...]]:
     """The tokens transformers gives, by key; windows with prompts of one length go together."""
     answers: dict[object, tuple[int, ...]] = {}
     for length in {len(window.prompt) for window in windows}:
         group = [window for window in windows if len(window.prompt) == length]
-        answers |= dict(zip((window.key for window in group), _generate(models, group, timestamps), strict=True))
+        answers |= dict(
+            zip((window.key for window in group), _generate(models, group, timestamps), strict=True)
+        )
     return answers
 
 
-def _generate(models: WhisperModels, windows: Sequence[Passage], timestamps: bool) -> list[tuple[int, ...]]:
+def _generate(
+    models: WhisperModels, windows: Sequence[Request], timestamps: bool
+) -> list[tuple[int, ...]]:
     features = models.feature_extractor(
         [window.samples for window in windows], sampling_rate=16_000, return_tensors="pt"
     ).input_features.to(models.model.dtype)
@@ -153,12 +184,16 @@ def _generate(models: WhisperModels, windows: Sequence[Passage], timestamps: boo
 
 @torch.inference_mode()
 def cross_attention(
-    models: WhisperModels, window: Passage, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
+    models: WhisperModels, window: Request, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
 ) -> torch.Tensor:
-    """Where transformers' own eager attention looks while each of `tokens` is chosen, (heads, tokens, frames)."""
+    """Where transformers' own eager attention looks while each of `tokens` is chosen, (heads,
+    tokens, frames).
+    """
     eager = copy.deepcopy(models.model)
     eager.set_attn_implementation("eager")
-    features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
+    features = models.feature_extractor(
+        window.samples, sampling_rate=16_000, return_tensors="pt"
+    ).input_features
     read = torch.tensor([[*window.prompt, *tokens]])[:, :-1]
     answer = eager(features.to(eager.dtype), decoder_input_ids=read, output_attentions=True)
     frames = -(-len(window.samples) // 320)

@@ -23,7 +23,12 @@ def spoken(text: str, speakers: str = "", start: float = 0.0) -> list[Word]:
     words = text.split()
     names = speakers or "-" * len(words)
     return [
-        Word(f" {word}", start + 0.6 * place, start + 0.6 * place + 0.5, None if name == "-" else name)
+        Word(
+            f" {word}",
+            start + 0.6 * place,
+            start + 0.6 * place + 0.5,
+            None if name == "-" else name,
+        )
         for place, (word, name) in enumerate(zip(words, names, strict=True))
     ]
 
@@ -54,16 +59,24 @@ def test_of_equal_alignments_the_one_nearest_in_time_counts():
 
 
 def test_words_are_compared_without_case_and_punctuation():
-    assert metrics.recognition_errors(spoken("it's nine thirty"), spoken("It's, Nine THIRTY!")).errors == 0
+    assert (
+        metrics.recognition_errors(spoken("it's nine thirty"), spoken("It's, Nine THIRTY!")).errors
+        == 0
+    )
 
 
 def cp_by_definition(said: list[Word], heard: list[Word]) -> int:
-    """Every assignment of speakers tried; edits counted by jiwer, silent partners filled with nothing."""
+    """Every assignment of speakers tried; edits counted by jiwer, silent partners filled with
+    nothing.
+    """
     texts = [
         [" ".join(word.text.strip() for word in words if word.speaker == name) for name in "ABCD"]
         for words in (said, heard)
     ]
-    return min(sum(edits(*pair) for pair in zip(texts[0], order, strict=True)) for order in permutations(texts[1]))
+    return min(
+        sum(edits(*pair) for pair in zip(texts[0], order, strict=True))
+        for order in permutations(texts[1])
+    )
 
 
 def edits(said: str, heard: str) -> int:
@@ -86,7 +99,10 @@ def test_cp_errors_are_those_of_the_definition(data):
 
 
 def test_a_word_given_to_nobody_is_one_cp_error():
-    assert metrics.cp_errors(spoken("one two three", "AAB"), spoken("one two three", "XX-")).errors == 1
+    assert (
+        metrics.cp_errors(spoken("one two three", "AAB"), spoken("one two three", "XX-")).errors
+        == 1
+    )
     assert metrics.cp_errors(spoken("one two", "AB"), spoken("one two", "--")) == Count(2, 2)
     assert metrics.cp_errors([], spoken("one two", "X-")) == Count(1, 0)
 
@@ -98,10 +114,20 @@ def judged(said: list[Word], heard: list[Word]) -> Count:
 
 @pytest.mark.parametrize(
     ("given_to", "wrong"),
-    [("XXXYYY", 0), ("YYYXXX", 0), ("XXYYYY", 1), ("XXXXXX", 3), ("XXX-YY", 1), ("XZXYYY", 1), ("------", 6)],
+    [
+        ("XXXYYY", 0),
+        ("YYYXXX", 0),
+        ("XXYYYY", 1),
+        ("XXXXXX", 3),
+        ("XXX-YY", 1),
+        ("XZXYYY", 1),
+        ("------", 6),
+    ],
 )
 def test_words_given_to_the_wrong_speaker_are_counted(given_to, wrong):
-    assert judged(spoken("a b c d e f", "AAABBB"), spoken("a b c d e f", given_to)) == Count(wrong, 6)
+    assert judged(spoken("a b c d e f", "AAABBB"), spoken("a b c d e f", given_to)) == Count(
+        wrong, 6
+    )
 
 
 def test_only_recognised_words_are_asked_for_their_speaker():
@@ -112,7 +138,9 @@ def test_only_recognised_words_are_asked_for_their_speaker():
 def test_what_speakers_are_called_does_not_matter(order, speakers, data):
     text = " ".join(data.draw(st.sampled_from("abc")) for _ in speakers)
     heard = spoken(text, "".join(data.draw(st.sampled_from("ABCD")) for _ in speakers))
-    renamed = [replace(word, speaker=dict(zip("ABCD", order, strict=True))[word.speaker]) for word in heard]
+    renamed = [
+        replace(word, speaker=dict(zip("ABCD", order, strict=True))[word.speaker]) for word in heard
+    ]
     assert judged(spoken(text, speakers), heard) == judged(spoken(text, speakers), renamed)
 
 
@@ -153,13 +181,17 @@ def test_the_interval_of_a_constant_difference_is_a_point():
 
 
 def test_the_interval_is_that_of_the_mean():
-    """Dialogues of equal length: the rate is their mean, whose bootstrap interval is near the normal one."""
+    """Dialogues of equal length: the rate is their mean, whose bootstrap interval is near the
+    normal one.
+    """
     rng = np.random.default_rng(5)
     ours, theirs = rng.poisson(20, 60), rng.poisson(26, 60)
     found = intervals.difference([Count(n, 100) for n in ours], [Count(n, 100) for n in theirs])
     mean, error = (ours - theirs).mean() / 100, (ours - theirs).std() / 100 / np.sqrt(60)
     assert found.value == pytest.approx(mean)
-    assert (found.low, found.high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.1 * error)
+    assert (found.low, found.high) == pytest.approx(
+        (mean - 1.96 * error, mean + 1.96 * error), abs=0.1 * error
+    )
 
 
 def test_pairs_of_dialogues_stay_together():
@@ -183,12 +215,20 @@ def test_perfect_turns_give_perfect_speakers_where_nobody_overlaps():
     words = tuple(spoken("a b c d e f", "AAABBB"))
     turns = (SpeakerTurn("A", 0, 1.7), SpeakerTurn("B", 1.8, 3.5))
     heard = answers.Heard((Chunk(" a b c d e f", 0, 3.5, words=words),), ())
-    errors = {system: judged(list(words), list(given)) for system, given in answers.attributions(heard, turns).items()}
+    errors = {
+        system: judged(list(words), list(given))
+        for system, given in answers.attributions(heard, turns).items()
+    }
     assert {system for system, count in errors.items() if count.errors} == {answers.INSANELY_FAST}
 
 
 def test_exclusive_turns_hold_one_speaker_and_all_speech():
-    turns = [SpeakerTurn("A", 0, 5), SpeakerTurn("B", 4, 8), SpeakerTurn("A", 5, 6), SpeakerTurn("C", 9, 10)]
+    turns = [
+        SpeakerTurn("A", 0, 5),
+        SpeakerTurn("B", 4, 8),
+        SpeakerTurn("A", 5, 6),
+        SpeakerTurn("C", 9, 10),
+    ]
     expected = [SpeakerTurn("A", 0, 5), SpeakerTurn("B", 5, 8), SpeakerTurn("C", 9, 10)]
     assert answers.exclusive(turns) == expected
 
@@ -228,14 +268,18 @@ def test_errors_far_apart_are_two_incidents():
     scene = scene_of(said, [SpeakerTurn("A", 0, 11.1)])
     heard = [*spoken("a", "A"), *spoken("x y", "AA", start=10)]
     found = incidents(scene, heard, metrics.align(said, heard), scene.turns, [])
-    assert [(each.errors, each.said, each.heard) for each in found] == [(1, "A: a b", "A: a"), (2, "A: c d", "A: x y")]
+    assert [(each.errors, each.said, each.heard) for each in found] == [
+        (1, "A: a b", "A: a"),
+        (2, "A: c d", "A: x y"),
+    ]
 
 
 def test_a_scene_is_a_function_of_its_seed():
     """Music and noise are drawn; what espeak-ng speaks repeats only in a process of its own."""
     for condition in ("only noise", "only music"):
         one, two, other = (
-            scenes.draw_scene(scenes.Take("development", condition, number, 5.0)) for number in (0, 0, 1)
+            scenes.draw_scene(scenes.Take("development", condition, number, 5.0))
+            for number in (0, 0, 1)
         )
         np.testing.assert_array_equal(one.samples, two.samples)
         assert not np.array_equal(one.samples, other.samples)
@@ -243,7 +287,11 @@ def test_a_scene_is_a_function_of_its_seed():
 
 def test_the_two_evaluations_share_no_voice_and_no_scene():
     reserved, development = (scenes.takes(split) for split in ("reserved", "development"))
-    assert len(reserved) == len(development) == len({take.name for take in (*reserved, *development)}) / 2
+    assert (
+        len(reserved)
+        == len(development)
+        == len({take.name for take in (*reserved, *development)}) / 2
+    )
     assert not set(scenes.speakers_of("reserved")) & set(scenes.speakers_of("development"))
 
 
@@ -255,7 +303,8 @@ def test_a_scene_is_kept_with_its_truth(tmp_path):
     assert scene.words == tuple(sorted(scene.words, key=lambda word: word.start))
     assert scene.words[-1].end < scene.duration
     loudness = [
-        np.abs(scene.samples[round(word.start * 16_000) : round(word.end * 16_000)]).max() for word in scene.words
+        np.abs(scene.samples[round(word.start * 16_000) : round(word.end * 16_000)]).max()
+        for word in scene.words
     ]
     assert min(loudness) > 0.01
 

@@ -1,4 +1,6 @@
-"""Word times: against windows made by hand, and against the synthesis' own truth of the demo's conversation."""
+"""Word times: against windows made by hand, and against the synthesis' own truth of the demo's
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.alignment import quiet_moments, timed_words
-from asr.assistants import with_assistant
-from asr.batching import Decoded, Passage
-from asr.engine import DecodeEngine, DecodeOptions
-from asr.loading import Checkpoint, load_whisper
-from asr.segments import Segment, read_segments
+from asr.checkpoint.assistants import with_assistant
+from asr.checkpoint.loading import Checkpoint, load_whisper
+from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.scheduler import DecodeResult, Request
+from asr.output.alignment import quiet_moments, timed_words
+from asr.output.segments import Segment, read_segments
 from audio import AudioLimits, decode_audio
 from demo.build.clip import shift
 from transcript import Word
@@ -33,28 +35,38 @@ REFERENCE = DEMO / "conversation.json"
 
 
 def window_of(spans, seconds, wrong=0.0):
-    """A window in which word i is heard, and attended to, from `spans[i][0]` to `spans[i][1]` seconds; else silence."""
+    """A window in which word i is heard, and attended to, from `spans[i][0]` to `spans[i][1]`
+    seconds; else silence.
+    """
     random = np.random.default_rng(0)
     samples = 1e-3 * random.normal(size=round(seconds * RATE))
     attention = wrong * random.normal(size=(len(spans), round(seconds * 50))) - 0.2
     for row, (start, end) in enumerate(spans):
-        samples[round(start * RATE) : round(end * RATE)] += 0.2 * np.sin(np.arange(round(end * RATE - start * RATE)))
+        samples[round(start * RATE) : round(end * RATE)] += 0.2 * np.sin(
+            np.arange(round(end * RATE - start * RATE))
+        )
         attention[row, round(start * 50) : round(end * 50)] += 2.0
     return samples.astype(np.float32), attention.astype(np.float32)
 
 
 def decoded(tokens, attention, log_probabilities=None):
-    return Decoded(tuple(tokens), 0.0, tuple(log_probabilities or [-0.1] * len(tokens)), 0.0, attention)
+    return DecodeResult(
+        tuple(tokens), 0.0, tuple(log_probabilities or [-0.1] * len(tokens)), 0.0, attention
+    )
 
 
 def times(words):
-    return [(pytest.approx(word.start, abs=0.011), pytest.approx(word.end, abs=0.011)) for word in words]
+    return [
+        (pytest.approx(word.start, abs=0.011), pytest.approx(word.end, abs=0.011)) for word in words
+    ]
 
 
 def test_words_are_timed_where_they_are_heard_and_pauses_are_nobodys():
     spans = [(0.5, 0.8), (0.8, 1.0), (2.4, 2.7), (2.72, 2.9)]
     samples, attention = window_of(spans, 4, wrong=0.2)
-    (words,) = timed_words(decoded(WORDS[:4], attention), [Segment(tuple(WORDS[:4]), 0.0, 4.0)], samples, MODELS, "en")
+    (words,) = timed_words(
+        decoded(WORDS[:4], attention), [Segment(tuple(WORDS[:4]), 0.0, 4.0)], samples, MODELS, "en"
+    )
     assert times(words) == spans
     assert [word.text for word in words] == [" word0", " word1", " word2", " word3"]
 
@@ -65,7 +77,9 @@ def test_words_belong_to_their_segments():
     tokens = [TIME + 10, *WORDS[:2], TIME + 45, TIME + 100, WORDS[2], TIME + 115]
     rows = np.full((8, 150), -0.2, np.float32)
     rows[[1, 2, 5]] = attention
-    first, second = timed_words(decoded(tokens, rows), read_segments(tokens, TIME, 3.0).closed, samples, MODELS, "en")
+    first, second = timed_words(
+        decoded(tokens, rows), read_segments(tokens, TIME, 3.0).closed, samples, MODELS, "en"
+    )
     assert times([*first, *second]) == spans
     assert [word.text for word in first] == [" word0", " word1"]
     assert [word.text for word in second] == [" word2"]
@@ -93,7 +107,11 @@ def test_speech_that_no_segment_claims_is_not_counted_to_its_neighbours():
 def test_no_word_lies_in_what_will_be_heard_again():
     samples, attention = window_of([(0.2, 0.5), (0.6, 1.4)], 2)
     ((_, word),) = timed_words(
-        decoded(WORDS[:2], attention), [Segment(tuple(WORDS[:2]), 0.2, 1.1)], samples[: round(1.1 * RATE)], MODELS, "en"
+        decoded(WORDS[:2], attention),
+        [Segment(tuple(WORDS[:2]), 0.2, 1.1)],
+        samples[: round(1.1 * RATE)],
+        MODELS,
+        "en",
     )
     assert times([word]) == [(0.6, 1.1)]
 
@@ -104,7 +122,9 @@ def test_a_word_of_several_tokens_is_one_and_its_punctuation_takes_no_time():
     samples, attention = window_of([(0.2, 0.4), (0.4, 0.6), (0.6, 0.9), (0.9, 1.2)], 2)
     samples[round(0.6 * RATE) : round(0.9 * RATE)] *= 1e-3
     answer = decoded(tokens, attention, np.log([0.9, 0.5, 0.1, 0.8]).tolist())
-    ((first, second),) = timed_words(answer, [Segment(tuple(tokens), 0.0, 2.0)], samples, MODELS, "en")
+    ((first, second),) = timed_words(
+        answer, [Segment(tuple(tokens), 0.0, 2.0)], samples, MODELS, "en"
+    )
     assert (first.text, second.text) == (" word0s,", " word1")
     assert times([first, second]) == [(0.2, 0.6), (0.9, 1.2)]
     assert first.probability == pytest.approx(0.7)
@@ -119,16 +139,19 @@ def test_a_window_without_words():
 
 
 @given(
-    st.lists(st.one_of(st.sampled_from(WORDS), st.integers(0, 255), st.integers(TIME, TIME + 50)), max_size=60),
+    st.lists(
+        st.one_of(st.sampled_from(WORDS), st.integers(0, 255), st.integers(TIME, TIME + 50)),
+        max_size=60,
+    ),
     st.floats(0.05, 1.0),
     st.integers(0, 2**32 - 1),
     st.sampled_from(["en", "ja"]),
 )
 def test_whatever_was_decoded_times_rise_and_no_text_is_lost(tokens, seconds, seed, language):
     random = np.random.default_rng(seed)
-    samples = (random.normal(size=round(seconds * RATE)) * random.choice([0.0, 0.1], round(seconds * RATE))).astype(
-        "f4"
-    )
+    samples = (
+        random.normal(size=round(seconds * RATE)) * random.choice([0.0, 0.1], round(seconds * RATE))
+    ).astype("f4")
     attention = random.normal(size=(len(tokens), -(-len(samples) // 320))).astype(np.float32)
     heard = read_segments(tokens, TIME, seconds)
     segments = [*heard.closed, *([heard.unfinished] if heard.unfinished else [])]
@@ -161,14 +184,21 @@ def engine():
         if not (DEMO / "models" / name).is_dir():
             pytest.skip(f"no demo model: {name}")
     main, assistant = (Checkpoint(str(DEMO / "models" / name)) for name in ("asr", "assistant"))
-    return DecodeEngine(with_assistant(load_whisper(main, torch.device("cpu"), torch.float32), assistant))
+    return DecodeEngine(
+        with_assistant(load_whisper(main, torch.device("cpu"), torch.float32), assistant)
+    )
 
 
 @pytest.fixture(scope="module")
 def windows():
     """The first two windows of the conversation, each with its true words in order of time."""
-    samples = decode_audio((DEMO / "conversation.ogg").read_bytes(), RATE, AudioLimits(600, 2**24)).samples
-    truth = [Word(word["text"], word["start"], word["end"]) for word in json.loads(REFERENCE.read_text())["words"]]
+    samples = decode_audio(
+        (DEMO / "conversation.ogg").read_bytes(), RATE, AudioLimits(600, 2**24)
+    ).samples
+    truth = [
+        Word(word["text"], word["start"], word["end"])
+        for word in json.loads(REFERENCE.read_text())["words"]
+    ]
     return [
         (
             samples[round(start * RATE) : round(stop * RATE)],
@@ -180,29 +210,42 @@ def windows():
 
 def boundary_errors(words, truth):
     """|start|, |end| errors in seconds, (words, 2), of the words that were recognised."""
-    matcher = difflib.SequenceMatcher(None, [word.text.strip() for word in words], [word.text for word in truth], False)
+    matcher = difflib.SequenceMatcher(
+        None, [word.text.strip() for word in words], [word.text for word in truth], False
+    )
     pairs = [
         (words[block.a + step], truth[block.b + step])
         for block in matcher.get_matching_blocks()
         for step in range(block.size)
     ]
-    return np.array([(abs(found.start - true.start), abs(found.end - true.end)) for found, true in pairs])
+    return np.array(
+        [(abs(found.start - true.start), abs(found.end - true.end)) for found, true in pairs]
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 @pytest.mark.parametrize(("timestamps", "assisted"), [(True, False), (True, True), (False, False)])
-def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(engine, windows, timestamps, assisted, noise):
+def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(
+    engine, windows, timestamps, assisted, noise
+):
     prompt = engine.models.vocabulary.prompt("en", "transcribe", timestamps)
     random = np.random.default_rng(0)
-    heard = [(samples + noise * random.normal(size=len(samples))).astype(np.float32) for samples, _ in windows]
-    passages = [Passage(key, samples, prompt) for key, samples in enumerate(heard)]
+    heard = [
+        (samples + noise * random.normal(size=len(samples))).astype(np.float32)
+        for samples, _ in windows
+    ]
+    passages = [Request(key, samples, prompt) for key, samples in enumerate(heard)]
     answers = oracle.decode(
-        engine, passages, DecodeOptions(timestamps, assisted, drafts=3 if assisted else None, words=True)
+        engine,
+        passages,
+        DecodeOptions(timestamps, assisted, drafts=3 if assisted else None, words=True),
     )
     errors = []
     for key, (_, truth) in enumerate(windows):
         seconds = len(heard[key]) / RATE
-        found = read_segments(answers[key].tokens, engine.models.vocabulary.timestamp_begin, seconds)
+        found = read_segments(
+            answers[key].tokens, engine.models.vocabulary.timestamp_begin, seconds
+        )
         segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
         words = timed_words(answers[key], segments, heard[key], engine.models, "en")
         errors.append(boundary_errors([word for each in words for word in each], truth))

@@ -1,4 +1,6 @@
-"""The drawing of the rooms, held against the syntax trees: who may import whom, and how large a room may grow."""
+"""The drawing of the rooms, held against the syntax trees: who may import whom, and how large a
+room may grow.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ ARROWS = {
         "config",
         "audio",
         "asr.transcriber",
-        "asr.loading",
-        "asr.assistants",
+        "asr.checkpoint.loading",
+        "asr.checkpoint.assistants",
         "diarization_utils",
         "diarizer",
         "response",
@@ -56,7 +58,9 @@ def source_files() -> list[Path]:
         check=True,
     )
     paths = [Path(line) for line in listed.stdout.splitlines()]
-    return sorted(path for path in paths if path.parts[0] != "tests" and (REPOSITORY / path).is_file())
+    return sorted(
+        path for path in paths if path.parts[0] != "tests" and (REPOSITORY / path).is_file()
+    )
 
 
 def module_name(path: Path) -> str:
@@ -89,12 +93,21 @@ def imported(name: str) -> set[str]:
 
 def room(name: str) -> str:
     package, dot, _ = name.partition(".")
-    return f"{package}.*" if dot or f"{package}.__init__" in FILES or package in ("asr", "demo") else name
+    return (
+        f"{package}.*"
+        if dot or f"{package}.__init__" in FILES or package in ("asr", "demo")
+        else name
+    )
 
 
 def length(function: Function) -> int:
     docstring = function.body[0] if ast.get_docstring(function) else None
-    return function.end_lineno - function.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)
+    return (
+        function.end_lineno
+        - function.lineno
+        + 1
+        - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if room(name) not in OUTSIDE])
@@ -114,7 +127,9 @@ def test_there_is_no_circle():
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
 def test_light_rooms_do_not_load_torch(name):
     script = f"import sys, {name}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=False).returncode == 0
+    )
 
 
 def test_the_environment_is_read_in_config_alone():
@@ -128,13 +143,20 @@ def test_the_environment_is_read_in_config_alone():
 
 
 def test_no_room_is_named_like_an_installed_package():
-    installed = {path.stem for folder in sys.path if "site-packages" in folder for path in Path(folder).iterdir()}
+    installed = {
+        path.stem
+        for folder in sys.path
+        if "site-packages" in folder
+        for path in Path(folder).iterdir()
+    }
     rooms = {name.partition(".")[0] for name in FILES} - {"scripts", "benchmarks"}
     assert rooms & (installed | set(sys.stdlib_module_names)) == set()
 
 
 def test_modules_stay_short():
-    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
+    lines = {
+        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()
+    }
     assert {name: count for name, count in lines.items() if count > LONGEST_MODULE} == {}
     assert statistics.median(lines.values()) <= 150
 
@@ -147,7 +169,9 @@ def test_functions_stay_short():
 
 
 def test_the_path_of_a_request_fits_on_a_page():
-    (call,) = (function for name, function in FUNCTIONS.items() if name.startswith("handler:__call__:"))
+    (call,) = (
+        function for name, function in FUNCTIONS.items() if name.startswith("handler:__call__:")
+    )
     assert length(call) <= LONGEST_CALL
 
 

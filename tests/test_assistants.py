@@ -4,13 +4,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_whispers import LARGE_V3, PUBLISHED, SMALL, hears_sound, loaded, model_of, noise, save, without_layers
 from transformers import WhisperForCausalLM
 
-from asr.assistants import with_assistant
-from asr.loading import Checkpoint, WhisperModels
+from asr.checkpoint.assistants import with_assistant
+from asr.checkpoint.loading import Checkpoint, WhisperModels
 from asr.transcriber import Transcriber, TranscriptionOptions
 from errors import StartError
+from testing.tiny_whispers import (
+    LARGE_V3,
+    PUBLISHED,
+    SMALL,
+    hears_sound,
+    loaded,
+    model_of,
+    noise,
+    save,
+    without_layers,
+)
 
 ENGLISH_SIZED = replace(SMALL, multilingual=False)
 
@@ -29,10 +39,15 @@ def test_the_same_encoder_is_shared_and_not_kept_twice(tmp_path, main):
     distilled.generation_config = model_of(SMALL).generation_config
     assistant = fitted(save(tmp_path, SMALL, distilled), main).assistant
     assert assistant.shares_encoder
-    assert not any("encoder.layers" in name for name, _ in assistant.model.named_parameters() if "decoder" not in name)
+    assert not any(
+        "encoder.layers" in name
+        for name, _ in assistant.model.named_parameters()
+        if "decoder" not in name
+    )
     assert len(assistant.model.model.decoder.layers) == 1
     torch.testing.assert_close(
-        assistant.model.model.decoder.layers[0].fc1.weight, main.model.model.decoder.layers[1].fc1.weight
+        assistant.model.model.decoder.layers[0].fc1.weight,
+        main.model.model.decoder.layers[1].fc1.weight,
     )
 
 
@@ -107,6 +122,7 @@ def test_an_english_only_pair(tmp_path):
     assert models.assistant.only_language == "en"
     transcriber = Transcriber(models, fallback=None, detect=hears_sound)
     plain, assisted = (
-        transcriber.transcribe(noise(2.0), TranscriptionOptions(assisted=assisted)) for assisted in (False, True)
+        transcriber.transcribe(noise(2.0), TranscriptionOptions(assisted=assisted))
+        for assisted in (False, True)
     )
     assert [chunk.text for chunk in assisted.chunks] == [chunk.text for chunk in plain.chunks] != []

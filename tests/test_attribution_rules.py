@@ -1,4 +1,6 @@
-"""The rules that ours is measured beside, on cases worked out by hand from their descriptions, faults included."""
+"""The rules that ours is measured beside, on cases worked out by hand from their descriptions,
+faults included.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,11 @@ import math
 
 import pytest
 
-from benchmarks.attribution_rules import insanely_fast_rule, insanely_fast_rule_on_words, whisperx_rule
+from benchmarks.attribution_rules import (
+    insanely_fast_rule,
+    insanely_fast_rule_on_words,
+    whisperx_rule,
+)
 from transcript import Chunk, SpeakerTurn, Word
 
 TURNS = [SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.6, 1.9), SpeakerTurn("B", 2.2, 3)]
@@ -37,9 +43,17 @@ def test_every_turn_takes_a_chunk_while_one_is_left():
 
 
 def test_chunks_after_the_last_turn_vanish():
-    assert told(insanely_fast_rule(chunks_of(2.0, 3.0, 60.0, 61.0), TURNS)) == [("A", " 0"), ("B", " 1")]
+    assert told(insanely_fast_rule(chunks_of(2.0, 3.0, 60.0, 61.0), TURNS)) == [
+        ("A", " 0"),
+        ("B", " 1"),
+    ]
     words = [word for chunk in chunks_of(2.0, 3.0, 60.0, 61.0) for word in chunk.words]
-    assert [word.speaker for word in insanely_fast_rule_on_words(words, TURNS)] == ["A", "B", None, None]
+    assert [word.speaker for word in insanely_fast_rule_on_words(words, TURNS)] == [
+        "A",
+        "B",
+        None,
+        None,
+    ]
 
 
 def test_a_missing_end_is_later_than_every_turn():
@@ -52,12 +66,16 @@ def test_what_crashed_answers_nothing():
     assert insanely_fast_rule(chunks_of(1.0), []) == []
 
 
-@pytest.mark.parametrize(("start", "end", "speaker"), [(0.4, 0.7, "A"), (1.8, 2.4, "B"), (1.9, 2.2, None)])
+@pytest.mark.parametrize(
+    ("start", "end", "speaker"), [(0.4, 0.7, "A"), (1.8, 2.4, "B"), (1.9, 2.2, None)]
+)
 def test_a_word_goes_to_the_speaker_with_the_largest_summed_overlap(start, end, speaker):
     assert whisperx_rule([Word(" a", start, end)], TURNS)[0].speaker == speaker
 
 
-@pytest.mark.parametrize(("start", "end", "speaker"), [(1.95, 2.0, "A"), (2.1, 2.15, "B"), (9, 10, "B")])
+@pytest.mark.parametrize(
+    ("start", "end", "speaker"), [(1.95, 2.0, "A"), (2.1, 2.15, "B"), (9, 10, "B")]
+)
 def test_a_word_without_overlap_may_take_the_nearest_turn(start, end, speaker):
     assert whisperx_rule([Word(" a", start, end)], TURNS)[0].speaker is None
     assert whisperx_rule([Word(" a", start, end)], TURNS, fill_nearest=True)[0].speaker == speaker

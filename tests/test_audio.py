@@ -25,7 +25,9 @@ def decoded(data: bytes, sampling_rate: int = 16_000, limits: AudioLimits = LIMI
 
 
 def error_of(heard, truth) -> float:
-    """The largest difference away from the ends, the lengths being within a sample of each other."""
+    """The largest difference away from the ends, the lengths being within a sample of each
+    other.
+    """
     assert abs(len(heard) - len(truth)) <= 1
     size = min(len(heard), len(truth))
     return float(np.abs(heard[:size] - truth[:size])[EDGE:-EDGE].max())
@@ -36,16 +38,25 @@ def likeness(heard, truth) -> tuple[int, float]:
     size = 2 ** (len(heard) + len(truth)).bit_length()
     cross = np.fft.irfft(np.fft.rfft(heard, size) * np.fft.rfft(truth, size).conj(), size)
     lag = int(cross.argmax())
-    return lag - size * (lag > size // 2), float(cross.max() / np.linalg.norm(heard) / np.linalg.norm(truth))
+    return lag - size * (lag > size // 2), float(
+        cross.max() / np.linalg.norm(heard) / np.linalg.norm(truth)
+    )
 
 
 class TestBase64:
     @given(st.binary(min_size=1, max_size=200), st.data())
     def test_white_space_may_stand_anywhere(self, data, draw):
         digits = base64.b64encode(data).decode()
-        assert decode_base64("".join(draw.draw(SPACE) + digit for digit in digits) + draw.draw(SPACE), LIMITS) == data
+        assert (
+            decode_base64(
+                "".join(draw.draw(SPACE) + digit for digit in digits) + draw.draw(SPACE), LIMITS
+            )
+            == data
+        )
 
-    @pytest.mark.parametrize("header", ["data:;base64,", "data:audio/wav;base64,", "\n DATA:a/b;codecs=opus;BASE64,"])
+    @pytest.mark.parametrize(
+        "header", ["data:;base64,", "data:audio/wav;base64,", "\n DATA:a/b;codecs=opus;BASE64,"]
+    )
     def test_a_data_header_may_stand_in_front(self, header):
         assert decode_base64(header + "QUI=", LIMITS) == b"AB"
 
@@ -54,7 +65,9 @@ class TestBase64:
         digits = base64.b64encode(data).decode()
         place = draw.draw(st.integers(0, len(digits)))
         foreign = draw.draw(
-            st.characters().filter(lambda c: not (c.isascii() and c.isalnum()) and c not in "+/= \t\r\n\v\f")
+            st.characters().filter(
+                lambda c: not (c.isascii() and c.isalnum()) and c not in "+/= \t\r\n\v\f"
+            )
         )
         with pytest.raises(InvalidAudio):
             decode_base64(digits[:place] + foreign + digits[place:], LIMITS)
@@ -106,7 +119,8 @@ class TestSamples:
         assert error_of(heard.samples, files.chirp(16_000, seconds)) < 5e-4
 
     @pytest.mark.parametrize(
-        ("kind", "step"), [("u8", 8e-3), ("s16", 5e-5), ("s24", 1e-6), ("s32", 1e-6), ("f32", 1e-6), ("f64", 1e-6)]
+        ("kind", "step"),
+        [("u8", 8e-3), ("s16", 5e-5), ("s24", 1e-6), ("s32", 1e-6), ("f32", 1e-6), ("f64", 1e-6)],
     )
     def test_every_kind_of_sample(self, kind, step):
         truth = files.chirp(16_000, 0.5)
@@ -118,7 +132,9 @@ class TestSamples:
         heard = decoded(files.wav_file(np.tile(levels, (8_000, 1)), 16_000, "f32"))
         assert heard.samples == pytest.approx(levels.mean(), abs=1e-6)
 
-    @pytest.mark.parametrize(("sampling_rate", "loudness"), [(8_000, 0), (11_025, 0), (16_000, 0.5), (48_000, 0.5)])
+    @pytest.mark.parametrize(
+        ("sampling_rate", "loudness"), [(8_000, 0), (11_025, 0), (16_000, 0.5), (48_000, 0.5)]
+    )
     def test_sampling_rate_decides_what_can_be_heard(self, sampling_rate, loudness):
         heard = decoded(files.wav_file(files.tone(44_100, 1, 6_500), 44_100), sampling_rate)
         assert np.abs(heard.samples[EDGE:-EDGE]).max() == pytest.approx(loudness, abs=0.01)
@@ -164,14 +180,18 @@ class TestFormats:
     def test_amr_as_ffmpegs_program_decodes_it(self):
         data = files.amr_file(50)
         heard = decoded(data)
-        program = files.ffmpeg("-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-", source=data)
+        program = files.ffmpeg(
+            "-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-", source=data
+        )
         assert heard.duration == 1.0
         assert error_of(heard.samples, decoded(program).samples) < 1e-3
 
     @pytest.mark.parametrize("channels", [2, 6])
     @pytest.mark.parametrize("name", ["faststart.m4a", "opus.ogg", "a.flac", "a.ac3"])
     def test_surround_is_averaged_in_every_codec(self, name, channels):
-        voices = np.stack([files.tone(48_000, 1.0, 300 + 100 * channel) for channel in range(channels)], axis=1)
+        voices = np.stack(
+            [files.tone(48_000, 1.0, 300 + 100 * channel) for channel in range(channels)], axis=1
+        )
         data = files.encoded(files.wav_file(voices, 48_000), name)
         program = files.ffmpeg("-i", "-", "-f", "f32le", "-", source=data)
         mean = np.frombuffer(program, "<f4").reshape(-1, channels).mean(axis=1)
@@ -204,9 +224,26 @@ class TestFormats:
 
     @pytest.mark.parametrize("name", ["a.mp3", "a.flac", "a.m4a"])
     def test_a_cover_picture_is_not_looked_at(self, source, name):
-        picture = ["-c:v", "png" if name == "a.flac" else "mjpeg", "-frames:v", "1", "-disposition:v", "attached_pic"]
+        picture = [
+            "-c:v",
+            "png" if name == "a.flac" else "mjpeg",
+            "-frames:v",
+            "1",
+            "-disposition:v",
+            "attached_pic",
+        ]
         data = files.encoded(
-            source, name, "-f", "lavfi", "-i", "testsrc=size=64x48:duration=0.1", "-map", "0:a", "-map", "1:v", *picture
+            source,
+            name,
+            "-f",
+            "lavfi",
+            "-i",
+            "testsrc=size=64x48:duration=0.1",
+            "-map",
+            "0:a",
+            "-map",
+            "1:v",
+            *picture,
         )
         assert decoded(data).duration == 2.0
 
@@ -237,15 +274,19 @@ class TestFormats:
 
     def test_ogg_streams_in_a_chain(self):
         links = [
-            files.encoded(files.wav_file(files.tone(16_000, 1, hertz), 16_000), "opus.ogg") for hertz in (300, 900)
+            files.encoded(files.wav_file(files.tone(16_000, 1, hertz), 16_000), "opus.ogg")
+            for hertz in (300, 900)
         ]
         heard = decoded(b"".join(links))
         assert heard.duration == pytest.approx(2.0, abs=0.02)
-        assert [files.pitch(heard.samples[start : start + 12_000]) for start in (2_000, 18_000)] == pytest.approx(
-            [300, 900], abs=2
-        )
+        assert [
+            files.pitch(heard.samples[start : start + 12_000]) for start in (2_000, 18_000)
+        ] == pytest.approx([300, 900], abs=2)
 
     def test_endless_changes_of_format_are_refused(self):
-        links = [files.encoded(files.wav_file(np.zeros(rate // 10), rate), "a.aac") for rate in (16_000, 22_050)]
+        links = [
+            files.encoded(files.wav_file(np.zeros(rate // 10), rate), "a.aac")
+            for rate in (16_000, 22_050)
+        ]
         with pytest.raises(InvalidAudio, match="format changes"):
             decoded(b"".join(links) * 60)

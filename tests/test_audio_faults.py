@@ -91,13 +91,17 @@ class TestFaults:
     def test_the_outermost_rates(self, rate):
         assert decoded(files.raw_wav(bytes(rate), rate)).duration == 0.5
 
-    @pytest.mark.parametrize("name", sorted(set(files.FORMATS) - {"a.m4a", "alac.m4a", "a.3gp", "a.mp2", "a.ac3"}))
+    @pytest.mark.parametrize(
+        "name", sorted(set(files.FORMATS) - {"a.m4a", "alac.m4a", "a.3gp", "a.mp2", "a.ac3"})
+    )
     def test_a_file_cut_short_gives_what_is_there_and_says_so(self, every_format, name):
         whole = decoded(every_format[name])
         heard = decoded(every_format[name][: len(every_format[name]) * 3 // 4])
         assert 0.5 < heard.duration < 1.7
         assert heard.warnings
-        intact = len(heard.samples) - 2_000  # the last packet is damaged, or its neighbour not there to lap over it
+        intact = (
+            len(heard.samples) - 2_000
+        )  # the last packet is damaged, or its neighbour not there to lap over it
         assert np.abs(heard.samples[:intact] - whole.samples[:intact]).max() < 1e-6
 
     @pytest.mark.parametrize("name", ["a.m4a", "alac.m4a", "a.3gp"])
@@ -123,14 +127,20 @@ class TestFaults:
         outcomes = set()
         for number in range(600):
             try:
-                heard = decoded(files.mutated(whole[number % len(whole)], whole, chance), AudioLimits(60, 2**20))
+                heard = decoded(
+                    files.mutated(whole[number % len(whole)], whole, chance), AudioLimits(60, 2**20)
+                )
             except ClientError as error:
                 outcomes.add(error.code)
             else:
                 outcomes.add("decoded")
                 assert np.isfinite(heard.samples).all()
                 assert abs(len(heard.samples) - heard.duration * 16_000) < audio.MAX_FORMAT_CHANGES
-        assert {"decoded", "INVALID_AUDIO"} <= outcomes <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
+        assert (
+            {"decoded", "INVALID_AUDIO"}
+            <= outcomes
+            <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
+        )
 
     def test_nothing_is_printed(self, every_format, capfd):
         for data in every_format.values():
@@ -222,8 +232,15 @@ class TestBounds:
         (tmp_path / "harmless").write_bytes(source)
         for name, make in BOMBS.items():
             (tmp_path / name).write_bytes(make())
-        command = [sys.executable, "-c", MEASURE, *(str(tmp_path / name) for name in ("harmless", *BOMBS))]
-        codes, grown = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY).stdout)
+        command = [
+            sys.executable,
+            "-c",
+            MEASURE,
+            *(str(tmp_path / name) for name in ("harmless", *BOMBS)),
+        ]
+        codes, grown = json.loads(
+            subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY).stdout
+        )
         assert codes == ["AUDIO_TOO_LONG"] * 2 + ["INVALID_AUDIO"] * 5
         assert grown < 64 * 1024
 
@@ -231,7 +248,9 @@ class TestBounds:
         long = files.wav_file(np.zeros(16_000 * 240), 16_000)
         (tmp_path / "long").write_bytes(long)
         command = [sys.executable, "-c", MEASURE, *[str(tmp_path / "long")] * 2]
-        _, grown = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY).stdout)
+        _, grown = json.loads(
+            subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY).stdout
+        )
         assert grown < 1.5 * 4 * 16_000 * 240 / 1024 + 8_000
 
 
@@ -239,7 +258,9 @@ IN_ACCESS, IN_OPEN = 0x1, 0x20
 
 
 class Watch:
-    """Tells whether anything on this machine opened a file in `folder` (inotify) or called on a local port."""
+    """Tells whether anything on this machine opened a file in `folder` (inotify) or called on a
+    local port.
+    """
 
     def __init__(self, folder: Path) -> None:
         library = ctypes.CDLL(None)
@@ -299,7 +320,13 @@ class TestNothingElseIsOpened:
 
     @pytest.mark.parametrize("kind", PLAYLISTS)
     @pytest.mark.parametrize(
-        "place", ["secret.wav", "{folder}/secret.wav", "file:{folder}/secret.wav", "http://127.0.0.1:{port}/a.wav"]
+        "place",
+        [
+            "secret.wav",
+            "{folder}/secret.wav",
+            "file:{folder}/secret.wav",
+            "http://127.0.0.1:{port}/a.wav",
+        ],
     )
     def test_a_playlist_leads_nowhere(self, watch, tmp_path, kind, place):
         script = PLAYLISTS[kind].format(place.format(folder=tmp_path, port=watch.port), watch.port)

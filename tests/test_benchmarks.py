@@ -1,4 +1,6 @@
-"""What the benchmark of decoding stands on: its pairs say what they should, its engines agree, its ratios are right."""
+"""What the benchmark of decoding stands on: its pairs say what they should, its engines agree, its
+ratios are right.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import pytest
 import torch
 from oracle import TINY, models_of, noise_windows
 
-from asr.assistants import decoder_alone
-from asr.engine import DecodeEngine, DecodeOptions
-from asr.loading import Assistant, Checkpoint, load_whisper
+from asr.checkpoint.assistants import decoder_alone
+from asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
+from asr.engine.engine import DecodeEngine, DecodeOptions
 from benchmarks.decoding import Cell, Row, quick_rows, remembered, rows
 from benchmarks.decoding_report import page
 from benchmarks.engines import ChunkedPipeline, CTranslate, Ours, decode
@@ -28,11 +30,17 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def sentence():
     """Two seconds that the demo models understand."""
-    return speak(Voice("espeak", "f5", "en-us", 50, 160), "is there a hotel near the museum").samples
+    return speak(
+        Voice("espeak", "f5", "en-us", 50, 160), "is there a hotel near the museum"
+    ).samples
 
 
 def greedy(models, windows):
-    return decode(DecodeEngine(dataclasses.replace(models, assistant=None)), windows, DecodeOptions(batch_size=4))
+    return decode(
+        DecodeEngine(dataclasses.replace(models, assistant=None)),
+        windows,
+        DecodeOptions(batch_size=4),
+    )
 
 
 def acceptance(models, windows, most_tokens=30):
@@ -70,7 +78,9 @@ def test_inserted_layers_compute_what_their_share_lets_through():
 
 def test_a_disturbed_assistant_is_wrong_more_often_and_changes_no_token():
     models, windows = models_of(TINY), noise_windows(4)
-    pairs = [paired(models, models.model, disturbed(models.model, noise)) for noise in (0.0, 0.1, 1.0)]
+    pairs = [
+        paired(models, models.model, disturbed(models.model, noise)) for noise in (0.0, 0.1, 1.0)
+    ]
     shares = [acceptance(pair, windows) for pair in pairs]
     assert shares[0] == 1
     assert shares[2] < shares[1] < 1
@@ -88,7 +98,9 @@ def test_every_engine_says_the_same_about_one_window(sentence):
     assert pipeline.transcribe(sentence, 24, assisted=True) == text
     (tokens,) = ours.decode([sentence], 1, assisted=True)
     assert CTranslate(models, None).decode([sentence], 4) == [tokens]
-    assert [len(window) for window in ours.windows(sentence)] == [pytest.approx(len(sentence), rel=0.3)]
+    assert [len(window) for window in ours.windows(sentence)] == [
+        pytest.approx(len(sentence), rel=0.3)
+    ]
 
 
 def test_a_ratio_is_of_medians_and_its_interval_holds_it():
@@ -100,7 +112,10 @@ def test_a_ratio_is_of_medians_and_its_interval_holds_it():
 
 def test_the_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says():
     random = np.random.default_rng(0)
-    draws = [ratio(random.lognormal(0.0, 0.2, 15) * 2, random.lognormal(0.0, 0.2, 15)) for _ in range(100)]
+    draws = [
+        ratio(random.lognormal(0.0, 0.2, 15) * 2, random.lognormal(0.0, 0.2, 15))
+        for _ in range(100)
+    ]
     assert sum(each.low <= 2 <= each.high for each in draws) >= 88
 
 
@@ -124,7 +139,11 @@ def test_results_outlive_a_run_that_was_broken_off(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         save(tmp_path / "folder" / "results.json", {"cells": [float("nan")]})
     assert read(tmp_path / "folder" / "results.json") == {"cells": [1]}
-    assert table(("a", "b"), [("x", "1")]).splitlines() == ["| a | b |", "| --- | ---: |", "| x | 1 |"]
+    assert table(("a", "b"), [("x", "1")]).splitlines() == [
+        "| a | b |",
+        "| --- | ---: |",
+        "| x | 1 |",
+    ]
 
 
 def test_the_page_says_which_targets_were_missed():
@@ -146,9 +165,21 @@ def test_the_page_says_which_targets_were_missed():
         cell("deep pair, 0.3", 8, 0.3, ours=1.0, assisted=1.1),
     ]
     facts = {"main step ms": 30.0, "draft step ms": 3.0, "most tokens": None}
-    results = {"settings": {"torch": "2"}, "rows": {"deep pair, 0.9": facts}, "cells": json.loads(json.dumps(cells))}
-    verdicts = [line for line in page(results).splitlines() if line.endswith(("| met |", "| MISSED |"))]
-    assert [line.split(" | ")[-1] == "met |" for line in verdicts] == [True, False, True, True, False]
+    results = {
+        "settings": {"torch": "2"},
+        "rows": {"deep pair, 0.9": facts},
+        "cells": json.loads(json.dumps(cells)),
+    }
+    verdicts = [
+        line for line in page(results).splitlines() if line.endswith(("| met |", "| MISSED |"))
+    ]
+    assert [line.split(" | ")[-1] == "met |" for line in verdicts] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
     assert "10.0" in page(results)
 
 

@@ -1,4 +1,6 @@
-"""What is kept of a decoded window, window by window: nothing heard is lost, nothing made up is kept."""
+"""What is kept of a decoded window, window by window: nothing heard is lost, nothing made up is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_whispers import SMALL, loaded
 
-from asr.batching import Decoded
-from asr.chunks import ChunkReader
-from asr.fallback import OPENAI
-from asr.schedule import Window
-from asr.windows import SAMPLE_RATE
+from asr.engine.fallback import OPENAI
+from asr.engine.scheduler import DecodeResult
+from asr.frontend.schedule import Window
+from asr.output.chunks import ChunkReader
+from testing.tiny_whispers import SMALL, loaded
+from timebase import SAMPLE_RATE
 
 MODELS = loaded(SMALL, seed=2)
 BEGIN = MODELS.vocabulary.timestamp_begin
@@ -24,19 +26,25 @@ GOOD, MORNING, YES = 301, 302, 303
 
 @dataclass
 class Heard:
-    """Stands in for the schedule: remembers how far the window was understood, and says if a rest is heard again."""
+    """Stands in for the schedule: remembers how far the window was understood, and says if a rest
+    is heard again.
+    """
 
     again: bool = False
     window: Window = WINDOW
     finished: list[tuple[int | None, bool]] = field(default_factory=list)
 
-    def finish(self, window: Window, understood: int | None = None, unfinished: bool = False) -> bool:
+    def finish(
+        self, window: Window, understood: int | None = None, unfinished: bool = False
+    ) -> bool:
         assert window == self.window
         self.finished.append((understood, unfinished))
         return unfinished and self.again
 
     def hear(self, window: Window) -> NDArray[np.float32]:
-        return np.random.default_rng(0).normal(0, 0.1, window.stop - window.start).astype(np.float32)
+        return (
+            np.random.default_rng(0).normal(0, 0.1, window.stop - window.start).astype(np.float32)
+        )
 
 
 def at(seconds: float) -> int:
@@ -44,10 +52,19 @@ def at(seconds: float) -> int:
 
 
 def read(
-    *tokens: int, heard: Heard | None = None, sure: float = -0.1, no_speech: float = 0.0, timestamps=True, words=False
+    *tokens: int,
+    heard: Heard | None = None,
+    sure: float = -0.1,
+    no_speech: float = 0.0,
+    timestamps=True,
+    words=False,
 ):
-    attention = np.random.default_rng(1).normal(size=(len(tokens), 150)).astype(np.float32) if words else None
-    answer = Decoded(tokens, no_speech, (sure,) * len(tokens), 0.0, attention)
+    attention = (
+        np.random.default_rng(1).normal(size=(len(tokens), 150)).astype(np.float32)
+        if words
+        else None
+    )
+    answer = DecodeResult(tokens, no_speech, (sure,) * len(tokens), 0.0, attention)
     return ChunkReader(MODELS, heard or Heard(), "en", timestamps, words).read(WINDOW, answer)
 
 
@@ -61,8 +78,13 @@ def text(*tokens: int) -> str:
 
 def test_segments_are_chunks_on_the_clock_of_the_audio():
     heard = Heard()
-    chunks = read(at(0.1), GOOD, MORNING, at(1.0), at(1.5), YES, at(2.0), heard=heard, no_speech=0.25)
-    assert spans(chunks) == [(text(GOOD, MORNING), START + 0.1, START + 1.0), (text(YES), START + 1.5, START + 2.0)]
+    chunks = read(
+        at(0.1), GOOD, MORNING, at(1.0), at(1.5), YES, at(2.0), heard=heard, no_speech=0.25
+    )
+    assert spans(chunks) == [
+        (text(GOOD, MORNING), START + 0.1, START + 1.0),
+        (text(YES), START + 1.5, START + 2.0),
+    ]
     assert {chunk.no_speech_prob for chunk in chunks} == {0.25}
     assert [chunk.avg_logprob for chunk in chunks] == pytest.approx([-0.1, -0.1])
     assert heard.finished == [(WINDOW.start + 2 * SAMPLE_RATE, False)]
@@ -76,7 +98,9 @@ def test_segments_are_chunks_on_the_clock_of_the_audio():
         (OPENAI.no_speech - 0.1, OPENAI.least_log_probability - 0.1, 1),
     ],
 )
-def test_a_window_is_dropped_whole_if_it_probably_holds_no_speech_and_was_guessed(no_speech, sure, kept):
+def test_a_window_is_dropped_whole_if_it_probably_holds_no_speech_and_was_guessed(
+    no_speech, sure, kept
+):
     heard = Heard()
     assert len(read(at(0), YES, at(1), no_speech=no_speech, sure=sure, heard=heard)) == kept
     assert len(heard.finished) == 1
@@ -99,7 +123,9 @@ def test_a_segment_that_takes_no_time_or_holds_no_letters_was_not_heard():
 
 def test_without_timestamps_a_window_is_one_chunk_and_is_done():
     heard = Heard()
-    assert spans(read(GOOD, YES, timestamps=False, heard=heard)) == [(text(GOOD, YES), START, START + 3)]
+    assert spans(read(GOOD, YES, timestamps=False, heard=heard)) == [
+        (text(GOOD, YES), START, START + 3)
+    ]
     assert heard.finished == [(None, False)]
 
 
@@ -109,7 +135,9 @@ def test_words_are_on_the_clock_of_the_audio_too_and_make_up_their_chunks():
     for chunk in chunks:
         assert "".join(word.text for word in chunk.words) == chunk.text
         assert all(START <= word.start <= word.end <= START + 3 for word in chunk.words)
-        assert [word.probability for word in chunk.words] == pytest.approx([np.exp(-0.1)] * len(chunk.words))
+        assert [word.probability for word in chunk.words] == pytest.approx(
+            [np.exp(-0.1)] * len(chunk.words)
+        )
 
 
 def test_no_words_are_timed_where_nobody_asked():
@@ -126,10 +154,14 @@ def test_no_words_are_timed_where_nobody_asked():
     ],
 )
 def test_a_sentence_that_the_cut_closed_is_heard_again_whole(last, cut, kept):
-    window = Window(WINDOW.start, WINDOW.start + 10 * SAMPLE_RATE, WINDOW.start + (20 if cut else 10) * SAMPLE_RATE)
+    window = Window(
+        WINDOW.start,
+        WINDOW.start + 10 * SAMPLE_RATE,
+        WINDOW.start + (20 if cut else 10) * SAMPLE_RATE,
+    )
     heard = Heard(again=True, window=window)
     tokens = (at(0), GOOD, at(5.0), at(last[0]), YES, at(last[1]))
-    answer = Decoded(tokens, 0.0, (-0.1,) * len(tokens), 0.0)
+    answer = DecodeResult(tokens, 0.0, (-0.1,) * len(tokens), 0.0)
     chunks = ChunkReader(MODELS, heard, "en", True, False).read(window, answer)
     assert len(chunks) == kept
     understood = 5.0 if kept == 1 else last[1]

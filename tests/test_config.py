@@ -1,4 +1,6 @@
-"""Settings and parameters: every bound from both sides, and messages that name the culprit and keep its value."""
+"""Settings and parameters: every bound from both sides, and messages that name the culprit and keep
+its value.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import config
-from config import DEMO_MODELS, MOST_SPEAKERS, REPOSITORY, InferenceConfig, ModelReference, ModelSettings
+from config import (
+    DEMO_MODELS,
+    MOST_SPEAKERS,
+    REPOSITORY,
+    InferenceConfig,
+    ModelReference,
+    ModelSettings,
+)
 
 DEFAULTS = {
     "task": "transcribe",
@@ -45,14 +54,20 @@ SECRET = "hf_do_not_show_me"
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 speaker_counts = st.none() | st.integers(1, MOST_SPEAKERS)
 
 
 def listed(value):
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return (
+        [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, str)
+        else value
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +94,9 @@ def test_bounds_are_inclusive_and_hold_on_both_sides(name, bounds):
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("value", [True, "24", 24.0, 2.5, float("nan"), float("inf"), [24], {"n": 24}])
+@pytest.mark.parametrize(
+    "value", [True, "24", 24.0, 2.5, float("nan"), float("inf"), [24], {"n": 24}]
+)
 def test_only_an_integer_is_an_integer(name, value):
     with pytest.raises(ValueError, match=f"^{name}: should be a valid integer"):
         InferenceConfig.read({name: value})
@@ -136,7 +153,11 @@ def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
         }
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(("num_speakers", "min_speakers", "max_speakers"), speaker_counts)))
+@given(
+    st.fixed_dictionaries(
+        dict.fromkeys(("num_speakers", "min_speakers", "max_speakers"), speaker_counts)
+    )
+)
 def test_speaker_counts_are_refused_exactly_where_no_count_satisfies_them(hints):
     exact, least, most = hints["num_speakers"], hints["min_speakers"], hints["max_speakers"]
     satisfying = [
@@ -183,7 +204,9 @@ def test_a_query_string_delivers_text(text, name, value):
     assert (accepted, type(accepted)) == (value, type(value))
 
 
-@pytest.mark.parametrize("parameters", [{"batch_size": "2.5"}, {"num_speakers": True}, {"batch_size": "129"}])
+@pytest.mark.parametrize(
+    "parameters", [{"batch_size": "2.5"}, {"num_speakers": True}, {"batch_size": "129"}]
+)
 def test_text_does_not_loosen_the_bounds(parameters):
     with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
         InferenceConfig.read(parameters, as_text=True)
@@ -220,10 +243,14 @@ def test_hub_ids(tmp_path, text, name, revision):
     assert ModelReference.parse(text, tmp_path) == ModelReference(name, revision)
 
 
-@pytest.mark.parametrize("text", ["models/asr", "./models/asr", "models/../models/asr", "{root}/models/asr"])
+@pytest.mark.parametrize(
+    "text", ["models/asr", "./models/asr", "models/../models/asr", "{root}/models/asr"]
+)
 def test_a_folder_that_exists_is_taken_and_starts_at_the_repository(tmp_path, text):
     (tmp_path / "models" / "asr").mkdir(parents=True)
-    assert ModelReference.parse(text.format(root=tmp_path), tmp_path).name == str(tmp_path / "models" / "asr")
+    assert ModelReference.parse(text.format(root=tmp_path), tmp_path).name == str(
+        tmp_path / "models" / "asr"
+    )
 
 
 @pytest.mark.parametrize(
@@ -273,8 +300,14 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
         ({"ASSISTANT_MODEL": "a/b"}, "ASR_MODEL: is required"),
         ({"ASR_MODEL": "/no/such/folder"}, "ASR_MODEL: neither a hub id"),
         ({"ASR_MODEL": "a/b", "DIARIZATION_MODEL": "x y"}, "DIARIZATION_MODEL: neither a hub id"),
-        ({"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "two hours"}, "MAX_AUDIO_SECONDS: should be a valid number"),
-        ({"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "inf"}, "MAX_AUDIO_SECONDS: should be a finite number"),
+        (
+            {"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "two hours"},
+            "MAX_AUDIO_SECONDS: should be a valid number",
+        ),
+        (
+            {"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "inf"},
+            "MAX_AUDIO_SECONDS: should be a finite number",
+        ),
         ({"ASR_MODEL": "a/b", "MAX_AUDIO_BYTES": "0"}, "MAX_AUDIO_BYTES: should be greater than 0"),
     ],
 )
@@ -303,7 +336,9 @@ def test_the_demo_takes_the_models_that_ship(monkeypatch, tmp_path):
     monkeypatch.setenv("MAX_AUDIO_SECONDS", "60")
     demo = ModelSettings.for_demo()
     folders = (demo.asr_model, demo.assistant_model, demo.diarization_model)
-    assert folders == tuple(ModelReference(str(tmp_path / name)) for name in ("asr", "assistant", "diarization"))
+    assert folders == tuple(
+        ModelReference(str(tmp_path / name)) for name in ("asr", "assistant", "diarization")
+    )
     assert demo.max_audio_seconds == 60
 
 
@@ -323,7 +358,9 @@ def test_the_demo_models_stand_in_the_repository():
 
 
 def test_telemetry_is_off_however_it_was_set():
-    script = "import json, os, config; config.prepare_environment(); print(json.dumps(dict(os.environ)))"
+    script = (
+        "import json, os, config; config.prepare_environment(); print(json.dumps(dict(os.environ)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYANNOTE_METRICS_ENABLED": "true"},

@@ -8,7 +8,8 @@ import oracle
 import pytest
 import torch
 
-from asr.decoder import Decoder, alignment_heads
+from asr.model.alignment_heads import alignment_heads
+from asr.model.decoder import Decoder
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,10 @@ def encoded():
 @pytest.mark.parametrize("rows", [1, 3])
 @torch.inference_mode()
 def test_ragged_rows_rolled_back_and_read_again_equal_a_whole_pass(model, encoded, rows):
-    decoder, tokens = Decoder(model), torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1))
+    decoder, tokens = (
+        Decoder(model),
+        torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1)),
+    )
     cache = decoder.allocate(3, 30)
     decoder.listen(encoded, cache)
     cache, lengths = cache.view(0, rows), torch.tensor([5, 9, 12])[:rows]
@@ -57,7 +61,9 @@ def test_a_row_moved_goes_on_where_it_was(model, encoded):
     read(decoder, tokens[:, :5], torch.arange(5).expand(3, -1), cache)
     cache.move(2, 0)
     logits = read(decoder, tokens[2:, 5:], torch.tensor([[5]]), cache.view(0, 1))
-    torch.testing.assert_close(logits, expected_logits(model, encoded, tokens)[2:, 5:], atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(
+        logits, expected_logits(model, encoded, tokens)[2:, 5:], atol=1e-9, rtol=1e-9
+    )
 
 
 @torch.inference_mode()
@@ -78,11 +84,15 @@ def test_the_attention_of_chosen_heads_is_that_of_the_tokens_read_last(model, en
     read(decoder, tokens, torch.arange(9).expand(3, -1), cache)
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
-    expected = eager(encoder_outputs=(encoded,), decoder_input_ids=tokens, output_attentions=True).cross_attentions
+    expected = eager(
+        encoder_outputs=(encoded,), decoder_input_ids=tokens, output_attentions=True
+    ).cross_attentions
     cache.move(2, 0)
     for row, source in ((0, 2), (1, 1)):
         attention = decoder.audio_attention(cache, row, slice(2, 9), 50)
-        chosen = torch.stack([expected[layer][source, head, 2:9] for layer, head in ((0, 1), (1, 1))])
+        chosen = torch.stack(
+            [expected[layer][source, head, 2:9] for layer, head in ((0, 1), (1, 1))]
+        )
         torch.testing.assert_close(attention, chosen, atol=1e-9, rtol=1e-9)
 
 

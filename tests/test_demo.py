@@ -27,7 +27,13 @@ RESPONSE = {
 
 def shown(response: dict, terminal: bool = False) -> str:
     screen = io.StringIO()
-    show(response, 4.0, Console(file=screen, force_terminal=terminal, color_system="standard" if terminal else None))
+    show(
+        response,
+        4.0,
+        Console(
+            file=screen, force_terminal=terminal, color_system="standard" if terminal else None
+        ),
+    )
     return screen.getvalue()
 
 
@@ -50,13 +56,29 @@ def test_each_speaker_has_a_colour_of_its_own_on_a_terminal():
 
 
 def test_chunks_are_shown_where_nobody_was_told_apart():
-    assert shown({**RESPONSE, "speakers": []}).splitlines()[0].split() == ["0:00.0", "good", "morning"]
+    assert shown({**RESPONSE, "speakers": []}).splitlines()[0].split() == [
+        "0:00.0",
+        "good",
+        "morning",
+    ]
 
 
 def test_one_line_a_word_with_its_times_probability_and_speaker():
     words = [
-        {"word": " yes", "timestamp": [0.5, 0.75], "probability": 0.987, "speaker": "SPEAKER_01", "overlap": False},
-        {"word": " no", "timestamp": [100.0, 100.2], "probability": 0.5, "speaker": None, "overlap": True},
+        {
+            "word": " yes",
+            "timestamp": [0.5, 0.75],
+            "probability": 0.987,
+            "speaker": "SPEAKER_01",
+            "overlap": False,
+        },
+        {
+            "word": " no",
+            "timestamp": [100.0, 100.2],
+            "probability": 0.5,
+            "speaker": None,
+            "overlap": True,
+        },
     ]
     lines = shown({**RESPONSE, "words": words}).splitlines()
     assert lines[0] == "    0.50     0.75  0.99  SPEAKER_01  yes"
@@ -97,7 +119,11 @@ def test_a_file_that_is_not_there_is_one_line_and_status_1(tmp_path, capsys):
 def test_a_wrong_environment_is_one_line_and_status_1(monkeypatch, capsys):
     monkeypatch.setenv("ASSISTANT_MODEL", "owner/assistant")
     assert main([__file__]) == 1
-    assert capsys.readouterr().err.split("\n") == ["", "ASR_MODEL: is required", ""]  # the blank is the progress, gone
+    assert capsys.readouterr().err.split("\n") == [
+        "",
+        "ASR_MODEL: is required",
+        "",
+    ]  # the blank is the progress, gone
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""The engine on the demo's trained models against transformers' greedy decoding, token for token, in float32."""
+"""The engine on the demo's trained models against transformers' greedy decoding, token for token,
+in float32.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import oracle
 import pytest
 import torch
 
-from asr.assistants import with_assistant
-from asr.batching import Passage
-from asr.engine import DecodeEngine, DecodeOptions
-from asr.loading import Checkpoint, WhisperModels, load_whisper
-from asr.windows import SAMPLE_RATE
+from asr.checkpoint.assistants import with_assistant
+from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.scheduler import Request
 from audio import AudioLimits, decode_audio
 from config import DEMO_MODELS
 from demo.__main__ import CONVERSATION
+from timebase import SAMPLE_RATE
 
 CUTS = (0.0, 6.0, 14.2, 20.7, 31.5, 50.0, 77.3, 90.0, 120.0)  # seconds; some inside words
 
@@ -44,11 +46,12 @@ def timestamps(request) -> bool:
 
 
 @pytest.fixture(scope="module")
-def windows(models, samples, timestamps) -> list[Passage]:
+def windows(models, samples, timestamps) -> list[Request]:
     edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
     prompt = models.vocabulary.prompt("en", "transcribe", timestamps)
     return [
-        Passage(number, samples[start:stop], prompt) for number, (start, stop) in enumerate(itertools.pairwise(edges))
+        Request(number, samples[start:stop], prompt)
+        for number, (start, stop) in enumerate(itertools.pairwise(edges))
     ]
 
 
@@ -60,9 +63,15 @@ def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize(("assisted", "drafts"), [(False, None), (True, None), (True, 2), (True, 10)])
-def test_tokens_are_those_of_transformers(engine, windows, expected, timestamps, batch_size, assisted, drafts):
-    options = DecodeOptions(timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts)
+@pytest.mark.parametrize(
+    ("assisted", "drafts"), [(False, None), (True, None), (True, 2), (True, 10)]
+)
+def test_tokens_are_those_of_transformers(
+    engine, windows, expected, timestamps, batch_size, assisted, drafts
+):
+    options = DecodeOptions(
+        timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts
+    )
     answers = oracle.decode(engine, windows, options)
     assert {key: answer.tokens for key, answer in answers.items()} == expected
     assert sum(map(len, expected.values())) > 200

@@ -1,4 +1,6 @@
-"""The demo's diarization folder under stock pyannote.audio, and the parts that made it against their definitions."""
+"""The demo's diarization folder under stock pyannote.audio, and the parts that made it against
+their definitions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from demo.build.mixtures import ClipBank, compose
 from demo.build.pipeline import save_plda
 from demo.build.segmentation import permutation_invariant_loss
 from demo.build.speech import vocabulary
-from diarizer import Diarizer, SpeakerHints, load_diarizer
+from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
@@ -66,7 +68,9 @@ def test_development_voices_are_told_apart(diarizer, cast):
 def test_a_real_recording_runs_through(diarizer):
     with wave.open(str(Path(pyannote.audio.__file__).parent / "sample" / "sample.wav")) as file:
         assert file.getframerate() == 16_000
-        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+        samples = (
+            np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+        )
     found = diarizer.diarize(samples, NO_HINTS)
     assert found.turns
     assert all(0 <= turn.start < turn.end <= len(samples) / 16_000 for turn in found.turns)
@@ -106,13 +110,17 @@ def test_every_line_of_the_conversation_is_in_the_vocabulary():
 @pytest.mark.slow
 def test_the_conversation_has_its_three_speakers(diarizer):
     reference = json.loads((DEMO / "conversation.json").read_text())
-    spoken = decode_audio((DEMO / "conversation.ogg").read_bytes(), 16_000, AudioLimits(600, 10_000_000))
+    spoken = decode_audio(
+        (DEMO / "conversation.ogg").read_bytes(), 16_000, AudioLimits(600, 10_000_000)
+    )
     assert spoken.duration == pytest.approx(reference["duration"], abs=0.1)
     found = diarizer.diarize(spoken.samples, NO_HINTS)
     truth = [SpeakerTurn(**turn) for turn in reference["turns"]]
     assert len({turn.speaker for turn in found.turns}) == 3
     heard = Timeline([Segment(0, spoken.duration)])
-    rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(annotation(truth), annotation(found.turns), uem=heard)
+    rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(
+        annotation(truth), annotation(found.turns), uem=heard
+    )
     assert rate <= 0.15
     stock = Diarizer(pyannote.audio.Pipeline.from_pretrained(FOLDER), 8)
     assert found == stock.diarize(spoken.samples, NO_HINTS)
@@ -125,7 +133,9 @@ def test_at_most_two_voices_are_heard_at_once():
     rng = np.random.default_rng(0)
     lengths = rng.integers(8_000, 40_000, size=24)
     bank = ClipBank(
-        rng.integers(-9_000, 9_000, lengths.sum()).astype(np.int16), np.cumsum([0, *lengths]), np.repeat(range(6), 4)
+        rng.integers(-9_000, 9_000, lengths.sum()).astype(np.int16),
+        np.cumsum([0, *lengths]),
+        np.repeat(range(6), 4),
     )
     for seed in range(50):
         scene = compose(bank, np.random.default_rng(seed), 10.0, (0.1, 0.2, 0.3, 0.4))
@@ -141,10 +151,13 @@ def test_the_loss_does_not_depend_on_the_order_of_the_voices():
     scores = torch.randn(4, 50, 7, generator=generator).log_softmax(-1)
     active = powerset.mapping[torch.randint(7, (4, 50), generator=generator)]
     losses = [
-        permutation_invariant_loss(scores, active[..., list(order)], powerset) for order in permutations(range(3))
+        permutation_invariant_loss(scores, active[..., list(order)], powerset)
+        for order in permutations(range(3))
     ]
     assert torch.stack(losses).std() < 1e-6
-    certain = torch.log(0.97 * powerset.to_powerset(active) + 0.005 * (1 - powerset.to_powerset(active)))
+    certain = torch.log(
+        0.97 * powerset.to_powerset(active) + 0.005 * (1 - powerset.to_powerset(active))
+    )
     assert permutation_invariant_loss(certain, active[..., [2, 0, 1]], powerset) == pytest.approx(
         -np.log(0.97), abs=1e-4
     )
@@ -154,13 +167,17 @@ def test_statistics_are_those_pyannote_pools():
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand(2, 5, 30, generator=generator)
     weights = (torch.rand(2, 3, 30, generator=generator) > 0.4).float()
-    torch.testing.assert_close(weighted_statistics(frames, weights), StatsPool()(frames, weights), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        weighted_statistics(frames, weights), StatsPool()(frames, weights), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_the_plda_whitens_what_varies_within_a_speaker(tmp_path):
     rng = np.random.default_rng(0)
     speaker = np.repeat(np.arange(200), 10)
-    vectors = 2 * rng.standard_normal((200, 96))[speaker] + rng.standard_normal((2000, 96)) * np.linspace(0.5, 2, 96)
+    vectors = 2 * rng.standard_normal((200, 96))[speaker] + rng.standard_normal(
+        (2000, 96)
+    ) * np.linspace(0.5, 2, 96)
     save_plda(vectors, speaker, tmp_path)
     features = PLDA.from_pretrained(tmp_path)(vectors)
     means = np.stack([features[speaker == name].mean(axis=0) for name in range(200)])

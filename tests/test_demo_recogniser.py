@@ -1,4 +1,6 @@
-"""How the demo's recogniser and its assistant are trained: each part against transformers or against its definition."""
+"""How the demo's recogniser and its assistant are trained: each part against transformers or
+against its definition.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def noise():
 def test_encoding_is_the_models_own(model, noise):
     features = window_features(noise)
     with torch.inference_mode():
-        torch.testing.assert_close(encode(model, features), model.model.encoder(features).last_hidden_state)
+        torch.testing.assert_close(
+            encode(model, features), model.model.encoder(features).last_hidden_state
+        )
 
 
 def test_the_text_loss_is_cross_entropy_where_nothing_is_a_timestamp():
@@ -56,7 +60,9 @@ def test_the_text_loss_is_cross_entropy_where_nothing_is_a_timestamp():
 def test_a_timestamp_near_the_truth_costs_less_than_one_far_away():
     targets = torch.tensor([[30]])
     exact, near, far = (F.one_hot(torch.tensor([[at]]), 60).float() * 5 for at in (30, 31, 45))
-    losses = [text_loss(logits, targets, first_timestamp=20).item() for logits in (exact, near, far)]
+    losses = [
+        text_loss(logits, targets, first_timestamp=20).item() for logits in (exact, near, far)
+    ]
     assert losses == sorted(losses)
     assert losses[2] - losses[1] > losses[1] - losses[0]
 
@@ -72,7 +78,9 @@ def test_guidance_reads_the_attention_that_transformers_reports(model, tokenizer
     with torch.inference_mode():
         hidden = encode(heads, window_features(noise))
         decoded = heads.model.decoder(tokens, encoder_hidden_states=hidden, output_attentions=True)
-        attention = torch.stack([decoded.cross_attentions[layer][0, head] for layer, head in ALIGNMENT_HEADS])
+        attention = torch.stack(
+            [decoded.cross_attentions[layer][0, head] for layer, head in ALIGNMENT_HEADS]
+        )
         frames = torch.arange(1500) / 50
         masses = [
             attention[:, row, (frames >= start - 0.2) & (frames <= end + 0.2)].sum(-1)
@@ -89,8 +97,12 @@ def test_first_and_last_of_two_layers_are_the_whole_model(tokenizer, noise):
     student = first_and_last_layers(whole).eval()
     features, tokens = window_features(noise), torch.tensor([[600, 601, 702, 350]])
     with torch.inference_mode():
-        expected = whole.eval()(input_features=features, decoder_input_ids=tokens, use_cache=False).logits
-        torch.testing.assert_close(student(features, decoder_input_ids=tokens, use_cache=False).logits, expected)
+        expected = whole.eval()(
+            input_features=features, decoder_input_ids=tokens, use_cache=False
+        ).logits
+        torch.testing.assert_close(
+            student(features, decoder_input_ids=tokens, use_cache=False).logits, expected
+        )
 
 
 def test_greedy_tokens_are_transformers_own(model, tokenizer, noise):
@@ -125,9 +137,20 @@ def test_a_saved_checkpoint_is_float16_and_loads_everywhere(model, tokenizer, no
     assert loaded.dtype == torch.float16
     assert AutoModelForCausalLM.from_pretrained(tmp_path).config.vocab_size == len(tokenizer)
     processor = AutoProcessor.from_pretrained(tmp_path)
-    for token in ("<|endoftext|>", "<|startoftranscript|>", "<|yue|>", "<|nospeech|>", "<|0.00|>", "<|30.00|>"):
-        assert processor.tokenizer.convert_tokens_to_ids(token) == tokenizer.convert_tokens_to_ids(token)
-    assert loaded.generation_config.to_dict()["alignment_heads"] == [list(head) for head in ALIGNMENT_HEADS]
+    for token in (
+        "<|endoftext|>",
+        "<|startoftranscript|>",
+        "<|yue|>",
+        "<|nospeech|>",
+        "<|0.00|>",
+        "<|30.00|>",
+    ):
+        assert processor.tokenizer.convert_tokens_to_ids(token) == tokenizer.convert_tokens_to_ids(
+            token
+        )
+    assert loaded.generation_config.to_dict()["alignment_heads"] == [
+        list(head) for head in ALIGNMENT_HEADS
+    ]
     assert isinstance(transcribe(loaded.float(), processor.tokenizer, noise), str)
 
 

@@ -1,4 +1,6 @@
-"""The demo's synthesised speech: the truth that comes with it is true, and reserved voices stay unheard."""
+"""The demo's synthesised speech: the truth that comes with it is true, and reserved voices stay
+unheard.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,27 @@ from transformers import WhisperFeatureExtractor
 
 from demo.build.batches import IGNORED, SpecialTokens, collate, target_tokens
 from demo.build.channel import CODECS, stretch, through_codec
-from demo.build.clip import SAMPLING_RATE, Clip, clip_from_spans
+from demo.build.clip import Clip, clip_from_spans
 from demo.build.corpus import SpokenMel, log_mel_power
 from demo.build.dialogue import Placed, Style, compose, draw_dialogue
 from demo.build.speech import draw_sentence, vocabulary
 from demo.build.tokenizer import train_tokenizer
-from demo.build.voices import Voice, draw_voice, espeak_speakers, grammar, recorded_speakers, speak, speakers
+from demo.build.voices import (
+    Voice,
+    draw_voice,
+    espeak_speakers,
+    grammar,
+    recorded_speakers,
+    speak,
+    speakers,
+)
 from demo.build.windows import Spoken, Window, draw_window
+from timebase import SAMPLE_RATE
 from transcript import Word
 
 needs_voices = pytest.mark.skipif(
-    shutil.which("espeak-ng") is None or shutil.which("flite") is None, reason="espeak-ng and flite speak here"
+    shutil.which("espeak-ng") is None or shutil.which("flite") is None,
+    reason="espeak-ng and flite speak here",
 )
 VOICES = [
     Voice("espeak", "f5", "en-us", 50, 160),
@@ -33,7 +45,7 @@ VOICES = [
 
 def tone(start: float, end: float, duration: float) -> np.ndarray:
     """A tone of 440 Hz between two moments of silence."""
-    time = np.arange(round(duration * SAMPLING_RATE)) / SAMPLING_RATE
+    time = np.arange(round(duration * SAMPLE_RATE)) / SAMPLE_RATE
     return (np.sin(2 * np.pi * 440 * time) * ((time >= start) & (time < end))).astype(np.float32)
 
 
@@ -55,7 +67,7 @@ def test_words_are_in_order_inside_the_clip_and_where_the_sound_is(voice):
     power = np.square(clip.samples)
     for word in clip.words:
         assert word.end - word.start > 0.02
-        span = slice(round(word.start * SAMPLING_RATE), round(word.end * SAMPLING_RATE))
+        span = slice(round(word.start * SAMPLE_RATE), round(word.end * SAMPLE_RATE))
         assert power[span].mean() > 0.01 * power.mean(), word
 
 
@@ -70,7 +82,10 @@ def test_a_word_spoken_later_starts_later_by_what_comes_before_it(voice):
 
 @needs_voices
 def test_a_faster_voice_takes_less_time():
-    slow, fast = (speak(replace(VOICES[0], speed=speed), "the train to paris leaves at three") for speed in (130, 190))
+    slow, fast = (
+        speak(replace(VOICES[0], speed=speed), "the train to paris leaves at three")
+        for speed in (130, 190)
+    )
     assert fast.duration < 0.85 * slow.duration
 
 
@@ -88,18 +103,24 @@ def test_sentences_use_the_vocabulary_alone_and_reach_all_of_it():
 
 
 def test_sentences_repeat_with_their_seed():
-    first, second = ([draw_sentence(np.random.default_rng(seed)) for seed in range(20)] for _ in range(2))
+    first, second = (
+        [draw_sentence(np.random.default_rng(seed)) for seed in range(20)] for _ in range(2)
+    )
     assert first == second
     assert len(set(first)) > 10
 
 
 def test_no_voice_is_in_two_splits_and_the_grammar_file_is_whole():
-    training, development, reserved = map(set, map(speakers, ("training", "development", "reserved")))
+    training, development, reserved = map(
+        set, map(speakers, ("training", "development", "reserved"))
+    )
     assert not training & development
     assert not training & reserved
     assert not development & reserved
     assert reserved == {"f2", "m3", "Andy", "linda", "aunty"}
-    assert set(espeak_speakers("development")) | set(recorded_speakers("development")) == development
+    assert (
+        set(espeak_speakers("development")) | set(recorded_speakers("development")) == development
+    )
     assert set(grammar()) >= {"slots", "templates", "voices"}
 
 
@@ -108,16 +129,21 @@ def test_a_dialogue_without_overlap_is_the_sum_of_its_turns():
     generator = np.random.default_rng(3)
     voices = [draw_voice(name, generator) for name in ("f5", "m8")]
     scene = draw_dialogue(voices, 20.0, Style(), generator)
-    assert len(scene.samples) == 20 * SAMPLING_RATE
+    assert len(scene.samples) == 20 * SAMPLE_RATE
     assert {turn.speaker for turn in scene.turns} == {"SPEAKER_00", "SPEAKER_01"}
     assert all(before.end < after.start for before, after in pairwise(scene.turns))
     assert all(before.speaker != after.speaker for before, after in pairwise(scene.turns))
     assert all(before.end <= after.start + 1e-9 for before, after in pairwise(scene.words))
     for word in scene.words:
-        assert any(t.speaker == word.speaker and t.start <= word.start and word.end <= t.end for t in scene.turns)
+        assert any(
+            t.speaker == word.speaker and t.start <= word.start and word.end <= t.end
+            for t in scene.turns
+        )
     silence = np.ones(len(scene.samples), bool)
     for turn in scene.turns:
-        silence[round((turn.start - 0.06) * SAMPLING_RATE) : round((turn.end + 0.06) * SAMPLING_RATE)] = False
+        silence[
+            round((turn.start - 0.06) * SAMPLE_RATE) : round((turn.end + 0.06) * SAMPLE_RATE)
+        ] = False
     assert not scene.samples[silence].any()
 
 
@@ -125,10 +151,14 @@ def test_a_dialogue_without_overlap_is_the_sum_of_its_turns():
 def test_a_dialogue_says_the_same_again_with_its_seed():
     def draw():
         generator = np.random.default_rng(5)
-        return draw_dialogue([draw_voice(name, generator) for name in ("f5", "rms")], 12.0, Style(), generator)
+        return draw_dialogue(
+            [draw_voice(name, generator) for name in ("f5", "rms")], 12.0, Style(), generator
+        )
 
     first, second = draw(), draw()
-    said = min(len(first.words), len(second.words))  # espeak's 10 ms may decide whether a last sentence fits
+    said = min(
+        len(first.words), len(second.words)
+    )  # espeak's 10 ms may decide whether a last sentence fits
     assert said > 10
     assert [word.text for word in first.words[:said]] == [word.text for word in second.words[:said]]
     starts = [[word.start for word in scene.words[:said]] for scene in (first, second)]
@@ -142,14 +172,17 @@ def test_overlaps_are_drawn_only_where_they_are_asked_for():
     scene = draw_dialogue(voices, 40.0, Style(overlap_share=0.7), generator)
     assert any(after.start < before.end for before, after in pairwise(scene.turns))
     for index, turn in enumerate(scene.turns):
-        assert sum(other.start < turn.end and turn.start < other.end for other in scene.turns[:index]) <= 1
+        assert (
+            sum(other.start < turn.end and turn.start < other.end for other in scene.turns[:index])
+            <= 1
+        )
 
 
 def test_composing_adds_samples_and_times():
     clips = [clip_of([("one", 0.1, 0.4)], 0.5), clip_of([("two", 0.2, 0.5)], 0.6)]
     placed = [Placed(clips[0], "A", 1.0, 0), Placed(clips[1], "B", 1.25, 1)]
     scene = compose(placed, 3.0, 0.0, np.random.default_rng(0))
-    expected = np.zeros(3 * SAMPLING_RATE, np.float32)
+    expected = np.zeros(3 * SAMPLE_RATE, np.float32)
     expected[16_000:24_000] += clips[0].samples
     expected[20_000:29_600] += clips[1].samples
     np.testing.assert_allclose(scene.samples, expected.clip(-1, 1), atol=1e-6)
@@ -164,7 +197,7 @@ def test_composing_adds_samples_and_times():
 def test_stretching_moves_words_with_the_sound():
     clip = stretch(clip_of([("one", 0.2, 0.5)], 1.0), 1.1)
     assert clip.duration == pytest.approx(1.1)
-    loud = np.flatnonzero(np.abs(clip.samples) > 0.5) / SAMPLING_RATE
+    loud = np.flatnonzero(np.abs(clip.samples) > 0.5) / SAMPLE_RATE
     assert (loud[0], loud[-1]) == (
         pytest.approx(clip.words[0].start, abs=0.01),
         pytest.approx(clip.words[0].end, abs=0.01),
@@ -176,13 +209,17 @@ def test_a_codec_keeps_length_and_place(codec):
     samples = 0.3 * tone(0.4, 0.9, 1.5)
     heard = through_codec(samples, *codec)
     assert len(heard) == len(samples)
-    loud = np.flatnonzero(np.abs(heard) > 0.1) / SAMPLING_RATE
+    loud = np.flatnonzero(np.abs(heard) > 0.1) / SAMPLE_RATE
     assert (loud[0], loud[-1]) == (pytest.approx(0.4, abs=0.03), pytest.approx(0.9, abs=0.03))
 
 
 def test_mel_power_is_what_the_feature_extractor_computes():
-    samples = tone(0.0, 1.0, 1.0) + np.random.default_rng(0).normal(0, 0.01, SAMPLING_RATE).astype(np.float32)
-    expected = WhisperFeatureExtractor(feature_size=80)(samples, sampling_rate=SAMPLING_RATE, return_tensors="np")
+    samples = tone(0.0, 1.0, 1.0) + np.random.default_rng(0).normal(0, 0.01, SAMPLE_RATE).astype(
+        np.float32
+    )
+    expected = WhisperFeatureExtractor(feature_size=80)(
+        samples, sampling_rate=SAMPLE_RATE, return_tensors="np"
+    )
     power = log_mel_power(samples).astype(np.float64)
     scaled = (np.maximum(power, power.max() - 8) + 4) / 4
     inner = slice(3, 97)
@@ -215,7 +252,10 @@ def texts_of(window: Window, tokenizer, special) -> set[str]:
     drawn = [target_tokens(window, special, np.random.default_rng(seed)) for seed in range(20)]
     ids = [[token for token, _, _ in sequence] for sequence in drawn]
     assert all(sequence[0] == special.start and sequence[-1] == special.end for sequence in ids)
-    return {"".join(tokenizer.convert_ids_to_tokens(sequence[3:-1])).replace("Ġ", " ") for sequence in ids}
+    return {
+        "".join(tokenizer.convert_ids_to_tokens(sequence[3:-1])).replace("Ġ", " ")
+        for sequence in ids
+    }
 
 
 def test_a_target_has_one_segment_a_sentence_or_plain_text(tokenizer, special):
@@ -259,5 +299,7 @@ def test_windows_keep_their_clips_where_they_say(special):
         assert window.labels.shape == (200,)
         assert np.isfinite(window.features).all()
         assert window.features.max() - window.features.min() <= 2.0 + 1e-5
-        middles = {int(float(start + 0.2) * 50) for part in window.segments for start, _ in part.spans}
+        middles = {
+            int(float(start + 0.2) * 50) for part in window.segments for start, _ in part.spans
+        }
         assert all(window.labels[frame] == 4 for frame in middles if frame < 200)

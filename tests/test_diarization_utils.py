@@ -1,4 +1,6 @@
-"""Words to speakers, against definitions written out the slow way on a grid of hundredths of a second."""
+"""Words to speakers, against definitions written out the slow way on a grid of hundredths of a
+second.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from transcript import Chunk, SpeakerTurn, Word
 
 @st.composite
 def chunk_lists(draw, most_words=4):
-    """Chunks in order of time, words told apart by their text; some without duration, some far apart, some unknown."""
+    """Chunks in order of time, words told apart by their text; some without duration, some far
+    apart, some unknown.
+    """
     chunks, clock, number = [], 0, 0
     for count in draw(st.lists(st.integers(0, most_words), max_size=5)):
         begin, words = clock, []
@@ -75,13 +79,18 @@ def spanned(turn: SpeakerTurn) -> tuple[int, int]:
 
 def hundredths_away(word: Word, speaker: str, turns) -> float:
     first, after = round(word.start * 100), max(round(word.end * 100), round(word.start * 100) + 1)
-    gaps = [max(0, spanned(t)[0] - after, first - spanned(t)[1]) for t in turns if t.speaker == speaker]
+    gaps = [
+        max(0, spanned(t)[0] - after, first - spanned(t)[1]) for t in turns if t.speaker == speaker
+    ]
     return min(gaps, default=math.inf)
 
 
 def hundredths_away_from_all(words, turns) -> list[float]:
     names = {turn.speaker for turn in turns}
-    return [min((hundredths_away(word, name, turns) for name in names), default=math.inf) for word in words]
+    return [
+        min((hundredths_away(word, name, turns) for name in names), default=math.inf)
+        for word in words
+    ]
 
 
 def evidence(word: Word, speaker: str, turns, exclusive) -> float:
@@ -94,7 +103,10 @@ def evidence(word: Word, speaker: str, turns, exclusive) -> float:
 def worth(speakers, unit, turns, exclusive) -> float:
     """What is to be as large as possible within a chunk."""
     changes = sum(before != after for before, after in pairwise(speakers))
-    gained = sum(evidence(word, speaker, turns, exclusive) for word, speaker in zip(unit, speakers, strict=True))
+    gained = sum(
+        evidence(word, speaker, turns, exclusive)
+        for word, speaker in zip(unit, speakers, strict=True)
+    )
     return gained - CHANGE_WITHIN * changes
 
 
@@ -104,8 +116,12 @@ def worth(speakers, unit, turns, exclusive) -> float:
 @given(chunk_lists(), turn_lists(), turn_lists())
 def test_no_word_is_lost_doubled_moved_or_retimed(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
-    assert [replace(chunk, words=()) for chunk in attributed] == [replace(chunk, words=()) for chunk in chunks]
-    bare = [[replace(word, speaker=None, overlap=False) for word in chunk.words] for chunk in attributed]
+    assert [replace(chunk, words=()) for chunk in attributed] == [
+        replace(chunk, words=()) for chunk in chunks
+    ]
+    bare = [
+        [replace(word, speaker=None, overlap=False) for word in chunk.words] for chunk in attributed
+    ]
     assert bare == units_of(chunks)
 
 
@@ -118,14 +134,21 @@ def test_no_other_speakers_of_a_chunk_are_worth_more(chunks, turns, exclusive):
         if NEAREST * 100 in away:
             continue
         near = [place for place, hundredths in enumerate(away) if hundredths < NEAREST * 100]
-        said, given_to = [unit[place] for place in near], [chunk.words[place].speaker for place in near]
+        said, given_to = (
+            [unit[place] for place in near],
+            [chunk.words[place].speaker for place in near],
+        )
         assert None not in given_to
-        best = max(worth(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said)))
+        best = max(
+            worth(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said))
+        )
         assert worth(given_to, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
 
 
 @given(chunk_lists(8), turn_lists(), turn_lists())
-def test_a_word_far_from_every_turn_is_nobodys_but_in_a_short_hole_of_one_speaker(chunks, turns, exclusive):
+def test_a_word_far_from_every_turn_is_nobodys_but_in_a_short_hole_of_one_speaker(
+    chunks, turns, exclusive
+):
     for unit, chunk in zip(units_of(chunks), attribute(chunks, turns, exclusive), strict=True):
         away = hundredths_away_from_all(unit, [*turns, *exclusive])
         near = [place for place, hundredths in enumerate(away) if hundredths <= NEAREST * 100]
@@ -134,9 +157,15 @@ def test_a_word_far_from_every_turn_is_nobodys_but_in_a_short_hole_of_one_speake
             after = min((each for each in near if each > place), default=None)
             expected = None
             if before is not None and after is not None:
-                hole = round(unit[after].start * 100) - max(moments(unit[before].start, unit[before].end)) - 1
+                hole = (
+                    round(unit[after].start * 100)
+                    - max(moments(unit[before].start, unit[before].end))
+                    - 1
+                )
                 speakers = {chunk.words[before].speaker, chunk.words[after].speaker}
-                expected = speakers.pop() if len(speakers) == 1 and hole <= LONGEST_HOLE * 100 else None
+                expected = (
+                    speakers.pop() if len(speakers) == 1 and hole <= LONGEST_HOLE * 100 else None
+                )
                 if hole == LONGEST_HOLE * 100:
                     continue
             assert NEAREST * 100 in away or chunk.words[place].speaker == expected
@@ -160,10 +189,19 @@ def test_a_chunk_does_not_depend_on_its_neighbours(chunks, turns, exclusive):
 
 @given(chunk_lists(), st.lists(st.floats(-0.2, 0.2), min_size=8, max_size=8), st.integers(2, 8))
 def test_ends_of_turns_that_are_off_by_a_fifth_of_a_second_move_no_word(chunks, errors, count):
-    """Each chunk is a speaker's turn, from its first word to its last, as diarization might find it."""
-    spoken = [chunk for chunk in chunks if chunk.words and chunk.words[-1].end - chunk.words[0].start > 1.5][:count]
+    """Each chunk is a speaker's turn, from its first word to its last, as diarization might find
+    it.
+    """
+    spoken = [
+        chunk
+        for chunk in chunks
+        if chunk.words and chunk.words[-1].end - chunk.words[0].start > 1.5
+    ][:count]
     bounds = [(chunk.words[0].start, chunk.words[-1].end) for chunk in spoken]
-    found = [SpeakerTurn(f"S{i % 2}", start + errors[i], end + errors[i + 1]) for i, (start, end) in enumerate(bounds)]
+    found = [
+        SpeakerTurn(f"S{i % 2}", start + errors[i], end + errors[i + 1])
+        for i, (start, end) in enumerate(bounds)
+    ]
     for i, chunk in enumerate(attribute(spoken, found, found)):
         assert {word.speaker for word in chunk.words} == {f"S{i % 2}"}
 
@@ -176,10 +214,16 @@ def test_a_chunk_of_two_speakers_is_divided_between_its_words():
 
 
 @pytest.mark.parametrize(("seconds", "speaker"), [(0.4, "S0"), (1.0, "S1")])
-def test_a_word_of_another_speaker_amid_a_chunk_must_be_long_enough_to_be_believed(seconds, speaker):
+def test_a_word_of_another_speaker_amid_a_chunk_must_be_long_enough_to_be_believed(
+    seconds, speaker
+):
     middle = Word(" b", 1.0, 1.0 + seconds)
     words = (Word(" a", 0, 1), middle, Word(" c", middle.end, middle.end + 1))
-    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 1, middle.end), SpeakerTurn("S0", middle.end, middle.end + 1)]
+    turns = [
+        SpeakerTurn("S0", 0, 1),
+        SpeakerTurn("S1", 1, middle.end),
+        SpeakerTurn("S0", middle.end, middle.end + 1),
+    ]
     (chunk,) = attribute([Chunk(" a b c", 0, middle.end + 1, words=words)], turns, turns)
     assert [word.speaker for word in chunk.words] == ["S0", speaker, "S0"]
 
@@ -188,7 +232,11 @@ def test_a_short_word_in_a_chunk_of_its_own_is_believed():
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 1, 1.2), SpeakerTurn("S0", 1.2, 2)]
     spans = [(0, 1), (1, 1.2), (1.2, 2)]
     chunks = [Chunk(" a", *span, words=(Word(" a", *span),)) for span in spans]
-    assert [word.speaker for word in words_of(attribute(chunks, turns, turns))] == ["S0", "S1", "S0"]
+    assert [word.speaker for word in words_of(attribute(chunks, turns, turns))] == [
+        "S0",
+        "S1",
+        "S0",
+    ]
 
 
 def test_exclusive_turns_decide_between_two_who_are_heard():
@@ -199,16 +247,22 @@ def test_exclusive_turns_decide_between_two_who_are_heard():
         assert chunk.words == (Word(" a", 1, 2, speaker, overlap=True),)
 
 
-@pytest.mark.parametrize(("gap", "speaker"), [(0.0, "S0"), (NEAREST - 0.01, "S0"), (NEAREST + 0.01, None)])
+@pytest.mark.parametrize(
+    ("gap", "speaker"), [(0.0, "S0"), (NEAREST - 0.01, "S0"), (NEAREST + 0.01, None)]
+)
 def test_a_word_outside_every_turn_follows_the_nearest_within_the_limit(gap, speaker):
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 5, 6)]
-    (chunk,) = attribute([Chunk(" a", 1 + gap, 2 + gap, words=(Word(" a", 1 + gap, 2 + gap),))], turns, turns)
+    (chunk,) = attribute(
+        [Chunk(" a", 1 + gap, 2 + gap, words=(Word(" a", 1 + gap, 2 + gap),))], turns, turns
+    )
     assert chunk.words[0].speaker == speaker
 
 
 @pytest.mark.parametrize("count", [8, 20, 21, 60])
 def test_how_much_is_said_outside_a_turn_decides_nothing_about_the_words_inside(count):
-    """The majority of a chunk's words once took the speaker from all others, or gave him words seconds away."""
+    """The majority of a chunk's words once took the speaker from all others, or gave him words
+    seconds away.
+    """
     words = tuple(Word(f" {i}", i * 0.5, i * 0.5 + 0.4) for i in range(count))
     turns = [SpeakerTurn("S0", 0, 4)]
     (chunk,) = attribute([Chunk("", 0, count / 2, words=words)], turns, turns)
@@ -217,14 +271,20 @@ def test_how_much_is_said_outside_a_turn_decides_nothing_about_the_words_inside(
 
 @pytest.mark.parametrize(
     ("second", "hole", "speaker"),
-    [("S0", LONGEST_HOLE - 0.1, "S0"), ("S0", LONGEST_HOLE + 0.1, None), ("S1", LONGEST_HOLE - 0.1, None)],
+    [
+        ("S0", LONGEST_HOLE - 0.1, "S0"),
+        ("S0", LONGEST_HOLE + 0.1, None),
+        ("S1", LONGEST_HOLE - 0.1, None),
+    ],
 )
 def test_a_word_in_a_hole_is_spoken_by_whoever_speaks_around_it(second, hole, speaker):
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn(second, 1 + hole, 5)]
     words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + hole, 5))
     (chunk,) = attribute([Chunk(" a b c", 0, 5, words=words)], turns, turns)
     assert [word.speaker for word in chunk.words] == ["S0", speaker, second]
-    apart = attribute([Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns, turns)
+    apart = attribute(
+        [Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns, turns
+    )
     assert [word.speaker for word in words_of(apart)] == ["S0", None, second]
 
 
@@ -269,11 +329,18 @@ def test_ten_hours_of_words_are_given_in_order():
     ends = rng.uniform(2, 8, 6_000).cumsum()
     turns = [SpeakerTurn(f"S{i % 3}", start, end) for i, (start, end) in enumerate(pairwise(ends))]
     chunks = [
-        Chunk("", t.start, t.end, words=tuple(Word(" a", *span) for span in pairwise(np.linspace(t.start, t.end, 15))))
+        Chunk(
+            "",
+            t.start,
+            t.end,
+            words=tuple(Word(" a", *span) for span in pairwise(np.linspace(t.start, t.end, 15))),
+        )
         for t in turns
     ]
     attributed = attribute(chunks, turns, turns)
-    assert [{word.speaker for word in chunk.words} for chunk in attributed] == [{turn.speaker} for turn in turns]
+    assert [{word.speaker for word in chunk.words} for chunk in attributed] == [
+        {turn.speaker} for turn in turns
+    ]
 
 
 # ---- segments
@@ -314,12 +381,16 @@ def test_one_segment_a_chunk_goes_to_who_said_most_of_it(chunks, turns, exclusiv
         said: dict[str, float] = {}
         for word in segment.words:
             if word.speaker is not None:
-                said[word.speaker] = said.get(word.speaker, 0.0) + max(word.end - word.start, INSTANT)
+                said[word.speaker] = said.get(word.speaker, 0.0) + max(
+                    word.end - word.start, INSTANT
+                )
         assert said.get(segment.speaker, 0.0) == max(said.values(), default=0.0)
         assert (segment.speaker is None) == (not said)
 
 
-@pytest.mark.parametrize("pieces", [["今日", "は", "晴れ"], [" Good", " day", "!"], ["สวัสดี", "ครับ"]])
+@pytest.mark.parametrize(
+    "pieces", [["今日", "は", "晴れ"], [" Good", " day", "!"], ["สวัสดี", "ครับ"]]
+)
 def test_text_is_joined_as_it_was_written(pieces):
     words = tuple(Word(piece, i, i + 1) for i, piece in enumerate(pieces))
     turns = [SpeakerTurn("S0", 0, len(words))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asr.draft_length import (
+from asr.engine.draft_length import (
     DRAFTS,
     ENOUGH,
     LEAST_TURNS,
@@ -17,8 +17,16 @@ from asr.draft_length import (
 
 
 def costs(step: float, verify: float, draft: float) -> Costs:
-    """A round costs a step, and for each draft `verify` more of the main model and `draft` of the assistant."""
-    return Costs({(rows, k): rows**0.5 * (step + k * (verify + draft)) for rows in (1, 4, 12) for k in MEASURED_DRAFTS})
+    """A round costs a step, and for each draft `verify` more of the main model and `draft` of the
+    assistant.
+    """
+    return Costs(
+        {
+            (rows, k): rows**0.5 * (step + k * (verify + draft))
+            for rows in (1, 4, 12)
+            for k in MEASURED_DRAFTS
+        }
+    )
 
 
 def settled(acceptance: float, table: Costs) -> DraftLength:

@@ -1,4 +1,6 @@
-"""Embeddings from shared frames against pyannote's own, pair by pair, and the turns that come of them."""
+"""Embeddings from shared frames against pyannote's own, pair by pair, and the turns that come of
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from torch import nn
 
 from config import DEMO_MODELS, prepare_environment
 from demo.build.diarization_error import draw_dialogues
-from diarizer import Diarizer, SpeakerHints, load_diarizer
-from embeddings import CACHED, WindowEmbeddings, share_frames, voice_masks
+from diarization.embeddings import CACHED, WindowEmbeddings, share_frames, voice_masks
+from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
 
 CPU = torch.device("cpu")
 FOLDER = DEMO_MODELS / "diarization"
@@ -39,7 +41,9 @@ def quiet():
 
 
 class Statistics(nn.Module):
-    """A small embedding model in two halves: ten features of every 20 ms, then their statistics under the mask."""
+    """A small embedding model in two halves: ten features of every 20 ms, then their statistics
+    under the mask.
+    """
 
     def __init__(self):
         super().__init__()
@@ -82,20 +86,30 @@ def pipeline_of(embedding, seconds=2.0, batch_size=4):
 
 
 def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
-    """Noise, its last window reaching past the end, and who speaks when: now and then, for long, together, never."""
+    """Noise, its last window reaching past the end, and who speaks when: now and then, for long,
+    together, never.
+    """
     rng = np.random.default_rng(seed)
-    noise = rng.normal(0, 0.1, (1, round((step * (windows - 1) + 0.9 * seconds) * RATE))).astype(np.float32)
+    noise = rng.normal(0, 0.1, (1, round((step * (windows - 1) + 0.9 * seconds) * RATE))).astype(
+        np.float32
+    )
     levels = rng.choice([0.0, 0.0, 0.1, 0.5, 1.0], (windows, 1, 3))
     activity = (rng.random((windows, frames, 3)) < levels).astype(np.float32)
     activity[0] = 0
     window = SlidingWindow(start=0.0, duration=seconds, step=step)
-    return {"waveform": torch.from_numpy(noise), "sample_rate": RATE}, SlidingWindowFeature(activity, window)
+    return {"waveform": torch.from_numpy(noise), "sample_rate": RATE}, SlidingWindowFeature(
+        activity, window
+    )
 
 
 def both(pipeline, file, activity, exclude_overlap):
     """The embeddings by pyannote's own method and by ours."""
-    stock = SpeakerDiarization.get_embeddings(pipeline, file, activity, exclude_overlap=exclude_overlap)
-    ours = WindowEmbeddings(pipeline, pipeline._embedding.model_)(file, activity, exclude_overlap=exclude_overlap)
+    stock = SpeakerDiarization.get_embeddings(
+        pipeline, file, activity, exclude_overlap=exclude_overlap
+    )
+    ours = WindowEmbeddings(pipeline, pipeline._embedding.model_)(
+        file, activity, exclude_overlap=exclude_overlap
+    )
     return stock, ours
 
 
@@ -103,7 +117,11 @@ def both(pipeline, file, activity, exclude_overlap):
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 @pytest.mark.parametrize("seed", range(5))
 def test_every_embedding_is_pyannotes(exclude_overlap, batch_size, seed):
-    stock, ours = both(pipeline_of(Wrapped(Statistics()), batch_size=batch_size), *scene(9, seed=seed), exclude_overlap)
+    stock, ours = both(
+        pipeline_of(Wrapped(Statistics()), batch_size=batch_size),
+        *scene(9, seed=seed),
+        exclude_overlap,
+    )
     assert ours.shape == stock.shape == (9, 3, 20)
     assert ours.dtype == stock.dtype
     np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
@@ -112,7 +130,9 @@ def test_every_embedding_is_pyannotes(exclude_overlap, batch_size, seed):
 @pytest.mark.parametrize("exclude_overlap", [False, True])
 def test_wespeakers_network_of_full_size_embeds_as_in_pyannote(exclude_overlap):
     torch.manual_seed(0)
-    pipeline = pipeline_of(PyannoteAudioPretrainedSpeakerEmbedding(WeSpeakerResNet34()), seconds=2.0)
+    pipeline = pipeline_of(
+        PyannoteAudioPretrainedSpeakerEmbedding(WeSpeakerResNet34()), seconds=2.0
+    )
     stock, ours = both(pipeline, *scene(4, frames=118), exclude_overlap)
     assert np.linalg.norm(stock, axis=-1).min() > 0
     np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4 * np.abs(stock).max())
@@ -130,13 +150,22 @@ def test_frames_that_were_not_judged_are_silence():
 def test_a_voice_alone_for_too_short_is_listened_to_wherever_it_speaks():
     file, activity = scene(5)
     for min_num_samples in (2, 4_000, 30_000, 64_000):
-        stock, ours = both(pipeline_of(Wrapped(Statistics(), min_num_samples)), file, activity, True)
+        stock, ours = both(
+            pipeline_of(Wrapped(Statistics(), min_num_samples)), file, activity, True
+        )
         np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.sampled_from([2, 1_000, 12_345, 32_000]), st.booleans())
-def test_masks_are_those_pyannote_hands_to_its_model(seed, voices, min_num_samples, exclude_overlap):
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 4),
+    st.sampled_from([2, 1_000, 12_345, 32_000]),
+    st.booleans(),
+)
+def test_masks_are_those_pyannote_hands_to_its_model(
+    seed, voices, min_num_samples, exclude_overlap
+):
     rng = np.random.default_rng(seed)
     frames = int(rng.integers(1, 60))
     data = (rng.random((3, frames, voices)) < rng.random((3, 1, voices))).astype(np.float32)
@@ -208,7 +237,9 @@ class OtherParameters:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("pipeline", [OtherParameters(), pipeline_of(Wrapped(nn.Linear(1, 1))), object()])
+@pytest.mark.parametrize(
+    "pipeline", [OtherParameters(), pipeline_of(Wrapped(nn.Linear(1, 1))), object()]
+)
 def test_what_has_other_parts_stays_as_it_is(pipeline):
     before = dict(getattr(pipeline, "__dict__", {}))
     assert not share_frames(pipeline)
@@ -217,7 +248,10 @@ def test_what_has_other_parts_stays_as_it_is(pipeline):
 
 # ---- turns
 
-VBX = {"segmentation": {"min_duration_off": 0.0}, "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8}}
+VBX = {
+    "segmentation": {"min_duration_off": 0.0},
+    "clustering": {"threshold": 0.6, "Fa": 0.07, "Fb": 0.8},
+}
 HINTS = [SpeakerHints(), SpeakerHints(num_speakers=2), SpeakerHints(num_speakers=3)]
 
 
@@ -237,7 +271,9 @@ def folders(tmp_path_factory):
     return {
         "demo": str(FOLDER),
         "community-1": variant(clustering="VBxClustering", segmentation_step=0.2),
-        "3.1": variant(clustering="AgglomerativeClustering", embedding_exclude_overlap=False, legacy=True),
+        "3.1": variant(
+            clustering="AgglomerativeClustering", embedding_exclude_overlap=False, legacy=True
+        ),
     }
 
 

@@ -1,4 +1,6 @@
-"""The endpoint on the models that ship, against what synthesis knows: words, speakers, and what must not matter."""
+"""The endpoint on the models that ship, against what synthesis knows: words, speakers, and what
+must not matter.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +73,16 @@ def test_the_text_is_told_once_in_chunks_and_once_by_speaker(answer):
 
 def test_words_are_given_to_who_said_them(answer):
     """At least nine of ten words that nobody talks over lie in a segment of their own speaker."""
-    alone = [word for word in TRUTH["words"] if not any(talks_over(turn, word) for turn in TRUTH["turns"])]
+    alone = [
+        word
+        for word in TRUTH["words"]
+        if not any(talks_over(turn, word) for turn in TRUTH["turns"])
+    ]
     given = [speaker_at(answer["speakers"], (word["start"] + word["end"]) / 2) for word in alone]
-    names, labels = sorted(TRUTH["cast"]), sorted({entry["speaker"] for entry in answer["speakers"]})
+    names, labels = (
+        sorted(TRUTH["cast"]),
+        sorted({entry["speaker"] for entry in answer["speakers"]}),
+    )
     assert len(labels) == len(names)
     best = max(
         sum(mapping.get(label) == word["speaker"] for label, word in zip(given, alone, strict=True))
@@ -86,7 +95,11 @@ def test_words_are_the_texts_and_the_speakers(answer):
     words = answer["words"]
     assert "".join(word["word"] for word in words) == answer["text"]
     assert [word for entry in answer["speakers"] for word in entry["words"]] == words
-    assert all(word["speaker"] == entry["speaker"] for entry in answer["speakers"] for word in entry["words"])
+    assert all(
+        word["speaker"] == entry["speaker"]
+        for entry in answer["speakers"]
+        for word in entry["words"]
+    )
     assert all(0 < word["probability"] <= 1 for word in words)
     times = [time for word in words for time in word["timestamp"]]
     assert times == sorted(times)
@@ -94,10 +107,14 @@ def test_words_are_the_texts_and_the_speakers(answer):
 
 @pytest.mark.parametrize("grouped", [True, False])
 def test_words_lie_within_the_entry_that_lists_them(demo_handler, conversation, answer, grouped):
-    """Also where entries are Whisper's own segments, whose times are rougher than those of words."""
+    """Also where entries are Whisper's own segments, whose times are rougher than those of
+    words.
+    """
     if not grouped:
         answer = ask(demo_handler, conversation, return_timestamps="word", group_by_speaker=False)
-        assert [entry["text"] for entry in answer["speakers"]] == [chunk["text"] for chunk in answer["chunks"]]
+        assert [entry["text"] for entry in answer["speakers"]] == [
+            chunk["text"] for chunk in answer["chunks"]
+        ]
     for entry in answer["speakers"]:
         words = entry["words"]
         assert entry["timestamp"] == [words[0]["timestamp"][0], words[-1]["timestamp"][1]]
@@ -107,14 +124,20 @@ def test_words_lie_within_the_entry_that_lists_them(demo_handler, conversation, 
 def test_files_are_the_same_where_the_answer_shows_no_times(demo_handler, passage, form):
     """A table of a window a line, and without times worse text, is what was written once."""
     audio, parameters = wav_file(passage, 16_000), {"diarize": False, "output": form}
-    bare, timed = (ask(demo_handler, audio, return_timestamps=shown, **parameters) for shown in (False, True))
+    bare, timed = (
+        ask(demo_handler, audio, return_timestamps=shown, **parameters) for shown in (False, True)
+    )
     assert (bare["output"], bare["text"], bare["chunks"]) == (timed["output"], timed["text"], [])
     assert len(bare["output"][form].splitlines()) >= len(timed["chunks"]) > 2
 
 
 def test_words_are_marked_where_voices_overlap(answer):
-    """Words said alone are seldom marked; many of those that another voice covers, in part at least, are."""
-    over = [word for word in TRUTH["words"] if any(talks_over(turn, word) for turn in TRUTH["turns"])]
+    """Words said alone are seldom marked; many of those that another voice covers, in part at
+    least, are.
+    """
+    over = [
+        word for word in TRUTH["words"] if any(talks_over(turn, word) for turn in TRUTH["turns"])
+    ]
     marked, unmarked = [], []
     for word in answer["words"]:
         middle = sum(word["timestamp"]) / 2
@@ -125,11 +148,22 @@ def test_words_are_marked_where_voices_overlap(answer):
 
 
 def talks_over(turn: dict[str, Any], word: dict[str, Any]) -> bool:
-    return turn["speaker"] != word["speaker"] and turn["start"] < word["end"] and word["start"] < turn["end"]
+    return (
+        turn["speaker"] != word["speaker"]
+        and turn["start"] < word["end"]
+        and word["start"] < turn["end"]
+    )
 
 
 def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:
-    return next((each["speaker"] for each in entries if each["timestamp"][0] <= moment <= each["timestamp"][1]), None)
+    return next(
+        (
+            each["speaker"]
+            for each in entries
+            if each["timestamp"][0] <= moment <= each["timestamp"][1]
+        ),
+        None,
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])

@@ -12,13 +12,17 @@ import pytest
 import torch
 from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assistant
 
-import asr.batching
-from asr.batching import Passage
-from asr.engine import DecodeEngine, DecodeOptions
-from asr.fallback import Fallback
+import asr.engine.scheduler
+from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.fallback import Fallback
+from asr.engine.scheduler import Request
 from errors import OutOfMemory
 
-RAGGED = {TINY: 142, TINY_ENGLISH: 142, TINY_128: 12}  # tokens whose place the end of text takes: rows end far apart
+RAGGED = {
+    TINY: 142,
+    TINY_ENGLISH: 142,
+    TINY_128: 12,
+}  # tokens whose place the end of text takes: rows end far apart
 
 
 @functools.cache
@@ -31,14 +35,18 @@ def engine_of(shape=TINY, ending=None, noise=None, own_encoder=False):
 def windows_of(shape, timestamps, count, most_tokens):
     prompts = oracle.prompts_of(models_of(shape).vocabulary, timestamps, count)
     return [
-        Passage(number, samples, prompt, most_tokens)
-        for number, (samples, prompt) in enumerate(zip(oracle.noise_windows(count), prompts, strict=True))
+        Request(number, samples, prompt, most_tokens)
+        for number, (samples, prompt) in enumerate(
+            zip(oracle.noise_windows(count), prompts, strict=True)
+        )
     ]
 
 
 @functools.cache
 def truth(shape, ending, timestamps, count, most_tokens):
-    return oracle.greedy(models_of(shape, ending), windows_of(shape, timestamps, count, most_tokens), timestamps)
+    return oracle.greedy(
+        models_of(shape, ending), windows_of(shape, timestamps, count, most_tokens), timestamps
+    )
 
 
 def tokens_of(answers):
@@ -46,11 +54,15 @@ def tokens_of(answers):
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("shape", [TINY, TINY_ENGLISH, TINY_128], ids=["multilingual", "english", "128 bins"])
+@pytest.mark.parametrize(
+    "shape", [TINY, TINY_ENGLISH, TINY_128], ids=["multilingual", "english", "128 bins"]
+)
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 12, 32])
 def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch_size):
     windows = windows_of(shape, timestamps, 12, 40)
-    answers = decode(engine_of(shape, RAGGED[shape]), windows, DecodeOptions(timestamps, batch_size=batch_size))
+    answers = decode(
+        engine_of(shape, RAGGED[shape]), windows, DecodeOptions(timestamps, batch_size=batch_size)
+    )
     assert tokens_of(answers) == truth(shape, RAGGED[shape], timestamps, 12, 40)
 
 
@@ -61,7 +73,9 @@ def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, dr
     engine = engine_of(TINY, RAGGED[TINY], noise)
     windows = windows_of(TINY, timestamps, 12, 40)
     for batch_size in (1, 7, 12) if drafts == 4 else (12,):
-        answers = decode(engine, windows, DecodeOptions(timestamps, True, batch_size, drafts=drafts))
+        answers = decode(
+            engine, windows, DecodeOptions(timestamps, True, batch_size, drafts=drafts)
+        )
         assert tokens_of(answers) == truth(TINY, RAGGED[TINY], timestamps, 12, 40)
 
 
@@ -93,7 +107,9 @@ def test_thirty_two_rows_of_which_some_end_at_once(drafts):
     commonest = said.most_common(1)[0][0]
     engine = engine_of(TINY, commonest, 0.1)
     expected = truth(TINY, commonest, False, 32, 40)
-    answers = decode(engine, windows_of(TINY, False, 32, 40), DecodeOptions(False, True, 32, drafts=drafts))
+    answers = decode(
+        engine, windows_of(TINY, False, 32, 40), DecodeOptions(False, True, 32, drafts=drafts)
+    )
     assert tokens_of(answers) == expected
     assert Counter(map(len, expected.values()))[1] >= 4
 
@@ -101,7 +117,9 @@ def test_thirty_two_rows_of_which_some_end_at_once(drafts):
 @pytest.mark.parametrize("assisted", [False, True])
 def test_rows_that_never_end_stop_at_448_tokens(assisted):
     windows = windows_of(TINY, True, 3, None)
-    answers = decode(engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=assisted, drafts=6))
+    answers = decode(
+        engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=assisted, drafts=6)
+    )
     assert tokens_of(answers) == truth(TINY, None, True, 3, None)
     assert [len(answers[each.key].tokens) + len(each.prompt) for each in windows] == [448] * 3
 
@@ -113,7 +131,9 @@ def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_
     engine._worth_drafting = lambda *_: True
     engine.drafting.choose = lambda rows, draftable: next(lengths)
     judged, engine.drafting.observe = [], lambda accepted, count: judged.append(count)
-    answers = decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, batch_size=batch_size))
+    answers = decode(
+        engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, batch_size=batch_size)
+    )
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
     assert sum(judged) > 50
 
@@ -124,7 +144,11 @@ def test_rows_of_their_own_greatest_length():
         for number, window in enumerate(windows_of(TINY, True, 8, 40))
     ]
     answers = tokens_of(
-        decode(engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=True, batch_size=4, drafts=4))
+        decode(
+            engine_of(TINY, None, 0.1),
+            windows,
+            DecodeOptions(assisted=True, batch_size=4, drafts=4),
+        )
     )
     whole = truth(TINY, None, True, 8, 40)
     assert answers == {number: whole[number][: number + 1] for number in range(8)}
@@ -132,16 +156,25 @@ def test_rows_of_their_own_greatest_length():
 
 def test_statistics_are_those_of_transformers_scores():
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
-    answers = decode(engine_of(TINY, RAGGED[TINY], 0.1), windows, DecodeOptions(assisted=True, drafts=3))
+    answers = decode(
+        engine_of(TINY, RAGGED[TINY], 0.1), windows, DecodeOptions(assisted=True, drafts=3)
+    )
     for window in windows:
         answer = answers[window.key]
-        features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
-        said = [*answer.tokens, *([models.vocabulary.end_of_text] if len(answer.tokens) < 40 else [])]
+        features = models.feature_extractor(
+            window.samples, sampling_rate=16_000, return_tensors="pt"
+        ).input_features
+        said = [
+            *answer.tokens,
+            *([models.vocabulary.end_of_text] if len(answer.tokens) < 40 else []),
+        ]
         read = torch.tensor([[*window.prompt, *said]])
         with torch.inference_mode():
             logits = models.model(features.double(), decoder_input_ids=read[:, :-1]).logits[0]
         start = window.prompt.index(models.vocabulary.start_of_transcript)
-        assert answer.no_speech == pytest.approx(logits[start].softmax(-1)[models.vocabulary.no_speech].item())
+        assert answer.no_speech == pytest.approx(
+            logits[start].softmax(-1)[models.vocabulary.no_speech].item()
+        )
         begin = len(window.prompt)
         rules, expected = oracle.rules_of(models, True, begin), []
         for place, token in enumerate(said, begin):
@@ -156,16 +189,22 @@ def test_statistics_are_those_of_transformers_scores():
 def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_size):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
-    monkeypatch.setattr(asr.batching, "contrast", lambda attention: attention)
+    monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
     fallback = Fallback(temperatures=(0.0, 0.4), least_log_probability=-3.6, no_speech=1.0)
-    answers = decode(engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True))
+    answers = decode(
+        engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True)
+    )
     assert {answer.temperature for answer in answers.values()} == {0.0, 0.4}
     for window in windows:
         answer = answers[window.key]
         said = [*answer.tokens, models.vocabulary.end_of_text][: len(answer.log_probabilities)]
-        expected = oracle.cross_attention(models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)])
-        torch.testing.assert_close(torch.from_numpy(answer.attention), expected, atol=1e-9, rtol=1e-9)
+        expected = oracle.cross_attention(
+            models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)]
+        )
+        torch.testing.assert_close(
+            torch.from_numpy(answer.attention), expected, atol=1e-9, rtol=1e-9
+        )
 
 
 def test_attention_is_kept_where_words_are_wanted_alone():
@@ -179,7 +218,9 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     engine = engine_of(TINY)
     models = engine.models
     window = windows_of(TINY, True, 1, 5)[0]
-    features = models.feature_extractor(window.samples, sampling_rate=16_000, return_tensors="pt").input_features
+    features = models.feature_extractor(
+        window.samples, sampling_rate=16_000, return_tensors="pt"
+    ).input_features
     models.model.generation_config.lang_to_id = models.vocabulary.languages
     expected = models.model.detect_language(features.double()).item()
     del models.model.generation_config.lang_to_id
@@ -197,9 +238,13 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
 def test_each_window_is_encoded_once_even_when_decoded_again():
     engine = engine_of(TINY)
     heard = []
-    hook = engine.models.model.get_encoder().register_forward_hook(lambda _m, inputs, _o: heard.append(len(inputs[0])))
+    hook = engine.models.model.get_encoder().register_forward_hook(
+        lambda _m, inputs, _o: heard.append(len(inputs[0]))
+    )
     fallback = Fallback(temperatures=(0.0, 0.5, 1.0), least_log_probability=0.0, no_speech=1.0)
-    answers = decode(engine, windows_of(TINY, True, 5, 10), DecodeOptions(batch_size=2, fallback=fallback))
+    answers = decode(
+        engine, windows_of(TINY, True, 5, 10), DecodeOptions(batch_size=2, fallback=fallback)
+    )
     hook.remove()
     assert {answer.temperature for answer in answers.values()} == {1.0}
     assert sum(heard) == 5
@@ -210,7 +255,9 @@ def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
     windows = windows_of(TINY, True, 8, 30)
     alone = {}
     for window in windows:
-        alone |= decode(engine_of(TINY, RAGGED[TINY]), [window], DecodeOptions(batch_size=1, fallback=fallback))
+        alone |= decode(
+            engine_of(TINY, RAGGED[TINY]), [window], DecodeOptions(batch_size=1, fallback=fallback)
+        )
     for batch_size, drafts in ((3, 0), (8, 4)):
         options = DecodeOptions(True, True, batch_size, fallback, drafts)
         beside = decode(engine_of(TINY, RAGGED[TINY], 0.0), windows, options)
@@ -263,7 +310,9 @@ def test_nothing_to_decode():
     [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],
     ids=["a full batch", "fewer windows than were asked for at once"],
 )
-def test_out_of_memory_halves_what_ran_and_loses_nothing(monkeypatch, windows, batch_size, fitting, refused):
+def test_out_of_memory_halves_what_ran_and_loses_nothing(
+    monkeypatch, windows, batch_size, fitting, refused
+):
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
     launch = engine.rounds.launch
 
@@ -274,7 +323,9 @@ def test_out_of_memory_halves_what_ran_and_loses_nothing(monkeypatch, windows, b
         return launch(batch, rules, shape)
 
     monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_fits)
-    answers = decode(engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size))
+    answers = decode(
+        engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size)
+    )
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, windows, 40)
     assert [size for size in sizes if size > fitting] == refused
 
@@ -290,7 +341,10 @@ def test_detecting_a_language_gives_back_what_an_earlier_request_holds(monkeypat
         return hear(*asked, **named)
 
     monkeypatch.setattr(engine.hearing, "hear", refuse_beside_a_batch)
-    assert engine.detect_language(oracle.noise_windows(1)[0]).language in models_of(TINY).vocabulary.languages
+    assert (
+        engine.detect_language(oracle.noise_windows(1)[0]).language
+        in models_of(TINY).vocabulary.languages
+    )
 
     def refuse(*_, **__):
         raise torch.OutOfMemoryError
@@ -313,9 +367,14 @@ def test_a_device_too_small_for_one_window_is_said_so(monkeypatch):
 
 def test_nothing_of_the_engine_stays_in_the_models():
     models = with_assistant(models_of(TINY), 0.1, own_encoder=True)
-    before = [(each.state_dict(), settings_of(each), each.generation_config.to_dict()) for each in both(models)]
+    before = [
+        (each.state_dict(), settings_of(each), each.generation_config.to_dict())
+        for each in both(models)
+    ]
     weights = [{name: weight.clone() for name, weight in state.items()} for state, _, _ in before]
-    decode(DecodeEngine(models), windows_of(TINY, True, 4, 10), DecodeOptions(assisted=True, drafts=2))
+    decode(
+        DecodeEngine(models), windows_of(TINY, True, 4, 10), DecodeOptions(assisted=True, drafts=2)
+    )
     for model, (_, config, generation), kept in zip(both(models), before, weights, strict=True):
         assert settings_of(model) == config
         assert model.generation_config.to_dict() == generation

@@ -1,4 +1,6 @@
-"""The promise about messages: the code first, ASCII, one line, at most 500 characters; and who is to blame."""
+"""The promise about messages: the code first, ASCII, one line, at most 500 characters; and who is
+to blame.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import errors
 from errors import ClientError, EndpointError, ServerError, StartError
 
 CODES = {
-    ClientError: {"INVALID_REQUEST", "INVALID_PARAMETER", "INVALID_AUDIO", "AUDIO_TOO_LONG", "UNSUPPORTED"},
+    ClientError: {
+        "INVALID_REQUEST",
+        "INVALID_PARAMETER",
+        "INVALID_AUDIO",
+        "AUDIO_TOO_LONG",
+        "UNSUPPORTED",
+    },
     ServerError: {"MODEL_ERROR", "OUT_OF_MEMORY"},
 }
 

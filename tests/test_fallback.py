@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.fallback import Fallback, chances, compression
+from asr.engine.fallback import Fallback, chances, compression
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
 LOOP = "and then and then and then " * 20

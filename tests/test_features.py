@@ -8,13 +8,17 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from asr.features import LogMel
+from asr.frontend.features import LogMel
 
 
 @pytest.mark.parametrize("bins", [80, 128])
 def test_equal_to_the_feature_extractor_whatever_the_neighbours(bins):
     extractor = WhisperFeatureExtractor(feature_size=bins, chunk_length=2)
-    windows = [*oracle.noise_windows(4, seconds=2.0), np.zeros(20_000, np.float32), np.ones(1, np.float32)]
+    windows = [
+        *oracle.noise_windows(4, seconds=2.0),
+        np.zeros(20_000, np.float32),
+        np.ones(1, np.float32),
+    ]
     together = LogMel(extractor, torch.device("cpu"))(windows)
     for window, features in zip(windows, together, strict=True):
         expected = extractor(window, sampling_rate=16_000, return_tensors="pt").input_features[0]

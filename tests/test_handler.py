@@ -1,4 +1,6 @@
-"""The path of a request and its edges: what reaches the rooms, what comes back, and what the log holds."""
+"""The path of a request and its edges: what reaches the rooms, what comes back, and what the log
+holds.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import handler
+from asr.frontend.windows import Span
 from asr.transcriber import TranscriptionOptions
-from asr.windows import Span
 from config import REPOSITORY, ModelSettings
-from diarizer import Diarization, SpeakerHints
+from diarization.pipeline import Diarization, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
 from transcript import Chunk, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
-CHUNKS = (Chunk(" good morning", 0.0, 0.4, words=WORDS[:2]), Chunk(" yes", 0.5, 0.9, words=WORDS[2:]))
+CHUNKS = (
+    Chunk(" good morning", 0.0, 0.4, words=WORDS[:2]),
+    Chunk(" yes", 0.5, 0.9, words=WORDS[2:]),
+)
 SILENCE = Transcript((), None)
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
-RESPONSE_KEYS = {"speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"}
+RESPONSE_KEYS = {
+    "speakers",
+    "chunks",
+    "text",
+    "language",
+    "language_probability",
+    "duration",
+    "warnings",
+}
 
 
 @dataclass
 class SpokenFor:
-    """A transcriber that answers what it was made with, or raises it, and remembers what it was asked."""
+    """A transcriber that answers what it was made with, or raises it, and remembers what it was
+    asked.
+    """
 
     answer: Transcript | Exception = field(default_factory=lambda: Transcript(CHUNKS, "en"))
     asked: list[TranscriptionOptions] = field(default_factory=list)
@@ -46,7 +61,9 @@ class SpokenFor:
     def validate(self, options: TranscriptionOptions) -> None:
         pass
 
-    def transcribe(self, samples: np.ndarray, options: TranscriptionOptions, speech: Sequence[Span]) -> Transcript:
+    def transcribe(
+        self, samples: np.ndarray, options: TranscriptionOptions, speech: Sequence[Span]
+    ) -> Transcript:
         assert speech == self.detect(samples)
         self.asked.append(options)
         if isinstance(self.answer, Exception):
@@ -72,7 +89,11 @@ def endpoint(tiny_handler):
 
     def make(transcriber: SpokenFor, diarizer: Heard | None = None) -> EndpointHandler:
         made = object.__new__(EndpointHandler)
-        made._transcriber, made._diarizer, made._limits = transcriber, diarizer, tiny_handler._limits
+        made._transcriber, made._diarizer, made._limits = (
+            transcriber,
+            diarizer,
+            tiny_handler._limits,
+        )
         return made
 
     return make
@@ -97,15 +118,23 @@ def test_the_response_of_the_contract(endpoint, hum):
 
 @pytest.mark.parametrize(("wanted", "found"), [(2, None), (3, 2)])
 def test_speakers_are_counted_where_there_is_speech(endpoint, hum, wanted, found):
-    """A third voice was found in noise, where it says nothing: two wanted are met, three are not."""
+    """A third voice was found in noise, where it says nothing: two wanted are met, three are
+    not.
+    """
     diarizer = Heard((*TURNS, SpeakerTurn("SPEAKER_02", 5.0, 9.0)))
-    warnings = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": wanted}})["warnings"]
+    warnings = endpoint(SpokenFor(), diarizer)(
+        {"inputs": hum, "parameters": {"num_speakers": wanted}}
+    )["warnings"]
     assert warnings == ([f"speaker hints could not be met: {found} found"] if found else [])
 
 
 def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
     response = endpoint(SpokenFor())({"inputs": hum})
-    assert (response["speakers"], response["text"], response["warnings"]) == ([], " good morning yes", [])
+    assert (response["speakers"], response["text"], response["warnings"]) == (
+        [],
+        " good morning yes",
+        [],
+    )
 
 
 def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
@@ -116,20 +145,36 @@ def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
 def test_where_nothing_is_said_nobody_is_looked_for(endpoint, hum):
     diarizer = Heard()
     response = endpoint(SpokenFor(SILENCE), diarizer)({"inputs": hum})
-    assert (response["speakers"], response["chunks"], response["text"], response["warnings"]) == ([], [], "", [])
+    assert (response["speakers"], response["chunks"], response["text"], response["warnings"]) == (
+        [],
+        [],
+        "",
+        [],
+    )
     assert diarizer.hints == []
 
 
 def test_diarize_false_skips_diarization(endpoint, hum):
     diarizer = Heard()
-    assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"diarize": False}})["speakers"] == []
+    assert (
+        endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"diarize": False}})[
+            "speakers"
+        ]
+        == []
+    )
     assert diarizer.hints == []
 
 
-@pytest.mark.parametrize(("diarizer", "timed"), [(None, False), (Heard(), True)], ids=["alone", "for speakers"])
-def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_only(endpoint, hum, diarizer, timed):
+@pytest.mark.parametrize(
+    ("diarizer", "timed"), [(None, False), (Heard(), True)], ids=["alone", "for speakers"]
+)
+def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_only(
+    endpoint, hum, diarizer, timed
+):
     transcriber = SpokenFor()
-    response = endpoint(transcriber, diarizer)({"inputs": hum, "parameters": {"return_timestamps": False}})
+    response = endpoint(transcriber, diarizer)(
+        {"inputs": hum, "parameters": {"return_timestamps": False}}
+    )
     assert (response["chunks"], response["text"]) == ([], " good morning yes")
     assert (transcriber.asked[0].timestamps, transcriber.asked[0].words) == (timed, timed)
     assert len(response["speakers"]) == (2 if diarizer else 0)
@@ -163,7 +208,9 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
         }
     )
     assert transcriber.asked == [
-        TranscriptionOptions("translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace"))
+        TranscriptionOptions(
+            "translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace")
+        )
     ]
 
 
@@ -189,14 +236,18 @@ def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, 
 
 def test_turns_alone_need_no_times_of_words(endpoint, hum):
     transcriber = SpokenFor()
-    endpoint(transcriber)({"inputs": hum, "parameters": {"output": ["rttm"], "return_timestamps": False}})
+    endpoint(transcriber)(
+        {"inputs": hum, "parameters": {"output": ["rttm"], "return_timestamps": False}}
+    )
     assert not transcriber.asked[0].timestamps
 
 
 def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
     diarizer = Heard((SpeakerTurn("SPEAKER_00", 0.0, 1.0),))
     grouped = endpoint(SpokenFor(), diarizer)({"inputs": hum})["speakers"]
-    single = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"group_by_speaker": False}})["speakers"]
+    single = endpoint(SpokenFor(), diarizer)(
+        {"inputs": hum, "parameters": {"group_by_speaker": False}}
+    )["speakers"]
     assert [entry["text"] for entry in grouped] == [" good morning yes"]
     assert [entry["text"] for entry in single] == [" good morning", " yes"]
     assert {entry["speaker"] for entry in single} == {"SPEAKER_00"}
@@ -234,7 +285,9 @@ def test_a_failure_on_either_side_is_answered_and_leaves_no_thread(endpoint, hum
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("data", [None, [], "text", 5, {}, {"inputs": None}, {"inputs": 5}, {"inputs": ["x"]}])
+@pytest.mark.parametrize(
+    "data", [None, [], "text", 5, {}, {"inputs": None}, {"inputs": 5}, {"inputs": ["x"]}]
+)
 def test_a_body_of_another_shape_is_refused(tiny_handler, data):
     with pytest.raises(InvalidRequest):
         tiny_handler(data)
@@ -247,7 +300,9 @@ def test_parameters_of_another_shape_are_refused(tiny_handler, hum, parameters):
 
 
 def test_null_parameters_are_none(endpoint, hum):
-    assert endpoint(SpokenFor())({"inputs": hum, "parameters": None}) == endpoint(SpokenFor())({"inputs": hum})
+    assert endpoint(SpokenFor())({"inputs": hum, "parameters": None}) == endpoint(SpokenFor())(
+        {"inputs": hum}
+    )
 
 
 def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
@@ -264,7 +319,11 @@ def test_what_the_checkpoint_does_not_know_is_refused(tiny_handler, hum):
 
 
 def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
-    body = {"inputs": hum, "options": 1, "parameters": {"temperature": 0.2, "generate_kwargs": {"num_beams": 5}}}
+    body = {
+        "inputs": hum,
+        "options": 1,
+        "parameters": {"temperature": 0.2, "generate_kwargs": {"num_beams": 5}},
+    }
     assert endpoint(SpokenFor())(body)["warnings"] == [
         "unknown keys are ignored: options",
         "unknown parameters are ignored: temperature, generate_kwargs",
@@ -283,17 +342,38 @@ def test_warnings_about_names_stay_short_and_ascii(names):
     ("diarizer", "parameters", "warnings"),
     [
         (None, {"num_speakers": 2}, ["speaker hints are ignored: no diarization model is loaded"]),
-        (None, {"max_speakers": 2, "diarize": False}, ["speaker hints are ignored: no diarization model is loaded"]),
-        (Heard(), {"min_speakers": 2, "diarize": False}, ["speaker hints are ignored: diarize is false"]),
+        (
+            None,
+            {"max_speakers": 2, "diarize": False},
+            ["speaker hints are ignored: no diarization model is loaded"],
+        ),
+        (
+            Heard(),
+            {"min_speakers": 2, "diarize": False},
+            ["speaker hints are ignored: diarize is false"],
+        ),
         (Heard(), {"num_speakers": 2}, []),
         (None, {"num_speakers": None}, []),
-        (None, {"output": ["srt", "rttm"]}, ["output: rttm is empty: no diarization model is loaded"]),
-        (Heard(), {"output": ["rttm"], "diarize": False}, ["output: rttm is empty: diarize is false"]),
+        (
+            None,
+            {"output": ["srt", "rttm"]},
+            ["output: rttm is empty: no diarization model is loaded"],
+        ),
+        (
+            Heard(),
+            {"output": ["rttm"], "diarize": False},
+            ["output: rttm is empty: diarize is false"],
+        ),
         (Heard(), {"output": ["rttm"]}, []),
     ],
 )
-def test_wishes_about_speakers_that_nobody_looks_at_are_a_warning(endpoint, hum, diarizer, parameters, warnings):
-    assert endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": parameters})["warnings"] == warnings
+def test_wishes_about_speakers_that_nobody_looks_at_are_a_warning(
+    endpoint, hum, diarizer, parameters, warnings
+):
+    assert (
+        endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": parameters})["warnings"]
+        == warnings
+    )
 
 
 # ---- errors
@@ -309,7 +389,9 @@ def test_wishes_about_speakers_that_nobody_looks_at_are_a_warning(endpoint, hum,
         (Unsupported("as it is"), Unsupported),
     ],
 )
-def test_what_a_model_raises_becomes_ours_and_says_nothing_it_should_not(endpoint, hum, caplog, raised, answered):
+def test_what_a_model_raises_becomes_ours_and_says_nothing_it_should_not(
+    endpoint, hum, caplog, raised, answered
+):
     with pytest.raises(answered) as caught:
         endpoint(SpokenFor(raised))({"inputs": hum})
     for text in (str(caught.value), caplog.text):
@@ -331,7 +413,10 @@ def test_the_log_names_the_origin_of_what_was_unexpected(endpoint, hum, caplog):
     [
         ({}, "START_FAILED: ASR_MODEL: is required"),
         ({"ASR_MODEL": "/no/such"}, "START_FAILED: ASR_MODEL: neither a hub id"),
-        ({"ASR_MODEL": "owner/model"}, "START_FAILED: ASR_MODEL=owner/model: the hub cannot be reached"),
+        (
+            {"ASR_MODEL": "owner/model"},
+            "START_FAILED: ASR_MODEL=owner/model: the hub cannot be reached",
+        ),
         ({"ASR_MODEL": "tests"}, "START_FAILED: ASR_MODEL=.*could not be loaded"),
     ],
 )
@@ -367,7 +452,9 @@ def test_a_server_may_import_the_file_by_its_path_from_anywhere(tmp_path):
         "assert 'handler' not in sys.modules and 'pyannote.audio' not in sys.modules\n"
         "module.EndpointHandler('/repository')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (1, "START_FAILED: ASR_MODEL: is required\n")
 
 
@@ -377,7 +464,9 @@ def test_a_server_may_import_the_file_by_its_path_from_anywhere(tmp_path):
 def test_hf_serves_log_of_the_body_is_cut(caplog, tiny_handler, hum):
     logger = logging.getLogger("hf-serve")
     with caplog.at_level(logging.INFO):
-        logger.info(f"[abc] Received request with: {{'inputs': '{hum}'}}")  # as hf_serve.routers.custom writes it
+        logger.info(
+            f"[abc] Received request with: {{'inputs': '{hum}'}}"
+        )  # as hf_serve.routers.custom writes it
         logger.info("another %s", "line")
     assert caplog.messages == ["[abc] Received request, body not logged", "another line"]
 
@@ -398,7 +487,14 @@ def test_our_log_counts_and_times(tiny_handler, hum, caplog):
 
 def test_requests_at_once_are_answered_as_one_after_another(tiny_handler, hum):
     bodies = [
-        {"inputs": hum, "parameters": {"assisted": assisted, "language": language, "return_timestamps": timestamps}}
+        {
+            "inputs": hum,
+            "parameters": {
+                "assisted": assisted,
+                "language": language,
+                "return_timestamps": timestamps,
+            },
+        }
         for assisted in (False, True)
         for language in ("en", None)
         for timestamps in (True, False)

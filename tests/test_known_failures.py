@@ -1,6 +1,8 @@
-"""Failures that users of other endpoints reported, each as a test that would have caught it, on the demo models.
+"""Failures that users of other endpoints reported, each as a test that would have caught it, on the
+demo models.
 
-Where a failure comes from what diarization finds, a stand-in finds just that, and the rest of the endpoint meets it.
+Where a failure comes from what diarization finds, a stand-in finds just that, and the rest of the
+endpoint meets it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import pytest
 from audio_files import wav_file
 
 from audio import AudioLimits, decode_audio
-from diarizer import Diarization
+from diarization.pipeline import Diarization
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
@@ -39,7 +41,9 @@ class Found:
 
 @pytest.fixture(scope="module")
 def conversation() -> np.ndarray:
-    return decode_audio((DEMO / "conversation.ogg").read_bytes(), 16_000, AudioLimits(600, 2**28)).samples
+    return decode_audio(
+        (DEMO / "conversation.ogg").read_bytes(), 16_000, AudioLimits(600, 2**28)
+    ).samples
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +82,8 @@ def assert_whole(answer: dict[str, Any]) -> None:
 def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation, cut):
     """insanely-fast-whisper #91: no end was predicted, and `None - float` ended the request.
 
-    transformers' pipeline gives the last chunk of these thirty seconds of speech the end None, with this model too.
+    transformers' pipeline gives the last chunk of these thirty seconds of speech the end None, with
+    this model too.
     """
     assert any(word["start"] < cut < word["end"] for word in TRUTH["words"])
     answer = ask(demo_handler, conversation[round((cut - 30) * 16_000) : round(cut * 16_000)])
@@ -86,9 +91,13 @@ def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation, cut):
     assert answer["chunks"][-1]["timestamp"][1] == pytest.approx(30.0, abs=1.0)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"return_timestamps": "word"}, {"group_by_speaker": False}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"return_timestamps": "word"}, {"group_by_speaker": False}]
+)
 def test_more_turns_than_chunks(ask_of, parameters):
-    """insanely-fast-whisper #76: every turn took a chunk; then none was left to take the nearest of."""
+    """insanely-fast-whisper #76: every turn took a chunk; then none was left to take the nearest
+    of.
+    """
     turns = [(f"SPEAKER_0{i % 3}", i / 4, (i + 1) / 4) for i in range(int(LENGTH * 4))]
     answer = ask_of(*turns, **parameters)
     assert len(turns) > len(answer["chunks"])
@@ -106,16 +115,27 @@ def test_more_turns_than_chunks(ask_of, parameters):
     ids=["none", "at the start alone", "at the end alone", "after the last word"],
 )
 def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
-    """insanely-fast-whisper #139: for some files it worked, for others it did not, or words were gone."""
+    """insanely-fast-whisper #139: for some files it worked, for others it did not, or words were
+    gone.
+    """
     answer = ask_of(*turns, return_timestamps="word")
     assert_whole(answer)
     for speaker, start, end in turns:
-        inside = [word for word in answer["words"] if start <= word["timestamp"][0] <= word["timestamp"][1] <= end]
+        inside = [
+            word
+            for word in answer["words"]
+            if start <= word["timestamp"][0] <= word["timestamp"][1] <= end
+        ]
         assert {word["speaker"] for word in inside} == ({speaker} if start < LENGTH else set())
-    far = [word for word in answer["words"] if all(seconds_away(word, turn) > 1.0 for turn in turns)]
+    far = [
+        word for word in answer["words"] if all(seconds_away(word, turn) > 1.0 for turn in turns)
+    ]
     assert len(far) > 30
     assert {word["speaker"] for word in far} == {None}
-    assert {entry["speaker"] for entry in answer["speakers"]} <= {None, *(speaker for speaker, _, _ in turns)}
+    assert {entry["speaker"] for entry in answer["speakers"]} <= {
+        None,
+        *(speaker for speaker, _, _ in turns),
+    }
     assert turns or {entry["speaker"] for entry in answer["speakers"]} == {None}
 
 
@@ -124,7 +144,8 @@ def seconds_away(word: dict[str, Any], turn: tuple[str, float, float]) -> float:
 
 
 def test_every_word_tells_its_speaker(ask_of):
-    """whisperX #1072, #270 and #804: words between turns came without a speaker, in the middle of a sentence.
+    """whisperX #1072, #270 and #804: words between turns came without a speaker, in the middle of a
+    sentence.
 
     Here turns cover every other half second of one speaker's speech.
     """
@@ -138,13 +159,23 @@ def test_every_word_tells_its_speaker(ask_of):
 
 @pytest.mark.parametrize("chunk_length_s", [10, 30])
 def test_times_go_on_after_thirty_seconds(demo_handler, conversation, chunk_length_s):
-    """transformers #31942 and #34210: the times of every window but the first began at zero again."""
-    answer = ask(demo_handler, conversation, chunk_length_s=chunk_length_s, return_timestamps="word", diarize=False)
+    """transformers #31942 and #34210: the times of every window but the first began at zero
+    again.
+    """
+    answer = ask(
+        demo_handler,
+        conversation,
+        chunk_length_s=chunk_length_s,
+        return_timestamps="word",
+        diarize=False,
+    )
     heard = [word["word"].strip() for word in answer["words"]]
     said = [word["text"] for word in TRUTH["words"]]
     blocks = SequenceMatcher(None, heard, said, autojunk=False).get_matching_blocks()
     pairs = [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
-    errors = [abs(answer["words"][i]["timestamp"][0] - TRUTH["words"][j]["start"]) for i, j in pairs]
+    errors = [
+        abs(answer["words"][i]["timestamp"][0] - TRUTH["words"][j]["start"]) for i, j in pairs
+    ]
     assert len(pairs) >= 0.9 * len(said)
     assert np.quantile(errors, 0.95) <= 0.5
     # Chunks are told in the order of the audio, and the last one near its end.

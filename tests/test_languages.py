@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from asr.languages import language_code, language_name
+from asr.checkpoint.languages import language_code, language_name
 
 
 @pytest.mark.parametrize(

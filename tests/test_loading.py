@@ -2,12 +2,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_whispers import PUBLISHED, SMALL, feature_extractor_of, hears_sound, model_of, noise, save, tokenizer_of
 from transformers import BertConfig, WhisperFeatureExtractor
 
-from asr.loading import Checkpoint, WhisperModels, load_whisper
+from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.transcriber import Transcriber, TranscriptionOptions
 from errors import StartError
+from testing.tiny_whispers import (
+    PUBLISHED,
+    SMALL,
+    feature_extractor_of,
+    hears_sound,
+    model_of,
+    noise,
+    save,
+    tokenizer_of,
+)
 
 CPU = torch.device("cpu")
 
@@ -24,16 +33,23 @@ def test_published_configurations_load_and_answer(name, tmp_path):
     transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
     assert transcript.language in (models.vocabulary.languages if shape.multilingual else {"en"})
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
-    untimed = transcriber.transcribe(noise(2.0), TranscriptionOptions(language="English", timestamps=False))
+    untimed = transcriber.transcribe(
+        noise(2.0), TranscriptionOptions(language="English", timestamps=False)
+    )
     assert len(untimed.chunks) <= 1
 
 
 def test_what_a_checkpoint_would_have_generation_do_changes_nothing(tmp_path):
     answers = []
-    for name, wishes in (("plain", {}), ("wishful", {"num_beams": 5, "temperature": 0.7, "do_sample": True})):
+    for name, wishes in (
+        ("plain", {}),
+        ("wishful", {"num_beams": 5, "temperature": 0.7, "do_sample": True}),
+    ):
         model = model_of(SMALL, seed=3)
         model.generation_config.update(**wishes)
-        transcriber = Transcriber(load(save(tmp_path / name, SMALL, model)), fallback=None, detect=hears_sound)
+        transcriber = Transcriber(
+            load(save(tmp_path / name, SMALL, model)), fallback=None, detect=hears_sound
+        )
         answers.append(transcriber.transcribe(noise(2.0), TranscriptionOptions(timestamps=False)))
     assert answers[0].text
     assert answers[0] == answers[1]

@@ -1,4 +1,6 @@
-"""Hours of audio, seams between windows and gaps inside speech: against what synthesis knows, or with stand-ins."""
+"""Hours of audio, seams between windows and gaps inside speech: against what synthesis knows, or
+with stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ from itertools import pairwise
 import jiwer
 import numpy as np
 import pytest
-from tiny_whispers import SMALL, loaded
 
-from asr.batching import Decoded, Passage
-from asr.engine import DecodeOptions, Take
+from asr.engine.engine import DecodeOptions, Take
+from asr.engine.scheduler import DecodeResult, Request
+from asr.frontend.windows import Span
 from asr.transcriber import Transcriber, TranscriptionOptions
-from asr.windows import SAMPLE_RATE, Span
 from benchmarks import sounds
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers
+from testing.tiny_whispers import SMALL, loaded
+from timebase import SAMPLE_RATE
 
 HOURS, MINUTE = 10, 60 * SAMPLE_RATE
 NEAR_A_SEAM = 1.5  # seconds
@@ -46,17 +49,19 @@ class Clock:
         self.first_time = first_time
         self.windows = 0
 
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
         while passages := take(options.batch_size):
             for passage in passages:
                 self.windows += 1
                 last = self.first_time + len(passage.samples) // 320
-                yield passage, Decoded((self.first_time, 300, last), 0.0, (-0.1,), 0.0)
+                yield passage, DecodeResult((self.first_time, 300, last), 0.0, (-0.1,), 0.0)
 
 
 def sentences(samples: Endless) -> list[Span]:
     """Speech of five seconds, a second of silence, and so on to the end."""
-    return [Span(start, start + 5 * SAMPLE_RATE) for start in range(0, len(samples), 6 * SAMPLE_RATE)]
+    return [
+        Span(start, start + 5 * SAMPLE_RATE) for start in range(0, len(samples), 6 * SAMPLE_RATE)
+    ]
 
 
 def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
@@ -65,7 +70,9 @@ def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
     transcriber.decoder = clock = Clock(models.vocabulary.timestamp_begin)
     samples = Endless()
     tracemalloc.start()
-    transcript = transcriber.transcribe(samples, TranscriptionOptions(language="en", chunk_length_s=30))
+    transcript = transcriber.transcribe(
+        samples, TranscriptionOptions(language="en", chunk_length_s=30)
+    )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     times = [time for chunk in transcript.chunks for time in (chunk.start, chunk.end)]
@@ -87,22 +94,25 @@ def transcriber(demo_handler) -> Transcriber:
 def draw(seconds: float, style: Style, seed: int) -> Scene:
     generator = np.random.default_rng(seed)
     names = generator.choice(espeak_speakers("development"), 2, replace=False)
-    return draw_dialogue([draw_voice(str(name), generator) for name in names], seconds, style, generator)
+    return draw_dialogue(
+        [draw_voice(str(name), generator) for name in names], seconds, style, generator
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed, monkeypatch):
-    """One sentence follows another without a pause, so that windows end inside speech and hand over what they cut.
+    """One sentence follows another without a pause, so that windows end inside speech and hand over
+    what they cut.
 
-    The demo's Whisper itself misses a word in twenty here. That the method loses none is shown with a stand-in that
-    hears everything, in `test_transcriber.py`.
+    The demo's Whisper itself misses a word in twenty here. That the method loses none is shown with
+    a stand-in that hears everything, in `test_transcriber.py`.
     """
     scene = draw(100, Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0)), seed)
     seams: list[float] = []
     decode = transcriber.decoder.decode
 
-    def noted(take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+    def noted(take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
         for passage, answer in decode(take, options):
             if passage.key.stop < passage.key.stretch_stop:
                 seams.append(passage.key.stop / SAMPLE_RATE)
@@ -110,7 +120,9 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
 
     monkeypatch.setattr(transcriber.decoder, "decode", noted)
     heard = transcriber.transcribe(scene.samples, TranscriptionOptions(language="en")).text.split()
-    aligned = jiwer.process_words(" ".join(word.text for word in scene.words), " ".join(heard)).alignments[0]
+    aligned = jiwer.process_words(
+        " ".join(word.text for word in scene.words), " ".join(heard)
+    ).alignments[0]
     lost = [
         scene.words[at]
         for part in aligned
@@ -131,7 +143,9 @@ FILLINGS = {"silence": sounds.silence, "noise": sounds.noise, "music": sounds.mu
 @pytest.mark.slow
 @pytest.mark.parametrize("filling", FILLINGS)
 def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber, filling):
-    """Four passages with a quarter of a minute of something else behind each: words as without it, at their times."""
+    """Four passages with a quarter of a minute of something else behind each: words as without it,
+    at their times.
+    """
     generator = np.random.default_rng(3)
     passages = [draw(9, Style(), seed) for seed in range(4)]
     parts, said, gaps, position = [], [], [], 0.0
@@ -140,10 +154,14 @@ def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber, fillin
         said += [word.text for word in passage.words]
         gaps.append((position + passage.words[-1].end + 1, position + passage.duration + 15))
         position = gaps[-1][1]
-    transcript = transcriber.transcribe(np.concatenate(parts), TranscriptionOptions(language="en", words=True))
+    transcript = transcriber.transcribe(
+        np.concatenate(parts), TranscriptionOptions(language="en", words=True)
+    )
     words = [word for chunk in transcript.chunks for word in chunk.words]
     middles = [(word.start + word.end) / 2 for word in words]
-    assert [middle for middle in middles if any(start < middle < stop for start, stop in gaps)] == []
+    assert [
+        middle for middle in middles if any(start < middle < stop for start, stop in gaps)
+    ] == []
     assert jiwer.wer(" ".join(said), transcript.text.strip()) <= 0.1
 
 

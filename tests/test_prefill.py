@@ -7,11 +7,11 @@ import pytest
 import torch
 from oracle import TINY, models_of
 
-from asr.decoder import Decoder
-from asr.hearing import Hearing
-from asr.prefill import Entry, detect_language, enter, read_prompts
-from asr.rules import TokenRules
-from asr.speculative import Batch, Rows
+from asr.engine.logit_filters import LogitFilter
+from asr.engine.prefill import Entry, detect_language, enter, read_prompts
+from asr.engine.speculative import Batch, Rows
+from asr.model.decoder import Decoder
+from asr.model.encoder import Encoder
 
 
 def test_entering_forgets_what_a_row_held():
@@ -34,17 +34,21 @@ def test_entering_forgets_what_a_row_held():
 @torch.inference_mode()
 def test_first_tokens_and_no_speech_are_those_of_transformers():
     models, windows = models_of(TINY), oracle.noise_windows(4)
-    encoded = Hearing(models).hear(windows, drafted=False).main
+    encoded = Encoder(models).hear(windows, drafted=False).main
     batch = Batch.allocate(Decoder(models.model), None, 4, 0)
     batch.main.decoder.listen(encoded, batch.main.cache)
     prompts = oracle.prompts_of(models.vocabulary, True, 4)
     enter([Entry(prompt, 448, False) for prompt in prompts], batch.rows)
-    rules = TokenRules.of(models.vocabulary, True, batch.main.decoder.token_embeddings)
+    rules = LogitFilter.of(models.vocabulary, True, batch.main.decoder.token_embeddings)
     no_speech = read_prompts(batch.main, None, batch.rows, rules, models.vocabulary)
     for row, prompt in enumerate(prompts):
-        logits = models.model(encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])).logits[0]
+        logits = models.model(
+            encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])
+        ).logits[0]
         start = prompt.index(models.vocabulary.start_of_transcript)
-        torch.testing.assert_close(no_speech[row], logits[start].softmax(-1)[models.vocabulary.no_speech])
+        torch.testing.assert_close(
+            no_speech[row], logits[start].softmax(-1)[models.vocabulary.no_speech]
+        )
         scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
         assert batch.rows.tokens[row, len(prompt)] == scores.argmax()
     assert batch.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]

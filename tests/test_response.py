@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from config import InferenceConfig
-from response import Answer, response, settled
+from response import Answer, clamp_times, response
 from subtitles import FORMS
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
@@ -44,7 +44,12 @@ def test_the_answer_has_the_documented_form():
             {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
         ],
         "chunks": [
-            {"text": " good morning", "timestamp": [0.0, 0.4], "avg_logprob": -0.1235, "no_speech_prob": 0.01},
+            {
+                "text": " good morning",
+                "timestamp": [0.0, 0.4],
+                "avg_logprob": -0.1235,
+                "no_speech_prob": 0.01,
+            },
             {"text": " yes", "timestamp": [0.5, 0.9], "avg_logprob": -0.5, "no_speech_prob": 0.25},
         ],
         "text": " good morning yes",
@@ -89,13 +94,16 @@ def test_every_output_asked_for_comes_as_text():
     answer = answered(output=list(FORMS))
     assert set(answer["output"]) == set(FORMS)
     assert answer["output"]["txt"] == "SPEAKER_00: good morning\nSPEAKER_01: yes\n"
-    # The last subtitle has time to be read only if it comes as soon as the one before has been said.
+    # The last subtitle has time to be read only if it comes as soon as the one before has been
+    # said.
     assert "00:00:00,400 --> 00:00:01,000" in answer["output"]["srt"]
     assert answer["output"]["rttm"].count("\n") == len(TURNS)
 
 
 def test_silence_is_an_empty_answer():
-    assert answered(Answer(2.0, Transcript((), None), (), ()), return_timestamps="word", output=["srt"]) == {
+    assert answered(
+        Answer(2.0, Transcript((), None), (), ()), return_timestamps="word", output=["srt"]
+    ) == {
         "speakers": [],
         "chunks": [],
         "words": [],
@@ -115,26 +123,40 @@ durations = some.floats(0, 1e5).map(lambda seconds: round(seconds, 2))
 @given(spans, spans, durations, some.sampled_from(["word", True]))
 def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, duration, wanted):
     words = tuple(Word(" a", *span, "S") for span in inner)
-    chunks = tuple(Chunk(" a" * len(words) * (not place), *span) for place, span in enumerate(outer))
+    chunks = tuple(
+        Chunk(" a" * len(words) * (not place), *span) for place, span in enumerate(outer)
+    )
     segments = tuple(
-        SpeakerSegment("S", " a", *span, words=words if place == 0 else ()) for place, span in enumerate(outer)
+        SpeakerSegment("S", " a", *span, words=words if place == 0 else ())
+        for place, span in enumerate(outer)
     )
     answer = answered(
-        Answer(duration, Transcript(chunks, "en"), segments, ()), return_timestamps=wanted, output=["srt"]
+        Answer(duration, Transcript(chunks, "en"), segments, ()),
+        return_timestamps=wanted,
+        output=["srt"],
     )
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     for entries in (answer["speakers"], answer["chunks"], answer.get("words", [])):
         times = [time for entry in entries for time in entry["timestamp"]]
-        assert all(math.isfinite(time) and 0 <= time <= duration and time == round(time, 2) for time in times)
+        assert all(
+            math.isfinite(time) and 0 <= time <= duration and time == round(time, 2)
+            for time in times
+        )
         assert times == sorted(times)
 
 
-@given(spans, some.lists(some.tuples(some.sampled_from("AB"), some.floats(), some.floats()), max_size=20), durations)
+@given(
+    spans,
+    some.lists(some.tuples(some.sampled_from("AB"), some.floats(), some.floats()), max_size=20),
+    durations,
+)
 def test_files_tell_times_within_the_audio(inner, heard, duration):
     words = tuple(Word(" a.", *span, "S") for span in inner)
     segments = (SpeakerSegment("S", " a." * len(words), 0.0, duration, words),) if words else ()
     turns = tuple(SpeakerTurn(*turn) for turn in heard)
-    files = answered(Answer(duration, Transcript((), "en"), segments, turns), output=["srt", "vtt", "rttm"])["output"]
+    files = answered(
+        Answer(duration, Transcript((), "en"), segments, turns), output=["srt", "vtt", "rttm"]
+    )["output"]
     for form in ("srt", "vtt"):
         clocks = re.findall(r"(\d+):(\d\d):(\d\d)[,.](\d{3})", files[form])
         times = [((int(h) * 60 + int(m)) * 60 + int(s)) * 1000 + int(ms) for h, m, s, ms in clocks]
@@ -148,7 +170,11 @@ def test_files_tell_times_within_the_audio(inner, heard, duration):
 
 
 def test_a_turn_tells_the_same_times_as_the_rest_of_the_answer():
-    turns = (SpeakerTurn("A", 0.1234, 0.5678), SpeakerTurn("B", 0.2, 0.204), SpeakerTurn("B", 0.9, math.inf))
+    turns = (
+        SpeakerTurn("A", 0.1234, 0.5678),
+        SpeakerTurn("B", 0.2, 0.204),
+        SpeakerTurn("B", 0.9, math.inf),
+    )
     answer = answered(Answer(1.004, TRANSCRIPT, SEGMENTS, turns), output=["rttm"])
     assert [line.split()[3:5] for line in answer["output"]["rttm"].splitlines()] == [
         ["0.120", "0.450"],
@@ -163,4 +189,4 @@ def test_times_in_order_are_left_alone(hundredths):
         Chunk("", start, end, words=(Word("", start, end),))
         for start, end in zip(moments[::2], moments[1::2], strict=False)
     ]
-    assert settled(chunks, 100.0) == chunks
+    assert clamp_times(chunks, 100.0) == chunks

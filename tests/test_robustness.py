@@ -1,4 +1,6 @@
-"""The fault table: hostile, broken and merely odd requests, each with the code it must get, on real rooms."""
+"""The fault table: hostile, broken and merely odd requests, each with the code it must get, on real
+rooms.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,17 @@ def spoken(seconds: float, channels: int = 1) -> np.ndarray:
     return samples if channels == 1 else np.repeat(samples[:, None], channels, axis=1)
 
 
-def wav_header(size: int, kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16) -> bytes:
+def wav_header(
+    size: int, kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16
+) -> bytes:
     """A RIFF header announcing `size` bytes of samples; kind 1 is PCM, 3 is float."""
     frame = channels * bits // 8
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, kind, channels, rate, rate * frame % 2**32, frame, bits)
-    return b"RIFF" + struct.pack("<I", 36 + size) + b"WAVE" + form + b"data" + struct.pack("<I", size)
+    form = struct.pack(
+        "<4sIHHIIHH", b"fmt ", 16, kind, channels, rate, rate * frame % 2**32, frame, bits
+    )
+    return (
+        b"RIFF" + struct.pack("<I", 36 + size) + b"WAVE" + form + b"data" + struct.pack("<I", size)
+    )
 
 
 def pcm(samples: np.ndarray, **form: int) -> bytes:
@@ -82,7 +90,10 @@ BODIES: dict[str, tuple[Any, str]] = {
     "parameters a list": ({"inputs": GOOD64, "parameters": []}, "INVALID_REQUEST"),
     "parameters text": ({"inputs": GOOD64, "parameters": "batch_size=1"}, "INVALID_REQUEST"),
     "shape before parameters": ({"inputs": 5, "parameters": {"batch_size": 0}}, "INVALID_REQUEST"),
-    "parameters before audio": ({"inputs": "!", "parameters": {"batch_size": 0}}, "INVALID_PARAMETER"),
+    "parameters before audio": (
+        {"inputs": "!", "parameters": {"batch_size": 0}},
+        "INVALID_PARAMETER",
+    ),
 }
 
 PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -162,7 +173,10 @@ FILES: dict[str, tuple[bytes, str]] = {
     "1 Hz": (pcm(spoken(1), rate=1), "INVALID_AUDIO"),
     "4 GHz": (pcm(spoken(1), rate=2**32 - 1), "INVALID_AUDIO"),
     "a list of files": (b"ffconcat version 1.0\nfile /etc/hostname\n", "INVALID_AUDIO"),
-    "a playlist": (b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile:///etc/hostname\n", "INVALID_AUDIO"),
+    "a playlist": (
+        b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile:///etc/hostname\n",
+        "INVALID_AUDIO",
+    ),
     "a session description": (
         b"v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=audio 5004 RTP/AVP 0\n",
         "INVALID_AUDIO",
@@ -172,7 +186,10 @@ FILES: dict[str, tuple[bytes, str]] = {
 
 REFUSALS: dict[str, tuple[Any, str]] = (
     BODIES
-    | {name: ({"inputs": GOOD64, "parameters": given_}, code) for name, (given_, code) in PARAMETERS.items()}
+    | {
+        name: ({"inputs": GOOD64, "parameters": given_}, code)
+        for name, (given_, code) in PARAMETERS.items()
+    }
     | {name: ({"inputs": text}, code) for name, (text, code) in TEXTS.items()}
     | {name: ({"inputs": text64(file)}, code) for name, (file, code) in FILES.items()}
 )
@@ -189,12 +206,25 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "floats": {"inputs": text64(float_wav(spoken(1)))},
     "silence": {"inputs": text64(pcm(np.zeros(3 * RATE)))},
     "loud": {"inputs": text64(pcm(np.sign(spoken(1))))},
-    "several windows, one by one": {"inputs": text64(pcm(spoken(4))), "parameters": {"batch_size": 1}},
-    "several windows, short": {"inputs": text64(pcm(spoken(4))), "parameters": {"chunk_length_s": 1, "batch_size": 4}},
-    "assisted, in batches": {"inputs": text64(pcm(spoken(4))), "parameters": {"assisted": True, "batch_size": 8}},
+    "several windows, one by one": {
+        "inputs": text64(pcm(spoken(4))),
+        "parameters": {"batch_size": 1},
+    },
+    "several windows, short": {
+        "inputs": text64(pcm(spoken(4))),
+        "parameters": {"chunk_length_s": 1, "batch_size": 4},
+    },
+    "assisted, in batches": {
+        "inputs": text64(pcm(spoken(4))),
+        "parameters": {"assisted": True, "batch_size": 8},
+    },
     "translated": {"inputs": GOOD64, "parameters": {"task": "translate", "language": "German"}},
     "without times": {"inputs": GOOD64, "parameters": {"return_timestamps": False}},
-    "names of anything": {"inputs": GOOD64, "\ud800": 1, "parameters": {"\n" * 1_000: 1, SECRET[3:] * 1_000: 2}},
+    "names of anything": {
+        "inputs": GOOD64,
+        "\ud800": 1,
+        "parameters": {"\n" * 1_000: 1, SECRET[3:] * 1_000: 2},
+    },
 }
 
 
@@ -281,7 +311,12 @@ _audit: list[str] | None = None
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if _audit is not None and event in ("open", "socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
+    if _audit is not None and event in (
+        "open",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "subprocess.Popen",
+    ):
         _audit.append(f"{event} {arguments[0]!r}")
 
 
@@ -322,7 +357,15 @@ def test_the_path_of_a_real_recording_is_not_opened(endpoint, tmp_path):
 def check_response(response: Any) -> None:
     """The promises that hold for every answer."""
     assert isinstance(response, dict), response
-    assert set(response) == {"speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"}
+    assert set(response) == {
+        "speakers",
+        "chunks",
+        "text",
+        "language",
+        "language_probability",
+        "duration",
+        "warnings",
+    }
     times = [time for chunk in response["chunks"] for time in chunk["timestamp"]]
     assert times == sorted(times)
     assert all(0 <= time <= response["duration"] for time in times)
@@ -347,7 +390,12 @@ def test_the_same_audio_in_another_wrapping_gets_the_same_answer(answers):
 
 def test_silence_has_no_words(answers):
     silence = answers["silence"]
-    assert (silence["text"], silence["chunks"], silence["speakers"], silence["duration"]) == ("", [], [], 3.0)
+    assert (silence["text"], silence["chunks"], silence["speakers"], silence["duration"]) == (
+        "",
+        [],
+        [],
+        3.0,
+    )
 
 
 def test_a_truncated_file_is_answered_with_a_warning(endpoint):
@@ -358,25 +406,54 @@ def test_a_truncated_file_is_answered_with_a_warning(endpoint):
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from([GOOD64, "en"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from([GOOD64, "en"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
-parameter_names = ["task", "batch_size", "assisted", "language", "num_speakers", "return_timestamps", "diarize", "x"]
-parameters = json_values | st.dictionaries(st.sampled_from(parameter_names), json_values, max_size=3)
+parameter_names = [
+    "task",
+    "batch_size",
+    "assisted",
+    "language",
+    "num_speakers",
+    "return_timestamps",
+    "diarize",
+    "x",
+]
+parameters = json_values | st.dictionaries(
+    st.sampled_from(parameter_names), json_values, max_size=3
+)
 
 
 @settings(max_examples=300)
-@given(st.fixed_dictionaries({}, optional={"inputs": json_values, "parameters": parameters, "x": json_values}))
+@given(
+    st.fixed_dictionaries(
+        {}, optional={"inputs": json_values, "parameters": parameters, "x": json_values}
+    )
+)
 def test_any_json_is_answered_or_refused_with_a_code(endpoint, body):
     answered = outcome(endpoint, body)
     if isinstance(answered, dict):
         check_response(answered)
     else:
-        assert answered.split(":")[0] in ("INVALID_REQUEST", "INVALID_PARAMETER", "INVALID_AUDIO", "UNSUPPORTED")
+        assert answered.split(":")[0] in (
+            "INVALID_REQUEST",
+            "INVALID_PARAMETER",
+            "INVALID_AUDIO",
+            "UNSUPPORTED",
+        )
 
 
-@given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=8), st.integers(100, len(GOOD)))
+@given(
+    st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=8), st.integers(100, len(GOOD))
+)
 def test_a_damaged_recording_is_answered_or_refused_with_a_code(endpoint, place, damage, length):
     file = bytearray(GOOD[:3_244])
     file[place % 60 : place % 60 + len(damage)] = damage
@@ -429,7 +506,10 @@ def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, 
 
 def test_logs_hold_no_audio_text_or_token(endpoint, caplog):
     with caplog.at_level(logging.DEBUG):
-        responses = [endpoint(ANSWERS[name]) for name in ("plain", "floats", "names of anything", "without times")]
+        responses = [
+            endpoint(ANSWERS[name])
+            for name in ("plain", "floats", "names of anything", "without times")
+        ]
     words = {word for response in responses for word in response["text"].split() if len(word) > 4}
     assert words, "nothing was said that could have leaked"
     for secret in (SECRET, GOOD64[100:140], *words):
@@ -443,7 +523,10 @@ def test_another_limit_is_another_answer(endpoint):
 
 
 def test_the_suite_cannot_reach_out():
-    with pytest.warns(UserWarning, match="192.0.2.1"), pytest.raises(pytest_socket.SocketConnectBlockedError):
+    with (
+        pytest.warns(UserWarning, match="192.0.2.1"),
+        pytest.raises(pytest_socket.SocketConnectBlockedError),
+    ):
         socket.socket(socket.AF_INET, socket.SOCK_STREAM).connect(("192.0.2.1", 80))
     with pytest.raises(AssertionError, match="looked up the name"):
         socket.create_connection(("huggingface.co", 443))

@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_whispers import hears_sound
 
-from asr.schedule import Schedule, Window
-from asr.windows import FRAME, MARGIN, SAMPLE_RATE, Span
+from asr.frontend.schedule import Schedule, Window
+from asr.frontend.windows import MARGIN, Span
+from testing.tiny_whispers import hears_sound
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 RNG = np.random.default_rng(0)
 
@@ -67,7 +68,11 @@ def test_a_tail_without_speech_is_not_heard_again():
     schedule = schedule_of(samples, 10)
     first = schedule.take(1)[0]
     assert not schedule.finish(first, round(7.9 * SAMPLE_RATE), unfinished=True)
-    assert 9 * SAMPLE_RATE - MARGIN - 512 - FRAME < schedule.take(1)[0].start <= 9 * SAMPLE_RATE - MARGIN
+    assert (
+        9 * SAMPLE_RATE - MARGIN - 512 - SAMPLES_PER_TOKEN
+        < schedule.take(1)[0].start
+        <= 9 * SAMPLE_RATE - MARGIN
+    )
 
 
 def test_a_window_hardly_understood_is_not_tried_for_ever():
@@ -85,7 +90,9 @@ def test_what_is_not_speech_is_never_handed_out():
 
 
 def test_speech_behind_a_long_pause_is_heard_again_if_the_window_was_understood_up_to_the_pause_only():
-    schedule = Schedule(sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000)
+    schedule = Schedule(
+        sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000
+    )
     first = schedule.take(1)[0]
     assert not schedule.finish(first, 4 * SAMPLE_RATE)
     second = schedule.take(1)[0]
@@ -95,7 +102,9 @@ def test_speech_behind_a_long_pause_is_heard_again_if_the_window_was_understood_
 
 
 def test_speech_behind_a_long_pause_is_not_heard_twice():
-    schedule = Schedule(sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000)
+    schedule = Schedule(
+        sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000
+    )
     schedule.finish(schedule.take(1)[0], 24 * SAMPLE_RATE)
     assert schedule.take(1) == []
 
@@ -118,9 +127,15 @@ def test_long_pauses_are_silenced_and_everything_else_is_heard_as_it_is():
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.floats(0.1, 12), min_size=1, max_size=8), st.integers(1, 6), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.floats(0.1, 12), min_size=1, max_size=8),
+    st.integers(1, 6),
+    st.randoms(use_true_random=False),
+)
 def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
-    """Tails depend on the window alone, as a decoder's answers do; so must the windows that follow."""
+    """Tails depend on the window alone, as a decoder's answers do; so must the windows that
+    follow.
+    """
     samples = np.concatenate([part for length in lengths for part in (sound(length), silence(0.5))])
     tail = {}
 
@@ -128,7 +143,9 @@ def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
         return tail.setdefault(window, random.choice([None, window.stop - 2 * SAMPLE_RATE]))
 
     def windows(size: int) -> set[Window]:
-        return {window for batch in run(schedule_of(samples, 5), size, unfinished) for window in batch}
+        return {
+            window for batch in run(schedule_of(samples, 5), size, unfinished) for window in batch
+        }
 
     assert windows(1) == windows(batch_size)
 

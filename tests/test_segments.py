@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_whispers import SMALL, model_of
 
-from asr.segments import Segment, read_segments
+from asr.output.segments import Segment, read_segments
+from testing.tiny_whispers import SMALL, model_of
 
 BEGIN = 1000
 
@@ -52,7 +52,10 @@ def test_times_beyond_the_window_are_its_end():
     assert heard.unfinished is None
 
 
-@given(st.lists(st.one_of(st.integers(0, 50), st.integers(BEGIN, BEGIN + 1500)), max_size=30), st.floats(0.1, 30))
+@given(
+    st.lists(st.one_of(st.integers(0, 50), st.integers(BEGIN, BEGIN + 1500)), max_size=30),
+    st.floats(0.1, 30),
+)
 def test_any_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
     heard = read_segments(tokens, BEGIN, seconds)
     segments = [*heard.closed, *([heard.unfinished] if heard.unfinished else [])]
@@ -63,7 +66,9 @@ def test_any_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
 
 
 def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
-    """transformers' own reading of a window of 30 seconds: its segments, and the frame where it goes on."""
+    """transformers' own reading of a window of 30 seconds: its segments, and the frame where it
+    goes on.
+    """
     model = model_of(SMALL)
     return model._retrieve_segment(
         seek_sequence=torch.tensor(tokens),

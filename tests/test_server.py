@@ -1,5 +1,6 @@
-"""hf-serve itself, on loopback, with this repository as its custom task: what clients get, what the log holds, and how
-a start fails. Nothing of the server is simulated; a small stand-in answers for the hub."""
+"""hf-serve itself, on loopback, with this repository as its custom task: what clients get, what the
+log holds, and how a start fails. Nothing of the server is simulated; a small stand-in answers for
+the hub."""
 
 from __future__ import annotations
 
@@ -28,12 +29,24 @@ from config import REPOSITORY
 pytestmark = pytest.mark.slow
 
 SECRET = "hf_this_token_must_not_show"
-RESPONSE_KEYS = {"speakers", "chunks", "text", "language", "language_probability", "duration", "warnings"}
+RESPONSE_KEYS = {
+    "speakers",
+    "chunks",
+    "text",
+    "language",
+    "language_probability",
+    "duration",
+    "warnings",
+}
 
 
 def start(**variables: str) -> subprocess.Popen[str]:
-    """hf-serve as Inference Endpoints starts it, on a free port, with `variables` as the deployer's environment."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")}
+    """hf-serve as Inference Endpoints starts it, on a free port, with `variables` as the deployer's
+    environment.
+    """
+    kept = {
+        name: os.environ[name] for name in ("PATH", "HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
+    }
     repository = {"HF_MODEL_DIR": str(REPOSITORY), "HF_TASK": "custom", "HF_TRUST_REMOTE_CODE": "1"}
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("hf-serve")), "--host", "127.0.0.1", "--port", "0"],
@@ -53,7 +66,9 @@ class Server:
     log: list[str]
 
     def post(self, content: bytes, content_type: str = "application/json") -> httpx2.Response:
-        return httpx2.post(self.url, content=content, headers={"content-type": content_type}, timeout=60)
+        return httpx2.post(
+            self.url, content=content, headers={"content-type": content_type}, timeout=60
+        )
 
     def ask(self, body: object) -> httpx2.Response:
         return self.post(json.dumps(body).encode())
@@ -72,7 +87,10 @@ def following(process: subprocess.Popen[str]) -> Iterator[Server]:
                 listening.set()
         listening.set()
 
-    readers = [threading.Thread(target=follow, args=(stream,)) for stream in (process.stdout, process.stderr)]
+    readers = [
+        threading.Thread(target=follow, args=(stream,))
+        for stream in (process.stdout, process.stderr)
+    ]
     for reader in readers:
         reader.start()
     try:
@@ -88,7 +106,11 @@ def following(process: subprocess.Popen[str]) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def server(whisper_folder, assistant_folder) -> Iterator[Server]:
-    variables = {"ASR_MODEL": str(whisper_folder), "ASSISTANT_MODEL": str(assistant_folder), "HF_TOKEN": SECRET}
+    variables = {
+        "ASR_MODEL": str(whisper_folder),
+        "ASSISTANT_MODEL": str(assistant_folder),
+        "HF_TOKEN": SECRET,
+    }
     with start(**variables) as process, following(process) as running:
         yield running
 
@@ -105,7 +127,8 @@ def client(server, monkeypatch) -> InferenceClient:
 
 def test_the_hub_client_sends_and_reads_our_json(client, hum):
     answer = client.automatic_speech_recognition(
-        base64.b64decode(hum), extra_body={"language": "en", "batch_size": 2, "assisted": True, "num_speakers": 2}
+        base64.b64decode(hum),
+        extra_body={"language": "en", "batch_size": 2, "assisted": True, "num_speakers": 2},
     )
     assert set(answer) >= RESPONSE_KEYS
     assert answer.text == "".join(chunk.text for chunk in answer.chunks)
@@ -126,7 +149,9 @@ def test_the_hub_client_without_extra_body_sends_what_hf_serve_cannot_read(clien
 
 @pytest.mark.parametrize("path", ["/", "/predict"])
 def test_plain_http(server, hum, path):
-    answer = httpx2.post(server.url + path, json={"inputs": hum, "parameters": {"language": "en"}}, timeout=60)
+    answer = httpx2.post(
+        server.url + path, json={"inputs": hum, "parameters": {"language": "en"}}, timeout=60
+    )
     assert answer.status_code == 200
     assert set(answer.json()) == RESPONSE_KEYS
 
@@ -149,8 +174,14 @@ def test_a_name_that_no_utf8_can_spell_is_answered_all_the_same(server, hum):
         ({"inputs": "https://example.com/a.wav"}, "INVALID_AUDIO: "),
         ({"inputs": "UklGRg=="}, "INVALID_AUDIO: "),
         ({"inputs": "UklGRg==", "parameters": []}, "INVALID_REQUEST: parameters"),
-        ({"inputs": "UklGRg==", "parameters": {"batch_size": float("nan")}}, "INVALID_PARAMETER: batch_size"),
-        ({"inputs": "UklGRg==", "parameters": {"return_timestamps": "letter"}}, "INVALID_PARAMETER: return_timestamps"),
+        (
+            {"inputs": "UklGRg==", "parameters": {"batch_size": float("nan")}},
+            "INVALID_PARAMETER: batch_size",
+        ),
+        (
+            {"inputs": "UklGRg==", "parameters": {"return_timestamps": "letter"}},
+            "INVALID_PARAMETER: return_timestamps",
+        ),
     ],
 )
 def test_our_refusals_are_400_with_a_code(server, body, detail):
@@ -201,13 +232,17 @@ def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
 
 
 class StandInHub(BaseHTTPRequestHandler):
-    """Answers as the hub does: nobody may read a gated repository, and a wrong token opens nothing."""
+    """Answers as the hub does: nobody may read a gated repository, and a wrong token opens
+    nothing.
+    """
 
     def do_GET(self) -> None:
         if self.headers["Authorization"] == f"Bearer {SECRET}":
             self.refuse(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
         elif self.path.startswith(("/owner/gated/", "/api/models/owner/gated/")):
-            self.refuse(403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
+            self.refuse(
+                403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+            )
         else:
             self.refuse(404, {"X-Error-Code": "RepoNotFound"})
 
@@ -230,7 +265,11 @@ def hub(tmp_path_factory) -> Iterator[dict[str, str]]:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         home = tmp_path_factory.mktemp("hub")
-        yield {"HF_ENDPOINT": f"http://127.0.0.1:{listening.server_port}", "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+        yield {
+            "HF_ENDPOINT": f"http://127.0.0.1:{listening.server_port}",
+            "HF_HOME": str(home),
+            "HF_HUB_OFFLINE": "0",
+        }
         listening.shutdown()
         thread.join()
 
@@ -238,14 +277,22 @@ def hub(tmp_path_factory) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def misfit_folder(tmp_path_factory) -> Path:
     """A Whisper of another vocabulary."""
-    from tiny_whispers import Published, save
+    from testing.tiny_whispers import Published, save
 
-    return save(tmp_path_factory.mktemp("misfit"), Published(text_entries=300, languages=4, seconds=3))
+    return save(
+        tmp_path_factory.mktemp("misfit"), Published(text_entries=300, languages=4, seconds=3)
+    )
 
 
 FAILED_STARTS = {
-    "no such folder": ({"ASR_MODEL": "/no/such/folder"}, "START_FAILED: ASR_MODEL: neither a hub id"),
-    "gated": ({"ASR_MODEL": "owner/gated"}, "START_FAILED: ASR_MODEL=owner/gated: access to owner/gated is restricted"),
+    "no such folder": (
+        {"ASR_MODEL": "/no/such/folder"},
+        "START_FAILED: ASR_MODEL: neither a hub id",
+    ),
+    "gated": (
+        {"ASR_MODEL": "owner/gated"},
+        "START_FAILED: ASR_MODEL=owner/gated: access to owner/gated is restricted",
+    ),
     "wrong token": (
         {"ASR_MODEL": "owner/any", "HF_TOKEN": SECRET},
         "START_FAILED: ASR_MODEL=owner/any: the hub let nobody in to owner/any: HF_TOKEN is missing or wrong",
@@ -263,14 +310,18 @@ FAILED_STARTS = {
 
 @pytest.fixture(scope="module")
 def failed_starts(hub, whisper_folder, misfit_folder) -> dict[str, tuple[int, str, str]]:
-    """Exit status, standard output and standard error of every start; they run side by side, two at a time."""
+    """Exit status, standard output and standard error of every start; they run side by side, two at
+    a time.
+    """
     folders = {"whisper": whisper_folder, "misfit": misfit_folder}
     ended, waiting = {}, list(FAILED_STARTS)
 
     def work() -> None:
         while waiting:
             name = waiting.pop()
-            variables = {key: value.format(**folders) for key, value in FAILED_STARTS[name][0].items()}
+            variables = {
+                key: value.format(**folders) for key, value in FAILED_STARTS[name][0].items()
+            }
             with start(**hub, **variables) as process:
                 out, err = process.communicate()
             ended[name] = process.returncode, out, err

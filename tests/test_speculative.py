@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.rules import Choice
-from asr.speculative import Rows, accept, agreement
+from asr.engine.logit_filters import Choice
+from asr.engine.speculative import Rows, accept, agreement
 
 END = 99
 
@@ -32,7 +32,9 @@ def settle(rows, choice):
 
 
 def final(rows):
-    return [row[:length].tolist() for row, length in zip(rows.tokens, rows.length.tolist(), strict=True)]
+    return [
+        row[:length].tolist() for row, length in zip(rows.tokens, rows.length.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(

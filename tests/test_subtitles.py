@@ -16,16 +16,30 @@ from hypothesis import strategies as some
 from pyannote.database.util import load_rttm
 
 from config import Form
-from subtitles import FORMS, LEAST_SECONDS, LINE_WIDTH, LINES, MOST_SECONDS, Rendering, cues, render, width
+from subtitles import (
+    FORMS,
+    LEAST_SECONDS,
+    LINE_WIDTH,
+    LINES,
+    MOST_SECONDS,
+    Rendering,
+    cues,
+    render,
+    width,
+)
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
-LETTERS = some.one_of(some.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), some.sampled_from("-->"))
+LETTERS = some.one_of(
+    some.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), some.sampled_from("-->")
+)
 SPEAKERS = some.sampled_from([None, "SPEAKER_00", "SPEAKER_01"])
 
 
 @some.composite
 def spoken(draw, letters=LETTERS, longest=50):
-    """Words in order of time, hundredths of a second apart; some instantaneous, some long, some after pauses."""
+    """Words in order of time, hundredths of a second apart; some instantaneous, some long, some
+    after pauses.
+    """
     entries = draw(
         some.lists(
             some.tuples(
@@ -53,7 +67,10 @@ def recorded(draw, letters=LETTERS, longest=50):
     spoken_until = round(words[-1].end * 100) if words else 0
     hundredths = draw(some.integers(max(0, spoken_until - 1000), spoken_until + 200))
     duration = hundredths / 100
-    return [replace(word, start=min(word.start, duration), end=min(word.end, duration)) for word in words], duration
+    return [
+        replace(word, start=min(word.start, duration), end=min(word.end, duration))
+        for word in words
+    ], duration
 
 
 def rendering_of(words: list[Word], duration: float = 100.0) -> Rendering:
@@ -98,10 +115,14 @@ def test_subtitles_never_overlap_and_are_short_only_where_the_next_one_comes(rec
     found = cues(words, named, duration)
     for cue, later in pairwise(found):
         assert cue.end <= later.start
-        assert cue.end - cue.start >= LEAST_SECONDS - 1e-3 or cue.end == pytest.approx(later.start, abs=0.0011)
+        assert cue.end - cue.start >= LEAST_SECONDS - 1e-3 or cue.end == pytest.approx(
+            later.start, abs=0.0011
+        )
     for last in found[-1:]:
         before = found[-2].end if len(found) > 1 else 0.0
-        assert last.end - last.start >= LEAST_SECONDS - 1e-3 or last.start == pytest.approx(before, abs=0.0011)
+        assert last.end - last.start >= LEAST_SECONDS - 1e-3 or last.start == pytest.approx(
+            before, abs=0.0011
+        )
 
 
 @given(recorded(), some.booleans())
@@ -117,12 +138,22 @@ def test_subtitles_are_shown_within_the_audio_for_a_millisecond_at_least(recordi
 def test_subtitles_at_the_very_end_share_what_time_is_left():
     words = [Word(" So.", 7, 9), *(Word(" Bye.", 10, 10) for _ in range(4))]
     found = cues(words, False, 10.0)
-    assert [(cue.start, cue.end) for cue in found] == [(7, 9), (9, 9.25), (9.25, 9.5), (9.5, 9.75), (9.75, 10)]
+    assert [(cue.start, cue.end) for cue in found] == [
+        (7, 9),
+        (9, 9.25),
+        (9.25, 9.5),
+        (9.5, 9.75),
+        (9.75, 10),
+    ]
 
 
 def test_a_subtitle_at_the_end_comes_in_time_to_be_read():
-    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 0.11, 0.5)], False, 0.7)] == [(0, 0.7)]
-    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 4.5, 4.9)], False, 5.0)] == [(4.167, 5)]
+    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 0.11, 0.5)], False, 0.7)] == [
+        (0, 0.7)
+    ]
+    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 4.5, 4.9)], False, 5.0)] == [
+        (4.167, 5)
+    ]
 
 
 @given(spoken(some.sampled_from("abc-.?語\n"), 29), some.booleans())
@@ -151,7 +182,9 @@ def test_a_passage_without_word_times_is_cut_between_its_words():
 
 
 def read_srt(text: str) -> list[pysubs2.SSAEvent]:
-    """What pysubs2 reads; a last subtitle is added, since it takes digits on the last line of a file for a number."""
+    """What pysubs2 reads; a last subtitle is added, since it takes digits on the last line of a
+    file for a number.
+    """
     closed = f"{text}\n0\n99:00:00,000 --> 99:00:01,000\nend\n"
     *events, last = pysubs2.SSAFile.from_string(closed, format_="srt").events
     assert last.plaintext == "end"
@@ -167,10 +200,14 @@ def test_srt_is_read_back(recording):
         (round(cue.start * 1000), round(cue.end * 1000)) for cue in expected
     ]
     alike = str.maketrans("\u2039\u203a()\u2216", "<>{}\\")
-    assert [event.plaintext.translate(alike) for event in events] == ["\n".join(cue.lines) for cue in expected]
+    assert [event.plaintext.translate(alike) for event in events] == [
+        "\n".join(cue.lines) for cue in expected
+    ]
 
 
-@pytest.mark.parametrize("said", ["---->", "-->", "<i>b</i>", r"{\an8}hi", r"C:\new", "<font color=red>", "a < b > c"])
+@pytest.mark.parametrize(
+    "said", ["---->", "-->", "<i>b</i>", r"{\an8}hi", r"C:\new", "<font color=red>", "a < b > c"]
+)
 def test_srt_holds_nothing_that_players_interpret(said):
     text = render("srt", rendering_of([Word(f" {said}", 0, 1)]))
     (event,) = read_srt(text)
@@ -188,7 +225,10 @@ def test_vtt_is_read_back_with_its_voices(recording):
     assert [(caption.start_in_seconds, caption.end_in_seconds) for caption in captions] == [
         (int(cue.start + 0.0005), int(cue.end + 0.0005)) for cue in expected
     ]
-    shown = [caption.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for caption in captions]
+    shown = [
+        caption.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+        for caption in captions
+    ]
     assert shown == ["\n".join(cue.lines) for cue in expected]
 
 
@@ -197,9 +237,12 @@ def test_tsv_has_a_row_a_segment(words):
     rendering = rendering_of(words)
     rows = list(csv.DictReader(io.StringIO(render("tsv", rendering), newline=""), delimiter="\t"))
     assert [(int(row["start"]), int(row["end"]), row["speaker"] or None) for row in rows] == [
-        (round(segment.start * 1000), round(segment.end * 1000), segment.speaker) for segment in rendering.segments
+        (round(segment.start * 1000), round(segment.end * 1000), segment.speaker)
+        for segment in rendering.segments
     ]
-    assert [row["text"] for row in rows] == [" ".join(segment.text.split()) for segment in rendering.segments]
+    assert [row["text"] for row in rows] == [
+        " ".join(segment.text.split()) for segment in rendering.segments
+    ]
 
 
 def test_rttm_is_read_back_by_pyannote(tmp_path):
@@ -207,20 +250,27 @@ def test_rttm_is_read_back_by_pyannote(tmp_path):
     file = tmp_path / "audio.rttm"
     file.write_text(render("rttm", Rendering(4.0, (), (), turns)))
     read = load_rttm(str(file))["audio"]
-    assert [(label, part.start, part.end) for part, _, label in read.itertracks(yield_label=True)] == [
-        (turn.speaker, turn.start, turn.end) for turn in turns
-    ]
+    assert [
+        (label, part.start, part.end) for part, _, label in read.itertracks(yield_label=True)
+    ] == [(turn.speaker, turn.start, turn.end) for turn in turns]
 
 
 def test_text_names_the_speakers_where_they_are_known():
-    words = [Word(" yes", 0, 0.4, "SPEAKER_00"), Word(" no", 0.5, 0.9, "SPEAKER_01"), Word(" so", 1, 1.3)]
+    words = [
+        Word(" yes", 0, 0.4, "SPEAKER_00"),
+        Word(" no", 0.5, 0.9, "SPEAKER_01"),
+        Word(" so", 1, 1.3),
+    ]
     assert render("txt", rendering_of(words)) == "SPEAKER_00: yes\nSPEAKER_01: no\nso\n"
 
 
 def test_without_speakers_the_chunks_are_shown():
     chunks = [Chunk(" Good morning.", 0.0, 1.0), Chunk(" Yes.", 1.5, 2.0)]
     assert render("txt", Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
-    assert [cue.lines for cue in cues(Rendering(2.5, chunks).words, True, 2.5)] == [("Good morning.",), ("Yes.",)]
+    assert [cue.lines for cue in cues(Rendering(2.5, chunks).words, True, 2.5)] == [
+        ("Good morning.",),
+        ("Yes.",),
+    ]
 
 
 def test_every_form_that_can_be_asked_for_is_rendered():
@@ -229,7 +279,10 @@ def test_every_form_that_can_be_asked_for_is_rendered():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_said_is_an_empty_file_of_its_kind(form):
-    assert render(form, Rendering(1.0, ())) == {"vtt": "WEBVTT\n", "tsv": "start\tend\ttext\tspeaker\n"}.get(form, "")
+    assert render(form, Rendering(1.0, ())) == {
+        "vtt": "WEBVTT\n",
+        "tsv": "start\tend\ttext\tspeaker\n",
+    }.get(form, "")
 
 
 def test_a_sentence_begins_a_subtitle_of_its_own():

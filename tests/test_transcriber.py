@@ -11,16 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
 
-from asr.assistants import decoder_alone
-from asr.batching import Decoded, Passage
-from asr.engine import DecodeOptions, Take
-from asr.loading import Assistant, WhisperModels
-from asr.prefill import Detected
+from asr.checkpoint.assistants import decoder_alone
+from asr.checkpoint.loading import Assistant, WhisperModels
+from asr.engine.engine import DecodeOptions, Take
+from asr.engine.prefill import Detected
+from asr.engine.scheduler import DecodeResult, Request
 from asr.transcriber import Transcriber, TranscriptionOptions
-from asr.windows import FRAME, SAMPLE_RATE
 from errors import InvalidParameter, Unsupported
+from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
 ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
@@ -30,13 +30,15 @@ MISHEARD = 299
 
 def spoken(word: int, frames: int) -> np.ndarray:
     """A word as the listener below hears it: its number is in its level."""
-    return np.full(frames * FRAME, 0.3 + 0.01 * word, np.float32)
+    return np.full(frames * SAMPLES_PER_TOKEN, 0.3 + 0.01 * word, np.float32)
 
 
 class Listener:
-    """Stands in for the decoder: reads the words from their levels, and ends windows inside speech as Whisper does.
+    """Stands in for the decoder: reads the words from their levels, and ends windows inside speech
+    as Whisper does.
 
-    A word that the window's end cuts is left open: announced by its start alone, or with words that were misheard.
+    A word that the window's end cuts is left open: announced by its start alone, or with words that
+    were misheard.
     """
 
     def __init__(self, models: WhisperModels = MODELS, mishears: bool = False) -> None:
@@ -47,14 +49,14 @@ class Listener:
     def detect_language(self, _window: np.ndarray) -> Detected:
         return Detected("en", 0.9, 0.0)
 
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
         while passages := take(options.batch_size):
             self.batches.append(len(passages))
             for passage in passages:
-                yield passage, Decoded(tuple(self.hear(passage.samples)), 0.0, (-0.1,), 0.0)
+                yield passage, DecodeResult(tuple(self.hear(passage.samples)), 0.0, (-0.1,), 0.0)
 
     def hear(self, window: np.ndarray) -> list[int]:
-        levels = window[::FRAME]
+        levels = window[::SAMPLES_PER_TOKEN]
         edges = [0, *(np.flatnonzero(np.diff(levels)) + 1), len(levels)]
         tokens: list[int] = []
         for start, stop in itertools.pairwise(edges):
@@ -77,7 +79,9 @@ class Listener:
         return bool(window[-1] != 0)
 
 
-def transcribe(samples: np.ndarray, decoder: object, models: WhisperModels = MODELS, **options: object):
+def transcribe(
+    samples: np.ndarray, decoder: object, models: WhisperModels = MODELS, **options: object
+):
     transcriber = Transcriber(models, detect=hears_sound)
     transcriber.decoder = decoder
     return transcriber.transcribe(samples, TranscriptionOptions(**options))
@@ -89,27 +93,42 @@ def words_of(chunks) -> list[str]:
 
 @st.composite
 def conversations(draw):
-    """Words of 0.3 to 1.6 s with gaps from none to a second, neighbours different; their texts and times in frames."""
+    """Words of 0.3 to 1.6 s with gaps from none to a second, neighbours different; their texts and
+    times in frames.
+    """
     spans = draw(
-        st.lists(st.tuples(st.integers(15, 80), st.sampled_from([0, 0, 0, 2, 10, 50])), min_size=1, max_size=40)
+        st.lists(
+            st.tuples(st.integers(15, 80), st.sampled_from([0, 0, 0, 2, 10, 50])),
+            min_size=1,
+            max_size=40,
+        )
     )
     parts, truth, position = [], [], 0
     for index, (length, gap) in enumerate(spans):
         word = (index * 7) % WORDS
-        parts += [spoken(word, length), np.zeros(gap * FRAME, np.float32)]
+        parts += [spoken(word, length), np.zeros(gap * SAMPLES_PER_TOKEN, np.float32)]
         truth.append((f"word{FIRST_WORD + word - 256}", position, position + length))
         position += length + gap
-    return np.concatenate([*parts, np.zeros(10 * FRAME, np.float32)]), truth
+    return np.concatenate([*parts, np.zeros(10 * SAMPLES_PER_TOKEN, np.float32)]), truth
 
 
 @settings(deadline=None, max_examples=150)
 @given(conversations(), st.integers(4, 30), st.integers(1, 8), st.booleans())
-def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(conversation, chunk_length_s, batch_size, mishears):
+def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(
+    conversation, chunk_length_s, batch_size, mishears
+):
     samples, truth = conversation
     transcript = transcribe(
-        samples, Listener(mishears=mishears), language="en", chunk_length_s=chunk_length_s, batch_size=batch_size
+        samples,
+        Listener(mishears=mishears),
+        language="en",
+        chunk_length_s=chunk_length_s,
+        batch_size=batch_size,
     )
-    heard = [(chunk.text.strip(), round(chunk.start * 50), round(chunk.end * 50)) for chunk in transcript.chunks]
+    heard = [
+        (chunk.text.strip(), round(chunk.start * 50), round(chunk.end * 50))
+        for chunk in transcript.chunks
+    ]
     assert heard == truth
 
 
@@ -119,24 +138,32 @@ def test_the_stand_ins_windows_do_end_inside_words():
     listener = Listener()
     transcript = transcribe(samples, listener, language="en", chunk_length_s=10)
     assert len(listener.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
-    assert len(words_of(transcript.chunks)) == 60 - 1  # the last word ends with the audio: announced, never closed
+    assert (
+        len(words_of(transcript.chunks)) == 60 - 1
+    )  # the last word ends with the audio: announced, never closed
 
 
 def test_unfinished_words_that_nothing_follows_are_kept():
     class Breaks(Listener):
         def hear(self, window: np.ndarray) -> list[int]:
             begin = self.vocabulary.timestamp_begin
-            end = len(window) // FRAME
+            end = len(window) // SAMPLES_PER_TOKEN
             return [begin, 301, begin + end - 5, begin + end - 5, 302]
 
-    chunks = transcribe(np.append(spoken(1, 200), np.zeros(50 * FRAME, np.float32)), Breaks(), language="en").chunks
+    chunks = transcribe(
+        np.append(spoken(1, 200), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)),
+        Breaks(),
+        language="en",
+    ).chunks
     assert words_of(chunks) == ["word45", "word46"]
     assert chunks[-1].end == 4.3  # where the window ends
 
 
 def test_chunks_are_ordered_and_within_the_audio():
     models = loaded(SMALL, seed=2, dtype=torch.float32)
-    samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)])
+    samples = np.concatenate(
+        [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)]
+    )
     transcript = Transcriber(models, fallback=None, detect=hears_sound).transcribe(
         samples, TranscriptionOptions(language="en", batch_size=3)
     )
@@ -149,13 +176,24 @@ def test_chunks_are_ordered_and_within_the_audio():
 
 def test_batch_size_changes_no_answer():
     models = loaded(SMALL, seed=2)
-    samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)])
+    samples = np.concatenate(
+        [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)]
+    )
     transcriber = Transcriber(models, detect=hears_sound)
-    one, *others = [transcriber.transcribe(samples, TranscriptionOptions(batch_size=size)) for size in (1, 2, 24)]
+    one, *others = [
+        transcriber.transcribe(samples, TranscriptionOptions(batch_size=size))
+        for size in (1, 2, 24)
+    ]
     for other in others:
-        assert [(c.text, c.start, c.end) for c in other.chunks] == [(c.text, c.start, c.end) for c in one.chunks]
-        assert [c.avg_logprob for c in other.chunks] == pytest.approx([c.avg_logprob for c in one.chunks])
-        assert [c.no_speech_prob for c in other.chunks] == pytest.approx([c.no_speech_prob for c in one.chunks])
+        assert [(c.text, c.start, c.end) for c in other.chunks] == [
+            (c.text, c.start, c.end) for c in one.chunks
+        ]
+        assert [c.avg_logprob for c in other.chunks] == pytest.approx(
+            [c.avg_logprob for c in one.chunks]
+        )
+        assert [c.no_speech_prob for c in other.chunks] == pytest.approx(
+            [c.no_speech_prob for c in one.chunks]
+        )
 
 
 def test_without_timestamps_a_window_is_a_chunk():
@@ -163,7 +201,9 @@ def test_without_timestamps_a_window_is_a_chunk():
         def hear(self, window: np.ndarray) -> list[int]:
             return [301, 302]
 
-    samples = np.concatenate([spoken(0, 400), np.zeros(50 * FRAME, np.float32), spoken(0, 400)])
+    samples = np.concatenate(
+        [spoken(0, 400), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32), spoken(0, 400)]
+    )
     transcript = transcribe(samples, Talks(), language="en", timestamps=False, chunk_length_s=10)
     assert [chunk.text for chunk in transcript.chunks] == [" word45 word46"] * 2
     first, second = transcript.chunks
@@ -171,7 +211,9 @@ def test_without_timestamps_a_window_is_a_chunk():
     assert second.end == 17.0
 
 
-@pytest.mark.parametrize("samples", [np.zeros(0, np.float32), np.zeros(40 * SAMPLE_RATE, np.float32)])
+@pytest.mark.parametrize(
+    "samples", [np.zeros(0, np.float32), np.zeros(40 * SAMPLE_RATE, np.float32)]
+)
 def test_silence_is_no_words_and_no_decoding(samples):
     listener = Listener()
     transcript = transcribe(samples, listener)
@@ -179,14 +221,16 @@ def test_silence_is_no_words_and_no_decoding(samples):
     assert listener.batches == []
 
 
-@pytest.mark.parametrize(("no_speech", "sureness", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)])
+@pytest.mark.parametrize(
+    ("no_speech", "sureness", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)]
+)
 def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, sureness, kept):
     class Doubts(Listener):
         def decode(self, take, options):
             for passage, answer in super().decode(take, options):
                 yield passage, replace(answer, no_speech=no_speech, log_probabilities=(sureness,))
 
-    samples = np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32))
+    samples = np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
 
 
@@ -196,7 +240,11 @@ def test_words_that_took_no_time_were_not_heard():
             at = self.vocabulary.timestamp_begin
             return [at, 301, at + 20, at + 20, 302, at + 20, at + 30, 303, at + 40]
 
-    transcript = transcribe(np.append(spoken(3, 50), np.zeros(50 * FRAME, np.float32)), Babbles(), language="en")
+    transcript = transcribe(
+        np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)),
+        Babbles(),
+        language="en",
+    )
     assert [chunk.text for chunk in transcript.chunks] == [" word45", " word47"]
 
 
@@ -221,7 +269,9 @@ class Guesses(Listener):
     ],
 )
 def test_the_language_is_that_of_the_first_window_with_speech(answers, language):
-    samples = np.concatenate([np.append(spoken(0, 400), np.zeros(50 * FRAME, np.float32))] * 3)
+    samples = np.concatenate(
+        [np.append(spoken(0, 400), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))] * 3
+    )
     transcript = transcribe(samples, Guesses(answers), chunk_length_s=10)
     assert (transcript.language, transcript.language_probability) == (language, 0.7)
 
@@ -241,7 +291,9 @@ def test_every_window_is_decoded_in_the_language_found():
                 yield passage, answer
 
     notes = Notes()
-    transcribe(np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10)
+    transcribe(
+        np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10
+    )
     assert set(notes.prompts) == {MODELS.vocabulary.prompt("zh", "transcribe", timestamps=True)}
 
 
@@ -252,13 +304,15 @@ class Remembers(Listener):
         super().__init__(models)
         self.prompts: list[tuple[int, ...]] = []
 
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Passage, Decoded]]:
+    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
         for passage, answer in super().decode(take, options):
             self.prompts.append(passage.prompt)
             yield passage, answer
 
 
-def prompts_given(models: WhisperModels = MODELS, **options: object) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
+def prompts_given(
+    models: WhisperModels = MODELS, **options: object
+) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
     listener = Remembers(models)
     samples = np.concatenate([spoken(index % WORDS, 50) for index in range(40)])
     transcript = transcribe(samples, listener, models, language="en", chunk_length_s=10, **options)
@@ -367,32 +421,53 @@ def test_an_assistant_drafts_where_it_can(models, language, drafts, warning):
 def test_assisted_transcripts_equal_plain_ones():
     models = loaded(SMALL, seed=2)
     drafter = decoder_alone(model_of(SMALL, seed=5, dtype=torch.float64))
-    transcriber = Transcriber(replace(models, assistant=Assistant("tiny", drafter, True, None)), detect=hears_sound)
-    samples = np.concatenate([np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(2)])
+    transcriber = Transcriber(
+        replace(models, assistant=Assistant("tiny", drafter, True, None)), detect=hears_sound
+    )
+    samples = np.concatenate(
+        [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(2)]
+    )
     plain, assisted = (
-        transcriber.transcribe(samples, TranscriptionOptions(assisted=assisted)) for assisted in (False, True)
+        transcriber.transcribe(samples, TranscriptionOptions(assisted=assisted))
+        for assisted in (False, True)
     )
     assert assisted == plain
 
 
 def test_progress_is_logged_as_counts_alone(caplog):
-    samples = np.concatenate([np.append(spoken(index, 200), np.zeros(50 * FRAME, np.float32)) for index in range(4)])
+    samples = np.concatenate(
+        [
+            np.append(spoken(index, 200), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
+            for index in range(4)
+        ]
+    )
     with caplog.at_level(logging.INFO, logger="endpoint"):
         transcribe(samples, Listener(), language="en", chunk_length_s=5, batch_size=2)
-    assert [record.getMessage() for record in caplog.records] == [f"window {done} of 4" for done in range(1, 5)]
-    assert [(record.done, record.total) for record in caplog.records] == [(done, 4) for done in range(1, 5)]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"window {done} of 4" for done in range(1, 5)
+    ]
+    assert [(record.done, record.total) for record in caplog.records] == [
+        (done, 4) for done in range(1, 5)
+    ]
 
 
 def test_concurrent_requests_equal_serial_ones():
     transcriber = Transcriber(loaded(SMALL, seed=2), fallback=None, detect=hears_sound)
     requests = [
-        (noise(2.0 + index, index), TranscriptionOptions(timestamps=index % 2 == 0, batch_size=1 + index))
+        (
+            noise(2.0 + index, index),
+            TranscriptionOptions(timestamps=index % 2 == 0, batch_size=1 + index),
+        )
         for index in range(4)
     ]
     serial = [transcriber.transcribe(*request) for request in requests]
     answers: dict[int, object] = {}
     threads = [
-        threading.Thread(target=lambda index=index: answers.update({index: transcriber.transcribe(*requests[index])}))
+        threading.Thread(
+            target=lambda index=index: answers.update(
+                {index: transcriber.transcribe(*requests[index])}
+            )
+        )
         for index in range(4)
     ]
     for thread in threads:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.windows import FRAME, LATE, MARGIN, SAMPLE_RATE, Cutter, Loudness, Span, window_stop
+from asr.frontend.windows import LATE, MARGIN, Loudness, Span, WindowPlanner, window_stop
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 RNG = np.random.default_rng(0)
 LIMIT = 30 * SAMPLE_RATE
@@ -23,11 +24,13 @@ def spans_of(*seconds: tuple[float, float]) -> list[Span]:
     return [Span(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds]
 
 
-def cutter(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> Cutter:
-    return Cutter(np.zeros(round(seconds * SAMPLE_RATE), np.float32), spans_of(*speech), limit)
+def cutter(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> WindowPlanner:
+    return WindowPlanner(
+        np.zeros(round(seconds * SAMPLE_RATE), np.float32), spans_of(*speech), limit
+    )
 
 
-def windows_of(cutter: Cutter) -> list[Span]:
+def windows_of(cutter: WindowPlanner) -> list[Span]:
     """The windows as they come where every one is understood to its end."""
     found = []
     for stretch in cutter.stretches():
@@ -41,7 +44,9 @@ def windows_of(cutter: Cutter) -> list[Span]:
 
 @st.composite
 def recordings(draw):
-    """Speech of any length with pauses of any length, in steps of 32 ms, and how loud each moment is."""
+    """Speech of any length with pauses of any length, in steps of 32 ms, and how loud each moment
+    is.
+    """
     lengths = draw(st.lists(st.tuples(st.integers(3, 600), st.integers(4, 700)), max_size=12))
     position, spans = draw(st.integers(0, 300)), []
     for speech, pause in lengths:
@@ -57,7 +62,7 @@ def recordings(draw):
 @given(recordings(), st.integers(1, 30))
 def test_windows_hold_all_speech_once_and_no_more_than_margins_beside_it(recording, seconds):
     samples, speech = recording
-    windows = windows_of(Cutter(samples, speech, seconds * SAMPLE_RATE))
+    windows = windows_of(WindowPlanner(samples, speech, seconds * SAMPLE_RATE))
     assert all(0 <= window.start < window.stop <= len(samples) for window in windows)
     assert all(window.stop - window.start <= seconds * SAMPLE_RATE for window in windows)
     assert all(before.stop <= after.start for before, after in pairwise(windows))
@@ -65,9 +70,9 @@ def test_windows_hold_all_speech_once_and_no_more_than_margins_beside_it(recordi
     for window in windows:
         heard[window.start : window.stop] = True
         inside = [span for span in speech if span.start < window.stop and span.stop > window.start]
-        assert window.start > inside[0].start - MARGIN - FRAME
-        assert window.stop < inside[-1].stop + MARGIN + FRAME
-        assert window.start % FRAME == 0
+        assert window.start > inside[0].start - MARGIN - SAMPLES_PER_TOKEN
+        assert window.stop < inside[-1].stop + MARGIN + SAMPLES_PER_TOKEN
+        assert window.start % SAMPLES_PER_TOKEN == 0
     assert all(heard[span.start : span.stop].all() for span in speech)
 
 
@@ -76,14 +81,19 @@ def test_windows_hold_all_speech_once_and_no_more_than_margins_beside_it(recordi
 def test_windows_are_at_most_8_7_of_a_fixed_cut_and_one(recording, seconds):
     samples, speech = recording
     limit = seconds * SAMPLE_RATE
-    assert len(windows_of(Cutter(samples, speech, limit))) <= math.ceil(len(samples) / limit * 8 / 7) + 1
+    assert (
+        len(windows_of(WindowPlanner(samples, speech, limit)))
+        <= math.ceil(len(samples) / limit * 8 / 7) + 1
+    )
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(0.5, 7), st.floats(0.2, 1)), min_size=150, max_size=200))
 def test_dense_speech_is_cut_in_pauses_into_at_most_1_15_times_the_windows_of_a_fixed_cut(lengths):
     edges = np.cumsum(np.reshape(lengths, -1))
-    speech = [(float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)]
+    speech = [
+        (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)
+    ]
     dense = cutter(float(edges[-1]), *speech)
     windows = windows_of(dense)
     assert len(windows) <= math.ceil(1.15 * edges[-1] / 30)
@@ -92,7 +102,7 @@ def test_dense_speech_is_cut_in_pauses_into_at_most_1_15_times_the_windows_of_a_
 
 def test_running_speech_takes_no_more_windows_either():
     samples = sound(1800)
-    windows = windows_of(Cutter(samples, [Span(0, len(samples))], LIMIT))
+    windows = windows_of(WindowPlanner(samples, [Span(0, len(samples))], LIMIT))
     assert len(windows) <= 1.15 * 60
 
 
@@ -101,7 +111,9 @@ def test_running_speech_takes_no_more_windows_either():
 def test_sparse_speech_is_fewer_windows_than_a_fixed_cut(lengths):
     """However they fall, windows that skip silence are no more than those that do not."""
     edges = np.cumsum(np.reshape(lengths, -1))
-    speech = [(float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)]
+    speech = [
+        (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)
+    ]
     windows = windows_of(cutter(float(edges[-1]), *speech))
     assert len(windows) <= math.ceil(edges[-1] / 30)
 
@@ -109,21 +121,28 @@ def test_sparse_speech_is_fewer_windows_than_a_fixed_cut(lengths):
 @settings(deadline=None, max_examples=50)
 @given(recordings(), st.integers(5, 30))
 def test_windows_are_as_few_as_pauses_allow_where_no_speech_is_cut(recording, seconds):
-    """Taking all that fits is optimal for covering with spans of one length; this does so by brute force."""
+    """Taking all that fits is optimal for covering with spans of one length; this does so by brute
+    force.
+    """
     samples, speech = recording
-    whole = Cutter(samples, speech, seconds * SAMPLE_RATE)
+    whole = WindowPlanner(samples, speech, seconds * SAMPLE_RATE)
     windows = windows_of(whole)
     if len(whole.stretches()) < len(windows):
         return
     starts = [window.start for window in windows]
     for start, following in pairwise(starts):
-        reached = bisect_right([span.stop + MARGIN + FRAME for span in speech], start + seconds * SAMPLE_RATE)
-        assert following > speech[min(reached, len(speech) - 1)].start - MARGIN - FRAME
+        reached = bisect_right(
+            [span.stop + MARGIN + SAMPLES_PER_TOKEN for span in speech],
+            start + seconds * SAMPLE_RATE,
+        )
+        assert following > speech[min(reached, len(speech) - 1)].start - MARGIN - SAMPLES_PER_TOKEN
 
 
 def test_neighbouring_speech_is_packed_and_silence_is_skipped():
     sparse = cutter(200, (1, 5), (6, 20), (22, 29), (90, 95), (150, 152), (170, 180.5))
-    seconds = [(window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE) for window in windows_of(sparse)]
+    seconds = [
+        (window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE) for window in windows_of(sparse)
+    ]
     assert seconds == [(0.7, 29.3), (89.7, 95.3), (149.7, 152.3), (169.7, 180.8)]
 
 
@@ -145,7 +164,7 @@ def test_margins_of_a_short_pause_meet_where_it_is_quietest():
     samples = sound(40)
     quiet = slice(round(25.1 * SAMPLE_RATE), round(25.45 * SAMPLE_RATE))
     samples[quiet] = 0
-    first, second = windows_of(Cutter(samples, spans_of((0, 25), (25.5, 40)), LIMIT))
+    first, second = windows_of(WindowPlanner(samples, spans_of((0, 25), (25.5, 40)), LIMIT))
     assert first.stop == second.start
     assert quiet.start <= first.stop <= quiet.stop
 
@@ -157,17 +176,22 @@ def test_running_speech_is_cut_at_its_quietest_in_the_last_eighth():
     stop = window_stop(Loudness(samples), 0, len(samples), LIMIT)
     assert 27.5 <= stop / SAMPLE_RATE <= 27.9
     assert window_stop(Loudness(samples), 0, 25 * SAMPLE_RATE, LIMIT) == 25 * SAMPLE_RATE
-    assert windows_of(Cutter(samples, [Span(0, len(samples))], LIMIT))[0] == Span(0, stop)
+    assert windows_of(WindowPlanner(samples, [Span(0, len(samples))], LIMIT))[0] == Span(0, stop)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 40 * SAMPLE_RATE))
 def test_a_cut_is_on_the_grid_late_and_within_the_limit(seconds, where, length):
     samples = np.resize(sound(1), length)
-    limit, start = seconds * SAMPLE_RATE, int(where * length) // FRAME * FRAME
+    limit, start = (
+        seconds * SAMPLE_RATE,
+        int(where * length) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN,
+    )
     stop = window_stop(Loudness(samples), start, length, limit)
     assert stop <= min(start + limit, length)
-    assert stop == length or (stop % FRAME == 0 and stop - start >= limit - limit // LATE)
+    assert stop == length or (
+        stop % SAMPLES_PER_TOKEN == 0 and stop - start >= limit - limit // LATE
+    )
 
 
 def test_what_is_left_of_a_stretch_ends_in_a_pause_if_the_rest_fits_into_one_window():
@@ -185,7 +209,10 @@ def test_speech_is_counted_in_samples():
 
 def test_loudness_is_the_mean_square_of_each_frame_whatever_block_it_is_in():
     samples = np.resize(sound(1.01), 61 * SAMPLE_RATE + 7)
-    expected = [np.mean(samples[start : start + FRAME] ** 2) for start in range(0, len(samples), FRAME)]
+    expected = [
+        np.mean(samples[start : start + SAMPLES_PER_TOKEN] ** 2)
+        for start in range(0, len(samples), SAMPLES_PER_TOKEN)
+    ]
     np.testing.assert_allclose(Loudness(samples).power, expected, rtol=1e-5)
 
 

@@ -1,22 +1,26 @@
-"""Words of token sequences: spaces, punctuation, languages without spaces, characters of several tokens."""
+"""Words of token sequences: spaces, punctuation, languages without spaces, characters of several
+tokens.
+"""
 
 from __future__ import annotations
 
 import pytest
-import tiny_whispers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.words import split_words
+from asr.output.words import split_words
+from testing.tiny_whispers import Published, tokenizer_of
 
-TOKENIZER = tiny_whispers.tokenizer_of(tiny_whispers.Published(text_entries=300, languages=4, seconds=1))
+TOKENIZER = tokenizer_of(Published(text_entries=300, languages=4, seconds=1))
 
 
 def split(tokens, language="en"):
     """The words of `tokens`, given as texts or bytes."""
     entries = [token if isinstance(token, bytes) else token.encode() for token in tokens]
     words = split_words(
-        range(len(entries)), lambda ids: b"".join(entries[each] for each in ids).decode(errors="replace"), language
+        range(len(entries)),
+        lambda ids: b"".join(entries[each] for each in ids).decode(errors="replace"),
+        language,
     )
     assert [word.first for word in words[1:]] == [word.stop for word in words[:-1]]
     return words
@@ -75,7 +79,11 @@ def test_a_character_of_several_tokens_is_never_cut(language):
 
 
 def test_bytes_that_are_no_text_cost_no_word_but_their_own():
-    assert texts([" a", b" \xe4", b"\xbd", " b", " c"]) == [" a", " \N{REPLACEMENT CHARACTER} b", " c"]
+    assert texts([" a", b" \xe4", b"\xbd", " b", " c"]) == [
+        " a",
+        " \N{REPLACEMENT CHARACTER} b",
+        " c",
+    ]
     assert texts([" a", b" \xe4"]) == [" a", " \N{REPLACEMENT CHARACTER}"]
 
 
@@ -94,4 +102,6 @@ def test_joined_words_are_the_text_whatever_the_tokens(tokens, language):
     assert "".join(word.text for word in words) == TOKENIZER.decode(tokens)
     assert [word.first for word in words] == [0, *(word.stop for word in words)][: len(words)]
     assert [word.stop for word in words][-1:] == [len(tokens)][: len(words)]
-    assert all(word.text and 0 <= word.spoken < word.silent <= word.stop - word.first for word in words)
+    assert all(
+        word.text and 0 <= word.spoken < word.silent <= word.stop - word.first for word in words
+    )

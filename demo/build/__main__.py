@@ -1,7 +1,7 @@
 """`python -m demo.build [STEP ...]`: makes everything in the demo again, or only some of its steps.
 
-The one decision: every step keeps its work under `build/demo` and takes up there what was interrupted; a finished step
-costs seconds, so the whole is one command whatever was done before.
+The one decision: every step keeps its work under `build/demo` and takes up there what was
+interrupted; a finished step costs seconds, so the whole is one command whatever was done before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WORK = REPOSITORY / "build" / "demo"
 CORPUS, CLIPS = WORK / "corpus", 17_000
 DEMO = REPOSITORY / "demo"
-MAIN, ASSISTANT, DIARIZATION = (DEMO / "models" / name for name in ("asr", "assistant", "diarization"))
+MAIN, ASSISTANT, DIARIZATION = (
+    DEMO / "models" / name for name in ("asr", "assistant", "diarization")
+)
 
 
 def speech() -> None:
@@ -60,7 +62,9 @@ STEPS: dict[str, Callable[[], None]] = {
 def main() -> None:
     """Run the steps that are named, or all, in their order."""
     parser = argparse.ArgumentParser(prog="python -m demo.build", description=__doc__)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}; all where none is named")
+    parser.add_argument(
+        "steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}; all where none is named"
+    )
     wanted = parser.parse_args().steps
     if unknown := set(wanted) - set(STEPS):
         parser.error(f"no step is called {', '.join(sorted(unknown))}")

@@ -1,7 +1,7 @@
 """Trains the demo's recogniser from nothing on two CPU cores, in about an hour.
 
-The one decision: the checkpoint that development voices like best is the one that is kept, and it is usable from the
-first evaluation on.
+The one decision: the checkpoint that development voices like best is the one that is kept, and it
+is usable from the first evaluation on.
 """
 
 from __future__ import annotations
@@ -30,17 +30,31 @@ CHOICE = ((4.0, 16), (30.0, 6))  # what checkpoints are chosen on: seconds, how 
 
 
 def build(folder: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
-    """Train on the clips of `corpus`, resuming from `state` where it exists; write the best checkpoint to `folder`."""
+    """Train on the clips of `corpus`, resuming from `state` where it exists; write the best
+    checkpoint to `folder`.
+    """
     torch.manual_seed(0)
     tokenizer = demo_tokenizer()
     special = SpecialTokens.of(tokenizer)
     model = new_model(tokenizer)
-    training = Training(Objectives(model, len(vocabulary()), special.timestamp(0.0)), WEIGHTS, state, plan)
-    parts = {f"{seconds:.0f} s": draw_utterances(NAMES, seconds, count, SEED) for seconds, count in CHOICE}
+    training = Training(
+        Objectives(model, len(vocabulary()), special.timestamp(0.0)), WEIGHTS, state, plan
+    )
+    parts = {
+        f"{seconds:.0f} s": draw_utterances(NAMES, seconds, count, SEED)
+        for seconds, count in CHOICE
+    }
 
     def evaluate() -> float:
-        rates = {name: word_error_rate(model, tokenizer, utterances) for name, utterances in parts.items()}
-        print(f"step {training.steps} WER", *(f"{name} {rate:.1%}" for name, rate in rates.items()), flush=True)
+        rates = {
+            name: word_error_rate(model, tokenizer, utterances)
+            for name, utterances in parts.items()
+        }
+        print(
+            f"step {training.steps} WER",
+            *(f"{name} {rate:.1%}" for name, rate in rates.items()),
+            flush=True,
+        )
         return sum(rates.values())
 
     training.run(corpus, special, evaluate, keep=lambda: save_checkpoint(model, tokenizer, folder))

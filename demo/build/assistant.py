@@ -1,7 +1,9 @@
-"""Distils the demo's assistant: the main model's encoder, and two decoder layers that guess what it will say.
+"""Distils the demo's assistant: the main model's encoder, and two decoder layers that guess what it
+will say.
 
-The one decision: the recipe is Distil-Whisper's (Gandhi et al. 2023): the first and last decoder layers are copied, the
-encoder is frozen, and the student learns the main model's distribution and its most likely token.
+The one decision: the recipe is Distil-Whisper's (Gandhi et al. 2023): the first and last decoder
+layers are copied, the encoder is frozen, and the student learns the main model's distribution and
+its most likely token.
 """
 
 from __future__ import annotations
@@ -24,15 +26,22 @@ from demo.build.whisper import ALIGNMENT_HEADS, save_checkpoint
 
 WEIGHTS = {"divergence": 0.8, "text": 1.0}
 SEED, CHOICE = 8, ((4.0, 12), (30.0, 10))  # what checkpoints are chosen on: seconds, how many
-TIMESTAMP_WEIGHT = 4.0  # a timestamp 20 ms beside the main model's ends a draft as a wrong word does
-PLAN = Plan(seconds=1200.0, first_shares=(0.4, 0.2, 0.4), last_shares=(0.2, 0.1, 0.7), evaluate_every=240.0)
+TIMESTAMP_WEIGHT = (
+    4.0  # a timestamp 20 ms beside the main model's ends a draft as a wrong word does
+)
+PLAN = Plan(
+    seconds=1200.0, first_shares=(0.4, 0.2, 0.4), last_shares=(0.2, 0.1, 0.7), evaluate_every=240.0
+)
 
 
 class Distillation(nn.Module):
     """Teacher and student on one frozen encoder."""
 
     def __init__(
-        self, teacher: WhisperForConditionalGeneration, student: WhisperForConditionalGeneration, first_timestamp: int
+        self,
+        teacher: WhisperForConditionalGeneration,
+        student: WhisperForConditionalGeneration,
+        first_timestamp: int,
     ) -> None:
         super().__init__()
         self.first_timestamp = first_timestamp
@@ -40,7 +49,9 @@ class Distillation(nn.Module):
         student.model.encoder.requires_grad_(False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses: divergence from the teacher's distribution, and cross entropy of its most likely tokens."""
+        """Losses: divergence from the teacher's distribution, and cross entropy of its most likely
+        tokens.
+        """
         chosen = batch.targets != IGNORED
         with torch.no_grad():
             hidden = encode(self.teacher, batch.features)
@@ -56,13 +67,17 @@ class Distillation(nn.Module):
 
 
 def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
-    """Distil the model in `main` into `folder`, resuming from `state`; the checkpoint with the best drafts stays."""
+    """Distil the model in `main` into `folder`, resuming from `state`; the checkpoint with the best
+    drafts stays.
+    """
     torch.manual_seed(0)
     teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
     tokenizer = AutoProcessor.from_pretrained(main).tokenizer
     student = first_and_last_layers(teacher)
     special = SpecialTokens.of(tokenizer)
-    training = Training(Distillation(teacher, student, special.timestamp(0.0)), WEIGHTS, state, plan)
+    training = Training(
+        Distillation(teacher, student, special.timestamp(0.0)), WEIGHTS, state, plan
+    )
     utterances = [utterance for part in CHOICE for utterance in draw_utterances(NAMES, *part, SEED)]
 
     def evaluate() -> float:
@@ -73,7 +88,9 @@ def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN
     training.run(corpus, special, evaluate, lambda: save_checkpoint(student, tokenizer, folder))
 
 
-def first_and_last_layers(teacher: WhisperForConditionalGeneration) -> WhisperForConditionalGeneration:
+def first_and_last_layers(
+    teacher: WhisperForConditionalGeneration,
+) -> WhisperForConditionalGeneration:
     """The teacher with two of its decoder layers; the last one's heads stay the alignment heads."""
     layers = teacher.model.decoder.layers
     config = copy.deepcopy(teacher.config)
@@ -86,7 +103,9 @@ def first_and_last_layers(teacher: WhisperForConditionalGeneration) -> WhisperFo
         layer.load_state_dict(origin.state_dict())
     student.tie_weights()
     settings = teacher.generation_config.to_dict()
-    settings["alignment_heads"] = [[1, head] for layer, head in ALIGNMENT_HEADS if layer == len(layers) - 1]
+    settings["alignment_heads"] = [
+        [1, head] for layer, head in ALIGNMENT_HEADS if layer == len(layers) - 1
+    ]
     student.generation_config = GenerationConfig.from_dict(settings)
     return student
 

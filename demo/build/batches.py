@@ -1,7 +1,7 @@
 """Windows as batches of tensors: tokens, and for every token when it is spoken.
 
-The one decision: a batch holds windows of one length, so that nothing is padded but tokens; a process of its own draws
-them while the model trains.
+The one decision: a batch holds windows of one length, so that nothing is padded but tokens; a
+process of its own draws them while the model trains.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ BATCH_SIZES = {4: 20, 10: 8, 30: 3}
 
 @dataclass(frozen=True)
 class Batch:
-    """`features` [B, 80, T]; `tokens`, `targets` [B, L]; `spans` [B, L, 2]: seconds of what each target names.
+    """`features` [B, 80, T]; `tokens`, `targets` [B, L]; `spans` [B, L, 2]: seconds of what each
+    target names.
 
-    Targets are `IGNORED` where nothing is learnt, spans NaN where a target is not heard. `labels` [B, T / 2] names the
-    word heard in each encoder frame.
+    Targets are `IGNORED` where nothing is learnt, spans NaN where a target is not heard. `labels`
+    [B, T / 2] names the word heard in each encoder frame.
     """
 
     features: Tensor
@@ -57,7 +58,10 @@ class SpecialTokens:
     @staticmethod
     def of(tokenizer: WhisperTokenizer) -> SpecialTokens:
         """Look the ids up; every word of the vocabulary is one token."""
-        start, translate = token_id(tokenizer, "<|startoftranscript|>"), token_id(tokenizer, "<|translate|>")
+        start, translate = (
+            token_id(tokenizer, "<|startoftranscript|>"),
+            token_id(tokenizer, "<|translate|>"),
+        )
         words = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in vocabulary()]
         if any(len(ids) != 1 for ids in words):
             raise ValueError("a word of the vocabulary is not one token")
@@ -83,7 +87,9 @@ Timed = tuple[int, float, float]
 class WindowBatches(IterableDataset[Batch]):
     """Endless batches; `shares` are the shares of 4, 10 and 30 s windows among them."""
 
-    def __init__(self, folder: Path, special: SpecialTokens, shares: Sequence[float], seed: int) -> None:
+    def __init__(
+        self, folder: Path, special: SpecialTokens, shares: Sequence[float], seed: int
+    ) -> None:
         self.folder, self.special, self.shares, self.seed = folder, special, shares, seed
 
     def __iter__(self) -> Iterator[Batch]:
@@ -98,26 +104,45 @@ class WindowBatches(IterableDataset[Batch]):
 
 
 def draw_batch(
-    corpus: Sequence[SpokenMel], seconds: int, special: SpecialTokens, generator: np.random.Generator
+    corpus: Sequence[SpokenMel],
+    seconds: int,
+    special: SpecialTokens,
+    generator: np.random.Generator,
 ) -> Batch:
     """One batch of windows of `seconds`."""
     windows = [draw_window(corpus, seconds, generator) for _ in range(BATCH_SIZES[seconds])]
-    return collate(windows, [target_tokens(window, special, generator) for window in windows], special)
+    return collate(
+        windows, [target_tokens(window, special, generator) for window in windows], special
+    )
 
 
-def target_tokens(window: Window, special: SpecialTokens, generator: np.random.Generator) -> list[Timed]:
-    """Whisper's target for a window, from <|startoftranscript|> to <|endoftext|>, each token with its seconds."""
+def target_tokens(
+    window: Window, special: SpecialTokens, generator: np.random.Generator
+) -> list[Timed]:
+    """Whisper's target for a window, from <|startoftranscript|> to <|endoftext|>, each token with
+    its seconds.
+    """
     task = special.translate if generator.random() < TRANSLATE_SHARE else special.transcribe
     other = generator.random() < OTHER_LANGUAGE_SHARE
     language = int(generator.choice(special.languages)) if other else special.languages[0]
     prompt = [_untimed(token) for token in (special.start, language, task)]
-    timed = generator.random() < TIMED_SHARE or not all(segment.complete for segment in window.segments)
-    body = _timed_body(window, special) if timed else [_untimed(special.no_timestamps), *_words(window, special)]
+    timed = generator.random() < TIMED_SHARE or not all(
+        segment.complete for segment in window.segments
+    )
+    body = (
+        _timed_body(window, special)
+        if timed
+        else [_untimed(special.no_timestamps), *_words(window, special)]
+    )
     return [*prompt, *body, _untimed(special.end)]
 
 
-def collate(windows: Sequence[Window], sequences: Sequence[list[Timed]], special: SpecialTokens) -> Batch:
-    """Stack; the token after <|startoftranscript|> is learnt as English or as silence, whatever the prompt says."""
+def collate(
+    windows: Sequence[Window], sequences: Sequence[list[Timed]], special: SpecialTokens
+) -> Batch:
+    """Stack; the token after <|startoftranscript|> is learnt as English or as silence, whatever the
+    prompt says.
+    """
     longest = max(map(len, sequences)) - 1
     tokens = np.full((len(windows), longest), special.end)
     targets = np.full((len(windows), longest), IGNORED)
@@ -131,7 +156,13 @@ def collate(windows: Sequence[Window], sequences: Sequence[list[Timed]], special
         spans[row, : len(ids) - 1] = [(start, end) for _, start, end in sequence[1:]]
     features = torch.from_numpy(np.stack([window.features for window in windows]))
     labels = torch.from_numpy(np.stack([window.labels for window in windows]))
-    return Batch(features, torch.from_numpy(tokens), torch.from_numpy(targets), torch.from_numpy(spans), labels)
+    return Batch(
+        features,
+        torch.from_numpy(tokens),
+        torch.from_numpy(targets),
+        torch.from_numpy(spans),
+        labels,
+    )
 
 
 def _timed_body(window: Window, special: SpecialTokens) -> list[Timed]:
@@ -141,7 +172,10 @@ def _timed_body(window: Window, special: SpecialTokens) -> list[Timed]:
     body: list[Timed] = []
     latest = 0.0
     for segment in window.segments:
-        start, end = max(latest, float(segment.spans[0, 0])), max(latest, float(segment.spans[-1, 1]))
+        start, end = (
+            max(latest, float(segment.spans[0, 0])),
+            max(latest, float(segment.spans[-1, 1])),
+        )
         body.append((special.timestamp(start), start, start))
         if not segment.complete:
             break

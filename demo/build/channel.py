@@ -1,7 +1,7 @@
 """What happens to speech between a mouth and a client's file: size of the speaker, rooms, codecs.
 
-The one decision: these are done to samples, once, when a clip is made; what is linear in power (levels, noise, filters)
-is drawn anew for every training window, in `windows`.
+The one decision: these are done to samples, once, when a clip is made; what is linear in power
+(levels, noise, filters) is drawn anew for every training window, in `windows`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import av
 import numpy as np
 from scipy.signal import correlate, fftconvolve
 
-from demo.build.clip import SAMPLING_RATE, Clip, Samples
+from demo.build.clip import Clip, Samples
+from timebase import SAMPLE_RATE
 
 STRETCH_SHARE, ROOM_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
 STRETCH = (0.89, 1.12)
@@ -35,22 +36,34 @@ def degrade(clip: Clip, generator: np.random.Generator) -> Clip:
     if generator.random() < ROOM_SHARE:
         clip = replace(clip, samples=_in_room(clip.samples, generator))
     if generator.random() < CODEC_SHARE:
-        clip = replace(clip, samples=through_codec(clip.samples, *CODECS[int(generator.integers(len(CODECS)))]))
+        clip = replace(
+            clip, samples=through_codec(clip.samples, *CODECS[int(generator.integers(len(CODECS)))])
+        )
     return clip
 
 
 def stretch(clip: Clip, factor: float) -> Clip:
     """Play `factor` times slower: pitch and formants fall with it, as with a larger speaker."""
     count = round(len(clip.samples) * factor)
-    samples = np.interp(np.arange(count) / factor, np.arange(len(clip.samples)), clip.samples).astype(np.float32)
-    words = tuple(replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words)
+    samples = np.interp(
+        np.arange(count) / factor, np.arange(len(clip.samples)), clip.samples
+    ).astype(np.float32)
+    words = tuple(
+        replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words
+    )
     return Clip(samples, words)
 
 
-def through_codec(samples: Samples, container: str, codec: str, rate: int, bit_rate: int) -> Samples:
-    """Encode and decode in memory; the codec's delay is taken back, so that word times stay true."""
-    frame = av.AudioFrame.from_ndarray((samples[None] * 32767).clip(-32768, 32767).astype(np.int16), "s16", "mono")
-    frame.rate = SAMPLING_RATE
+def through_codec(
+    samples: Samples, container: str, codec: str, rate: int, bit_rate: int
+) -> Samples:
+    """Encode and decode in memory; the codec's delay is taken back, so that word times stay
+    true.
+    """
+    frame = av.AudioFrame.from_ndarray(
+        (samples[None] * 32767).clip(-32768, 32767).astype(np.int16), "s16", "mono"
+    )
+    frame.rate = SAMPLE_RATE
     file = io.BytesIO()
     with av.open(file, mode="w", format=container) as output:
         stream = cast(av.AudioStream, output.add_stream(codec, rate=rate))
@@ -58,7 +71,7 @@ def through_codec(samples: Samples, container: str, codec: str, rate: int, bit_r
         for packet in (*stream.encode(frame), *stream.encode(None)):
             output.mux(packet)
     file.seek(0)
-    resampler = av.AudioResampler("flt", "mono", SAMPLING_RATE)
+    resampler = av.AudioResampler("flt", "mono", SAMPLE_RATE)
     with av.open(file, mode="r") as source:
         frames = [part for frame in source.decode(audio=0) for part in resampler.resample(frame)]
     return _aligned(np.concatenate([part.to_ndarray()[0] for part in frames]), samples)
@@ -74,7 +87,7 @@ def _aligned(samples: Samples, reference: Samples) -> Samples:
 def _in_room(samples: Samples, generator: np.random.Generator) -> Samples:
     """A synthetic room: an impulse and a tail of noise that falls by 60 dB within 0.1 to 0.4 s."""
     decay = generator.uniform(0.1, 0.4)
-    time = np.arange(int(decay * SAMPLING_RATE)) / SAMPLING_RATE
+    time = np.arange(int(decay * SAMPLE_RATE)) / SAMPLE_RATE
     tail = generator.standard_normal(len(time)) * 10 ** (-3 * time / decay)
     tail *= generator.uniform(0.1, 0.5) / np.linalg.norm(tail)
     tail[0] = 1.0

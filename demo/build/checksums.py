@@ -1,6 +1,8 @@
-"""The list that a model folder carries of its files, so that whoever loads it knows they are the ones that were made.
+"""The list that a model folder carries of its files, so that whoever loads it knows they are the
+ones that were made.
 
-The one decision: the format is sha256sum's, so `sha256sum -c SHA256SUMS` checks a folder without this repository.
+The one decision: the format is sha256sum's, so `sha256sum -c SHA256SUMS` checks a folder without
+this repository.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ LISTING = "SHA256SUMS"
 
 
 def write_checksums(folder: Path) -> None:
-    """List every file below `folder` with its SHA-256, except texts for people and the list itself."""
+    """List every file below `folder` with its SHA-256, except texts for people and the list
+    itself.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md")
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"

@@ -1,7 +1,9 @@
-"""A spoken sentence with the time of every word: what both synthesisers return and everything else composes.
+"""A spoken sentence with the time of every word: what both synthesisers return and everything else
+composes.
 
-The one decision: words end where the sound does. Synthesisers report where words start (or where phones end), so the
-gaps between words are found by energy, and the silence around a sentence is cut to a margin.
+The one decision: words end where the sound does. Synthesisers report where words start (or where
+phones end), so the gaps between words are found by energy, and the silence around a sentence is cut
+to a margin.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from timebase import SAMPLE_RATE
 from transcript import Word
 
-SAMPLING_RATE = 16_000
 MARGIN = 0.05
-FRAME = SAMPLING_RATE // 100
+FRAME = SAMPLE_RATE // 100
 QUIET_DB = -35.0
 
 Samples = NDArray[np.float32]
@@ -23,7 +25,9 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Clip:
-    """Speech of one voice: float32 mono samples at 16 kHz, and its words in order, in seconds from the first sample."""
+    """Speech of one voice: float32 mono samples at 16 kHz, and its words in order, in seconds from
+    the first sample.
+    """
 
     samples: Samples
     words: tuple[Word, ...]
@@ -31,7 +35,7 @@ class Clip:
     @property
     def duration(self) -> float:
         """Length in seconds."""
-        return len(self.samples) / SAMPLING_RATE
+        return len(self.samples) / SAMPLE_RATE
 
     @property
     def text(self) -> str:
@@ -40,12 +44,17 @@ class Clip:
 
 
 def clip_from_spans(samples: Samples, words: list[str], spans: list[tuple[float, float]]) -> Clip:
-    """Make a clip from each word's rough `spans` (seconds): shrink them to the sound, cut the silence around them."""
+    """Make a clip from each word's rough `spans` (seconds): shrink them to the sound, cut the
+    silence around them.
+    """
     loud = _loud_frames(samples)
-    timed = [Word(word, *_shrink(loud, start, end)) for word, (start, end) in zip(words, spans, strict=True)]
-    first = max(0, round((timed[0].start - MARGIN) * SAMPLING_RATE))
-    last = min(len(samples), round((timed[-1].end + MARGIN) * SAMPLING_RATE))
-    return Clip(samples[first:last], tuple(shift(word, -first / SAMPLING_RATE) for word in timed))
+    timed = [
+        Word(word, *_shrink(loud, start, end))
+        for word, (start, end) in zip(words, spans, strict=True)
+    ]
+    first = max(0, round((timed[0].start - MARGIN) * SAMPLE_RATE))
+    last = min(len(samples), round((timed[-1].end + MARGIN) * SAMPLE_RATE))
+    return Clip(samples[first:last], tuple(shift(word, -first / SAMPLE_RATE) for word in timed))
 
 
 def shift(word: Word, seconds: float) -> Word:

@@ -1,7 +1,8 @@
-"""The bundled conversation: two minutes at a ticket desk, three voices, with the truth about every word.
+"""The bundled conversation: two minutes at a ticket desk, three voices, with the truth about every
+word.
 
-The one decision: it is written, not drawn, so that it reads like people talking; each line is still a sentence of the
-grammar, because the demo models know no other words.
+The one decision: it is written, not drawn, so that it reads like people talking; each line is still
+a sentence of the grammar, because the demo models know no other words.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from pathlib import Path
 import av
 import numpy as np
 
-from demo.build.clip import SAMPLING_RATE, Samples
+from demo.build.clip import Samples
 from demo.build.dialogue import Placed, Scene, compose
 from demo.build.voices import Voice, speak
+from timebase import SAMPLE_RATE
 
 BIT_RATE = 32_000
 LEVEL, NOISE = 0.4, 5e-4
@@ -28,7 +30,8 @@ CAST = {
     "SPEAKER_01": Voice("espeak", "Mario", "en-us", 40, 150),
     "SPEAKER_02": Voice("espeak", "f5", "en-us", 65, 165),
 }
-# Who (an index into CAST), the seconds since the last line ended (below zero: spoken over its end), and what.
+# Who (an index into CAST), the seconds since the last line ended (below zero: spoken over its end),
+# and what.
 LINES: tuple[tuple[int, float, str], ...] = (
     (0, 0.6, "good morning how can i help you"),
     (1, 0.7, "my name is david and i live in london"),
@@ -79,7 +82,9 @@ LINES: tuple[tuple[int, float, str], ...] = (
 
 
 def build(folder: Path) -> None:
-    """Write `conversation.ogg` (Opus) and `conversation.json`, its words, turns and cast, to `folder`."""
+    """Write `conversation.ogg` (Opus) and `conversation.json`, its words, turns and cast, to
+    `folder`.
+    """
     scene = speak_conversation()
     (folder / "conversation.ogg").write_bytes(encode_opus(scene.samples))
     reference = {
@@ -111,7 +116,7 @@ def encode_opus(samples: Samples) -> bytes:
         stream = container.add_stream("libopus", rate=48_000, layout="mono")
         stream.bit_rate = BIT_RATE
         frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
-        frame.sample_rate, frame.time_base = SAMPLING_RATE, Fraction(1, SAMPLING_RATE)
+        frame.sample_rate, frame.time_base = SAMPLE_RATE, Fraction(1, SAMPLE_RATE)
         resampler = av.AudioResampler("s16", "mono", 48_000, frame_size=960)
         for part in [*resampler.resample(frame), *resampler.resample(None), None]:
             container.mux(stream.encode(part))
@@ -119,4 +124,6 @@ def encode_opus(samples: Samples) -> bytes:
 
 
 def _rounded(entry: dict[str, object]) -> dict[str, object]:
-    return {key: round(value, 3) if isinstance(value, float) else value for key, value in entry.items()}
+    return {
+        key: round(value, 3) if isinstance(value, float) else value for key, value in entry.items()
+    }

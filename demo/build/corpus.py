@@ -1,7 +1,9 @@
-"""The training corpus: clips of all training voices as mel power, so that windows are composed without any audio.
+"""The training corpus: clips of all training voices as mel power, so that windows are composed
+without any audio.
 
-The one decision: a clip is stored as the logarithm of its mel power (float16). Powers of independent sounds add, so
-gaps, levels, noise and overlaps are drawn anew for every window at the price of an addition.
+The one decision: a clip is stored as the logarithm of its mel power (float16). Powers of
+independent sounds add, so gaps, levels, noise and overlaps are drawn anew for every window at the
+price of an addition.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ Mel = NDArray[np.float16]
 
 @dataclass(frozen=True)
 class SpokenMel:
-    """One clip: log10 mel power [frames, 80] at 100 frames a second; word ids of `vocabulary()`, spans in seconds."""
+    """One clip: log10 mel power [frames, 80] at 100 frames a second; word ids of `vocabulary()`,
+    spans in seconds.
+    """
 
     log_power: Mel
     words: NDArray[np.int16]
@@ -47,7 +51,9 @@ def mel_filters() -> NDArray[np.float64]:
 
 
 def log_mel_power(samples: Samples) -> Mel:
-    """[frames, 80]: what Whisper's feature extractor computes before it looks at the whole window."""
+    """[frames, 80]: what Whisper's feature extractor computes before it looks at the whole
+    window.
+    """
     padded = np.pad(samples, (FFT // 2, FFT // 2 + FRAME))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FFT)[::FRAME]
     window = np.hanning(FFT + 1)[:-1]
@@ -57,7 +63,9 @@ def log_mel_power(samples: Samples) -> Mel:
 
 
 def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
-    """Write `clips` clips in shards; shards that exist are kept. Yields each shard's path as it is there."""
+    """Write `clips` clips in shards; shards that exist are kept. Yields each shard's path as it is
+    there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(folder / f"shard-{index:03d}.npz", index) for index in range(clips // SHARD_CLIPS)]
     missing = [job for job in jobs if not job[0].exists()]
@@ -93,7 +101,9 @@ def _write_shard(job: tuple[Path, int]) -> Path:
 
 
 def _draw_training_clip(generator: np.random.Generator) -> Clip:
-    """A clip of a training voice; the three recorded voices are heard more often than a single espeak variant."""
+    """A clip of a training voice; the three recorded voices are heard more often than a single
+    espeak variant.
+    """
     recorded = generator.random() < FLITE_SHARE
     names = [name for name in speakers("training") if (name in FLITE_PITCH) == recorded]
     voice = draw_voice(names[int(generator.integers(len(names)))], generator)

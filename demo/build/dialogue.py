@@ -1,7 +1,7 @@
 """Clips of one to four voices composed into a scene whose words, times and speakers are known.
 
-The one decision: composing is addition of samples and of times, drawn from a seeded generator and nothing else, so the
-truth of a scene is the truth of its clips.
+The one decision: composing is addition of samples and of times, drawn from a seeded generator and
+nothing else, so the truth of a scene is the truth of its clips.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from demo.build.clip import SAMPLING_RATE, Clip, Samples, shift
+from demo.build.clip import Clip, Samples, shift
 from demo.build.speech import draw_clip
 from demo.build.voices import Voice
+from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn, Word
 
 
 @dataclass(frozen=True)
 class Style:
-    """How people talk: seconds between sentences of one turn and between turns, and how often turns overlap.
+    """How people talk: seconds between sentences of one turn and between turns, and how often turns
+    overlap.
 
-    `noise` is the standard deviation of white noise; `level_db` the range that each voice's level is drawn from.
+    `noise` is the standard deviation of white noise; `level_db` the range that each voice's level
+    is drawn from.
     """
 
     sentences: tuple[int, int] = (1, 3)
@@ -35,7 +38,9 @@ class Style:
 
 @dataclass(frozen=True)
 class Scene:
-    """Samples (float32 mono 16 kHz) with every word (speaker, start, end) in order and every speaker's turns."""
+    """Samples (float32 mono 16 kHz) with every word (speaker, start, end) in order and every
+    speaker's turns.
+    """
 
     samples: Samples
     words: tuple[Word, ...]
@@ -44,12 +49,14 @@ class Scene:
     @property
     def duration(self) -> float:
         """Length in seconds."""
-        return len(self.samples) / SAMPLING_RATE
+        return len(self.samples) / SAMPLE_RATE
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A clip that starts `start` seconds into the scene; clips of one `turn` belong to one speaker's turn."""
+    """A clip that starts `start` seconds into the scene; clips of one `turn` belong to one
+    speaker's turn.
+    """
 
     clip: Clip
     speaker: str
@@ -62,8 +69,12 @@ class Placed:
         return self.start + self.clip.duration
 
 
-def draw_dialogue(voices: Sequence[Voice], duration: float, style: Style, generator: np.random.Generator) -> Scene:
-    """A dialogue that fills `duration` seconds; speaker i of `voices` is SPEAKER_0i, and no one follows oneself."""
+def draw_dialogue(
+    voices: Sequence[Voice], duration: float, style: Style, generator: np.random.Generator
+) -> Scene:
+    """A dialogue that fills `duration` seconds; speaker i of `voices` is SPEAKER_0i, and no one
+    follows oneself.
+    """
     levels = 10 ** (generator.uniform(*style.level_db, size=len(voices)) / 20)
     placed: list[Placed] = []
     speaker, turn, end = int(generator.integers(len(voices))), 0, generator.uniform(*style.breath)
@@ -81,19 +92,29 @@ def draw_dialogue(voices: Sequence[Voice], duration: float, style: Style, genera
             speaker = (speaker + int(generator.integers(1, len(voices)))) % len(voices)
 
 
-def compose(placed: Sequence[Placed], duration: float, noise: float, generator: np.random.Generator) -> Scene:
+def compose(
+    placed: Sequence[Placed], duration: float, noise: float, generator: np.random.Generator
+) -> Scene:
     """Add the clips into a scene of `duration` seconds with white `noise`."""
-    samples = noise * generator.standard_normal(round(duration * SAMPLING_RATE))
+    samples = noise * generator.standard_normal(round(duration * SAMPLE_RATE))
     for item in placed:
-        first = round(item.start * SAMPLING_RATE)
+        first = round(item.start * SAMPLE_RATE)
         samples[first : first + len(item.clip.samples)] += item.clip.samples[: len(samples) - first]
-    words = [replace(shift(word, item.start), speaker=item.speaker) for item in placed for word in item.clip.words]
+    words = [
+        replace(shift(word, item.start), speaker=item.speaker)
+        for item in placed
+        for word in item.clip.words
+    ]
     in_time = tuple(sorted(words, key=lambda word: word.start))
     return Scene(np.clip(samples, -1, 1).astype(np.float32), in_time, _turns(placed))
 
 
-def _turn_start(placed: Sequence[Placed], end: float, style: Style, generator: np.random.Generator) -> float:
-    """After a pause, or over the last sentence's end; never over more than half of it, nor over an earlier turn's."""
+def _turn_start(
+    placed: Sequence[Placed], end: float, style: Style, generator: np.random.Generator
+) -> float:
+    """After a pause, or over the last sentence's end; never over more than half of it, nor over an
+    earlier turn's.
+    """
     if not placed or generator.random() >= style.overlap_share:
         return float(end + generator.uniform(*style.pause))
     last = placed[-1]

@@ -1,7 +1,8 @@
 """How well the demo's diarization folder tells voices apart that it was not trained on.
 
-The one decision: thresholds are chosen on dialogues of one seed and figures reported on dialogues of another, both of
-the development voices; the recorded voice among them (flite's rms) is reported apart.
+The one decision: thresholds are chosen on dialogues of one seed and figures reported on dialogues
+of another, both of the development voices; the recorded voice among them (flite's rms) is reported
+apart.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 from config import prepare_environment
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers, recorded_speakers
-from diarizer import Diarizer, SpeakerHints, load_diarizer
+from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
 from transcript import SpeakerTurn
 
 TUNING_SEED, REPORT_SEED = 1, 2
@@ -26,7 +27,9 @@ SECONDS, COLLAR = 60.0, 0.25
 STYLE = Style(overlap_share=0.2, noise=1e-3)
 
 
-def draw_dialogues(casts: Sequence[Sequence[str]], seed: int, seconds: float = SECONDS) -> list[Scene]:
+def draw_dialogues(
+    casts: Sequence[Sequence[str]], seed: int, seconds: float = SECONDS
+) -> list[Scene]:
     """Draw one dialogue for each cast of voice names, with pauses, overlaps and noise."""
     scenes = []
     for number, cast in enumerate(casts):
@@ -36,7 +39,9 @@ def draw_dialogues(casts: Sequence[Sequence[str]], seed: int, seconds: float = S
 
 
 def casts() -> dict[str, list[tuple[str, ...]]]:
-    """Name the groups reported: every pair and triple of the espeak voices, and pairs with the recorded one."""
+    """Name the groups reported: every pair and triple of the espeak voices, and pairs with the
+    recorded one.
+    """
     espeak = espeak_speakers("development")
     recorded = recorded_speakers("development")
     return {
@@ -47,16 +52,22 @@ def casts() -> dict[str, list[tuple[str, ...]]]:
 
 
 def error_rate(diarizer: Diarizer, scenes: Sequence[Scene]) -> tuple[float, float]:
-    """Return the diarization error rate over all scenes and the share of scenes with the right number of speakers.
+    """Return the diarization error rate over all scenes and the share of scenes with the right
+    number of speakers.
 
-    Not counted: overlapped speech, and COLLAR seconds around each true boundary (pyannote.metrics: half on each side).
+    Not counted: overlapped speech, and COLLAR seconds around each true boundary (pyannote.metrics:
+    half on each side).
     """
     metric = DiarizationErrorRate(collar=COLLAR, skip_overlap=True)
     right = 0
     for scene in scenes:
         found = diarizer.diarize(scene.samples, SpeakerHints()).turns
-        metric(annotation(scene.turns), annotation(found), uem=Timeline([Segment(0, scene.duration)]))
-        right += len({turn.speaker for turn in found}) == len({turn.speaker for turn in scene.turns})
+        metric(
+            annotation(scene.turns), annotation(found), uem=Timeline([Segment(0, scene.duration)])
+        )
+        right += len({turn.speaker for turn in found}) == len(
+            {turn.speaker for turn in scene.turns}
+        )
     return abs(metric), right / len(scenes)
 
 
@@ -75,7 +86,10 @@ def report(folder: Path) -> None:
     for name, group in casts().items():
         scenes = draw_dialogues(group, REPORT_SEED)
         easy, right = error_rate(diarizer, scenes)
-        print(f"{name}: DER {easy:.1%}, right number of speakers in {right:.0%} of {len(scenes)}", flush=True)
+        print(
+            f"{name}: DER {easy:.1%}, right number of speakers in {right:.0%} of {len(scenes)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

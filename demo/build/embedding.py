@@ -1,7 +1,9 @@
-"""The demo's speaker embedding: WeSpeaker's ResNet34 in pyannote's class, trained to tell the training voices apart.
+"""The demo's speaker embedding: WeSpeaker's ResNet34 in pyannote's class, trained to tell the
+training voices apart.
 
-The one decision: it learns as the pipeline will use it, from windows in which several voices speak, pooling for each
-voice the frames where it is alone. The loss is additive angular margin softmax (Deng et al., "ArcFace", CVPR 2019).
+The one decision: it learns as the pipeline will use it, from windows in which several voices speak,
+pooling for each voice the frames where it is alone. The loss is additive angular margin softmax
+(Deng et al., "ArcFace", CVPR 2019).
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from torch import Tensor, nn
 from torch.nn import functional
 
-from demo.build.clip import SAMPLING_RATE
 from demo.build.mixtures import SPEAKERS_A_VOICE, ClipBank, compose
 from demo.build.resumable import train
+from timebase import SAMPLE_RATE
 
 STEPS, BATCH, PEAK_RATE = 1400, 24, 1e-3
-# The first third of training hears one voice a window: where several speak, a fresh network learns nothing at all.
+# The first third of training hears one voice a window: where several speak, a fresh network learns
+# nothing at all.
 ALONE_SECONDS, ALONE_ODDS = (2.0, 2.0), (0.0, 1.0)
 SECONDS, ODDS = (2.0, 3.0), (0.0, 0.3, 0.5, 0.2)
 SCALE, MARGIN = 20.0, 0.2
@@ -32,30 +35,42 @@ FEWEST_FRAMES = 3
 class VoiceClassifier(nn.Module):
     """The embedding network and, while training, one direction for each speaker of the bank.
 
-    The direction is that of the speaker's voice plus what accent, pitch and speed add, so that the few voices are
-    learned first and the many speakers within them after.
+    The direction is that of the speaker's voice plus what accent, pitch and speed add, so that the
+    few voices are learned first and the many speakers within them after.
     """
 
     def __init__(self, speakers: int) -> None:
         super().__init__()
         # 32 mel bands every 20 ms: a fifth of the usual 80 every 10 ms, at a fifth of the cost.
         self.network = WeSpeakerResNet34(num_mel_bins=32, frame_shift=20)
-        self.network.specifications = Specifications(Problem.REPRESENTATION, Resolution.CHUNK, duration=SECONDS[1])
-        self.voices = nn.Parameter(torch.randn(speakers // SPEAKERS_A_VOICE, self.network.dimension))
+        self.network.specifications = Specifications(
+            Problem.REPRESENTATION, Resolution.CHUNK, duration=SECONDS[1]
+        )
+        self.voices = nn.Parameter(
+            torch.randn(speakers // SPEAKERS_A_VOICE, self.network.dimension)
+        )
         self.details = nn.Parameter(torch.zeros(speakers, self.network.dimension))
 
     def embed(self, waveforms: Tensor, alone: Tensor) -> Tensor:
-        """Embed each voice of each window: (batch, 1, samples) and (batch, voices, frames) to (batch, voices, 256)."""
+        """Embed each voice of each window: (batch, 1, samples) and (batch, voices, frames) to
+        (batch, voices, 256).
+        """
         with torch.no_grad():
             bands = self.network.compute_fbank(waveforms)
         with torch.autocast("cpu", torch.bfloat16):
             frames = self.network.resnet.forward_frames(bands)
-        return torch.as_tensor(self.network.resnet.seg_1(weighted_statistics(frames.float().flatten(1, 2), alone)))
+        return torch.as_tensor(
+            self.network.resnet.seg_1(weighted_statistics(frames.float().flatten(1, 2), alone))
+        )
 
     def loss(self, embeddings: Tensor, speakers: Tensor, margin: float) -> Tensor:
-        """Additive angular margin softmax of (n, 256) embeddings against the true `speakers` (n,)."""
+        """Additive angular margin softmax of (n, 256) embeddings against the true `speakers`
+        (n,).
+        """
         directions = self.voices.repeat_interleave(SPEAKERS_A_VOICE, 0) + self.details
-        cosine = functional.linear(functional.normalize(embeddings), functional.normalize(directions))
+        cosine = functional.linear(
+            functional.normalize(embeddings), functional.normalize(directions)
+        )
         target = functional.one_hot(speakers, len(directions)).bool()
         widened = (cosine.clamp(-1 + 1e-6, 1 - 1e-6).acos() + margin).clamp(max=math.pi).cos()
         return functional.cross_entropy(SCALE * torch.where(target, widened, cosine), speakers)
@@ -69,7 +84,9 @@ def trained(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
     def loss_of(step: int, rng: np.random.Generator) -> Tensor:
         progress = step / STEPS
         seconds, odds = (ALONE_SECONDS, ALONE_ODDS) if progress < 1 / 3 else (SECONDS, ODDS)
-        waveforms, alone, speakers = draw_batch(bank, rng, model.network, round(rng.uniform(*seconds), 1), odds)
+        waveforms, alone, speakers = draw_batch(
+            bank, rng, model.network, round(rng.uniform(*seconds), 1), odds
+        )
         heard = alone.sum(-1) >= FEWEST_FRAMES
         margin = MARGIN * min(1.0, max(0.0, 3 * progress - 1))
         return model.loss(model.embed(waveforms, alone)[heard], speakers[heard], margin)
@@ -79,12 +96,20 @@ def trained(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
 
 
 def draw_batch(
-    bank: ClipBank, rng: np.random.Generator, network: WeSpeakerResNet34, seconds: float, odds: tuple[float, ...]
+    bank: ClipBank,
+    rng: np.random.Generator,
+    network: WeSpeakerResNet34,
+    seconds: float,
+    odds: tuple[float, ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw waveforms (batch, 1, samples), who is alone when (batch, voices, frames) and who that is (batch, voices)."""
+    """Draw waveforms (batch, 1, samples), who is alone when (batch, voices, frames) and who that is
+    (batch, voices).
+    """
     scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
-    frames = network.num_frames(round(seconds * SAMPLING_RATE))
-    active = np.stack([scene.activity((np.arange(frames) + 0.5) * seconds / frames) for scene in scenes])
+    frames = network.num_frames(round(seconds * SAMPLE_RATE))
+    active = np.stack(
+        [scene.activity((np.arange(frames) + 0.5) * seconds / frames) for scene in scenes]
+    )
     alone = active * (active.sum(-1, keepdims=True) == 1)
     cast = np.array([(*scene.cast, 0, 0)[: active.shape[-1]] for scene in scenes])
     waveforms = torch.from_numpy(np.stack([scene.samples for scene in scenes]))[:, None]

@@ -1,8 +1,10 @@
-"""Speech from espeak-ng with word times, through the C library: its command line does not tell when words start.
+"""Speech from espeak-ng with word times, through the C library: its command line does not tell when
+words start.
 
-The one decision: the library is called through ctypes in its synchronous mode, initialised once a process; functions
-and structures are those of espeak-ng/speak_lib.h. It carries its oscillators' phase from one sentence to the next, so
-samples repeat exactly only when a fresh process speaks the same sentences in the same order; times repeat to 10 ms.
+The one decision: the library is called through ctypes in its synchronous mode, initialised once a
+process; functions and structures are those of espeak-ng/speak_lib.h. It carries its oscillators'
+phase from one sentence to the next, so samples repeat exactly only when a fresh process speaks the
+same sentences in the same order; times repeat to 10 ms.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.signal import resample_poly
 
-from demo.build.clip import SAMPLING_RATE, Clip, Samples, clip_from_spans
+from demo.build.clip import Clip, Samples, clip_from_spans
+from timebase import SAMPLE_RATE
 
 AUDIO_OUTPUT_SYNCHRONOUS = 2
 CHARS_UTF8 = 1
@@ -41,11 +44,15 @@ class _Event(ctypes.Structure):
     ]
 
 
-_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+_Callback = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event)
+)
 
 
 class _Library:
-    """The loaded library with one callback that collects the samples and word starts of one sentence."""
+    """The loaded library with one callback that collects the samples and word starts of one
+    sentence.
+    """
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libespeak-ng.so.1")
@@ -68,7 +75,9 @@ class _Library:
             index += 1
         return 0
 
-    def speak(self, voice: str, pitch: int, speed: int, sentence: str) -> tuple[Samples, dict[int, float]]:
+    def speak(
+        self, voice: str, pitch: int, speed: int, sentence: str
+    ) -> tuple[Samples, dict[int, float]]:
         """Samples at 16 kHz, and the start in seconds of the word at each character position."""
         self.parts, self.starts = [], {}
         if self.library.espeak_SetVoiceByName(voice.encode()) != 0:
@@ -78,8 +87,8 @@ class _Library:
         text = sentence.encode()
         self.library.espeak_Synth(text, len(text) + 1, 0, 1, 0, CHARS_UTF8, None, None)
         samples = np.concatenate(self.parts).astype(np.float32) / 32768
-        factor = gcd(SAMPLING_RATE, self.rate)
-        resampled = resample_poly(samples, SAMPLING_RATE // factor, self.rate // factor)
+        factor = gcd(SAMPLE_RATE, self.rate)
+        resampled = resample_poly(samples, SAMPLE_RATE // factor, self.rate // factor)
         return resampled.astype(np.float32), self.starts
 
 
@@ -89,14 +98,22 @@ def _library() -> _Library:
 
 
 def speak(name: str, accent: str, pitch: int, speed: int, sentence: str) -> Clip:
-    """Speak lower-case words with variant `name` of `accent`; `pitch` 0-99, `speed` in words a minute."""
-    samples, starts = _library().speak(f"{FILES.get(accent, accent)}+{name}", pitch, speed, sentence)
+    """Speak lower-case words with variant `name` of `accent`; `pitch` 0-99, `speed` in words a
+    minute.
+    """
+    samples, starts = _library().speak(
+        f"{FILES.get(accent, accent)}+{name}", pitch, speed, sentence
+    )
     words = sentence.split(" ")
-    return clip_from_spans(samples, words, _spans(words, starts, len(samples) / SAMPLING_RATE))
+    return clip_from_spans(samples, words, _spans(words, starts, len(samples) / SAMPLE_RATE))
 
 
-def _spans(words: list[str], starts: dict[int, float], duration: float) -> list[tuple[float, float]]:
-    """Each word up to the next word's start; words that espeak joins to one event share it by their letters."""
+def _spans(
+    words: list[str], starts: dict[int, float], duration: float
+) -> list[tuple[float, float]]:
+    """Each word up to the next word's start; words that espeak joins to one event share it by their
+    letters.
+    """
     letters, position = [0], 0
     known = [(0, starts.get(0, 0.0))]
     for word in words:

@@ -1,7 +1,7 @@
 """Prints the figures that the model cards of the recogniser and its assistant quote.
 
-The one decision: the sentences are others than those that checkpoints were chosen on; the voices are the development
-voices, espeak's and, apart, flite's recorded one.
+The one decision: the sentences are others than those that checkpoints were chosen on; the voices
+are the development voices, espeak's and, apart, flite's recorded one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ PARTS = ((4.0, 80), (30.0, 16), (70.0, 8))
 
 
 def evaluate(main: Path, assistant: Path) -> Iterator[str]:
-    """One line a figure: word error rates by length of audio, language detection, acceptance of drafts."""
+    """One line a figure: word error rates by length of audio, language detection, acceptance of
+    drafts.
+    """
     model = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32).eval()
     tokenizer = AutoProcessor.from_pretrained(main).tokenizer
     drafter = WhisperForConditionalGeneration.from_pretrained(assistant, dtype=torch.float32).eval()
-    voices = {"espeak": espeak_speakers("development"), "flite rms": recorded_speakers("development")}
+    voices = {
+        "espeak": espeak_speakers("development"),
+        "flite rms": recorded_speakers("development"),
+    }
     heard: dict[float, list[Utterance]] = {}
     for engine, names in voices.items():
         for seconds, count in PARTS:

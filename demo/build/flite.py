@@ -1,7 +1,7 @@
 """Speech from flite with word times: recorded voices beside espeak's formant synthesis.
 
-The one decision: flite's command prints the end of each phone (`-psdur`) but not of each word, so a word's share of
-the phones is known from speaking it alone.
+The one decision: flite's command prints the end of each phone (`-psdur`) but not of each word, so a
+word's share of the phones is known from speaking it alone.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ from itertools import pairwise
 
 import numpy as np
 
-from demo.build.clip import SAMPLING_RATE, Clip, Samples, clip_from_spans
+from demo.build.clip import Clip, Samples, clip_from_spans
+from timebase import SAMPLE_RATE
 
 PAUSE = "pau"
 NATURAL_SPEED = 160
 
 
 def speak(name: str, pitch: int, speed: int, sentence: str) -> Clip:
-    """Speak lower-case words; `pitch` is the mean frequency in Hz, `speed` roughly words a minute."""
+    """Speak lower-case words; `pitch` is the mean frequency in Hz, `speed` roughly words a
+    minute.
+    """
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-        options = ["--setf", f"int_f0_target_mean={pitch}", "--setf", f"duration_stretch={NATURAL_SPEED / speed}"]
+        options = [
+            "--setf",
+            f"int_f0_target_mean={pitch}",
+            "--setf",
+            f"duration_stretch={NATURAL_SPEED / speed}",
+        ]
         printed = _flite(["-voice", name, *options, "-psdur", "-t", sentence, "-o", file.name])
         samples = _read_wave(file.read())
     words = sentence.split(" ")
@@ -37,7 +45,7 @@ def _flite(arguments: list[str]) -> str:
 
 def _read_wave(content: bytes) -> Samples:
     with wave.open(io.BytesIO(content)) as reader:
-        if reader.getframerate() != SAMPLING_RATE:
+        if reader.getframerate() != SAMPLE_RATE:
             raise ValueError("only flite's 16 kHz voices are used")
         data = reader.readframes(reader.getnframes())
     return np.frombuffer(data, np.int16).astype(np.float32) / np.float32(32768)
@@ -52,11 +60,21 @@ def _phones(printed: str) -> list[tuple[float, float]]:
 
 @cache
 def _phone_count(word: str, voice: str) -> int:
-    return len([phone for phone in _flite(["-voice", voice, "-ps", "-t", word, "none"]).split() if phone != PAUSE])
+    return len(
+        [
+            phone
+            for phone in _flite(["-voice", voice, "-ps", "-t", word, "none"]).split()
+            if phone != PAUSE
+        ]
+    )
 
 
-def _spans(words: list[str], phones: list[tuple[float, float]], voice: str) -> list[tuple[float, float]]:
-    """Deal the phones out to the words; where a sentence drops one of a word's phones, in proportion."""
+def _spans(
+    words: list[str], phones: list[tuple[float, float]], voice: str
+) -> list[tuple[float, float]]:
+    """Deal the phones out to the words; where a sentence drops one of a word's phones, in
+    proportion.
+    """
     bounds = np.cumsum([0, *(_phone_count(word, voice) for word in words)], dtype=float)
     edges = np.round(bounds * len(phones) / bounds[-1]).astype(int)
     return [(phones[first][0], phones[max(first, last - 1)][1]) for first, last in pairwise(edges)]

@@ -1,7 +1,8 @@
 """What the recogniser learns from: the text, and three things that only synthesis knows.
 
-The one decision: synthesis tells when each word is spoken, so besides the text the encoder learns which word each frame
-holds, and alignment heads learn to look where a token is spoken. The frame head is dropped when a model is saved.
+The one decision: synthesis tells when each word is spoken, so besides the text the encoder learns
+which word each frame holds, and alignment heads learn to look where a token is spoken. The frame
+head is dropped when a model is saved.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ TIMESTAMP_SPREAD = (0.05, 0.1, 0.2, 0.3, 0.2, 0.1, 0.05)
 
 
 def encode(model: WhisperForConditionalGeneration, features: Tensor) -> Tensor:
-    """Encoder output [B, T / 2, d] of features [B, 80, T] of any length: positions are sinusoids, a prefix is one."""
+    """Encoder output [B, T / 2, d] of features [B, 80, T] of any length: positions are sinusoids, a
+    prefix is one.
+    """
     encoder = model.model.encoder
     hidden = F.gelu(encoder.conv1(features))
     hidden = F.gelu(encoder.conv2(hidden)).permute(0, 2, 1)
@@ -45,7 +48,9 @@ class Guidance:
             attention.register_forward_pre_hook(self._reader(layer), with_kwargs=True)
 
     def _reader(self, layer: int) -> Callable[..., None]:
-        def read(module: WhisperAttention, arguments: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        def read(
+            module: WhisperAttention, arguments: tuple[Tensor, ...], options: dict[str, Any]
+        ) -> None:
             self.inputs[layer] = (module, arguments[0], options["key_value_states"])
 
         return read
@@ -63,7 +68,9 @@ class Guidance:
 
 
 def text_loss(logits: Tensor, targets: Tensor, first_timestamp: int) -> Tensor:
-    """Cross entropy; a timestamp is learnt with its neighbours, for 20 ms more or less are no mistake."""
+    """Cross entropy; a timestamp is learnt with its neighbours, for 20 ms more or less are no
+    mistake.
+    """
     chosen = targets != IGNORED
     scores, wanted = F.log_softmax(logits[chosen].float(), dim=-1), targets[chosen]
     timed = wanted >= first_timestamp
@@ -78,7 +85,9 @@ def text_loss(logits: Tensor, targets: Tensor, first_timestamp: int) -> Tensor:
 class Objectives(nn.Module):
     """The model with the frame head that only training needs."""
 
-    def __init__(self, model: WhisperForConditionalGeneration, words: int, first_timestamp: int) -> None:
+    def __init__(
+        self, model: WhisperForConditionalGeneration, words: int, first_timestamp: int
+    ) -> None:
         super().__init__()
         self.model = model
         self.frame_head = nn.Linear(model.config.d_model, words + 1)
@@ -88,11 +97,15 @@ class Objectives(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Losses: text, frames, guidance."""
         hidden = encode(self.model, batch.features)
-        decoded = self.model.model.decoder(batch.tokens, encoder_hidden_states=hidden, use_cache=False)
+        decoded = self.model.model.decoder(
+            batch.tokens, encoder_hidden_states=hidden, use_cache=False
+        )
         logits = self.model.proj_out(decoded.last_hidden_state)
         return {
             "text": text_loss(logits, batch.targets, self.first_timestamp),
-            "frames": F.cross_entropy(self.frame_head(hidden).float().flatten(0, 1), batch.labels.flatten()),
+            "frames": F.cross_entropy(
+                self.frame_head(hidden).float().flatten(0, 1), batch.labels.flatten()
+            ),
             "guidance": self.guidance.loss(batch.spans),
         }
 

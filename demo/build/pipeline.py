@@ -1,7 +1,9 @@
-"""The demo's diarization folder: two trained networks, a PLDA and a config.yaml that stock pyannote.audio loads.
+"""The demo's diarization folder: two trained networks, a PLDA and a config.yaml that stock
+pyannote.audio loads.
 
-The one decision: nothing here is ours once it is written. The folder holds what `Pipeline.from_pretrained` expects
-and no code, with weights in float16 and a SHA256SUMS beside them.
+The one decision: nothing here is ours once it is written. The folder holds what
+`Pipeline.from_pretrained` expects and no code, with weights in float16 and a SHA256SUMS beside
+them.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ params:
 
 
 def build(folder: Path, work: Path) -> None:
-    """Train what is not trained yet, with bank and checkpoints under `work`, and write the pipeline to `folder`."""
+    """Train what is not trained yet, with bank and checkpoints under `work`, and write the pipeline
+    to `folder`.
+    """
     bank = load_bank(work / "clips.npz")
     segmenter = segmentation.trained(bank, work / "segmentation.pt")
     embedder = embedding.trained(bank, work / "embedding.pt")
@@ -58,13 +62,17 @@ def build(folder: Path, work: Path) -> None:
 
 
 def save_model(model: Model, folder: Path) -> None:
-    """Write the checkpoint `Model.from_pretrained(folder)` loads: parameters in float16, buffers as they are.
+    """Write the checkpoint `Model.from_pretrained(folder)` loads: parameters in float16, buffers as
+    they are.
 
-    The buffers stay because SincNet's time axis is one: rounded, its filters would sing out of tune.
+    The buffers stay because SincNet's time axis is one: rounded, its filters would sing out of
+    tune.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = model.state_dict()
-    weights |= {name: parameter.detach().half().contiguous() for name, parameter in model.named_parameters()}
+    weights |= {
+        name: parameter.detach().half().contiguous() for name, parameter in model.named_parameters()
+    }
     checkpoint = {
         "state_dict": dict(weights),
         "hyper_parameters": dict(model.hparams),
@@ -78,14 +86,19 @@ def embed_clips(network: WeSpeakerResNet34, bank: ClipBank) -> tuple[Matrix, NDA
     """Embed a third of the bank's clips, (clips, 256), and name their speakers (clips,)."""
     chosen = np.arange(0, len(bank.speaker), 3)
     with torch.inference_mode():
-        vectors = [network(torch.from_numpy(bank.clip(int(clip)))[None, None])[0].double().numpy() for clip in chosen]
+        vectors = [
+            network(torch.from_numpy(bank.clip(int(clip)))[None, None])[0].double().numpy()
+            for clip in chosen
+        ]
     return np.stack(vectors), bank.speaker[chosen]
 
 
 def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None:
-    """Estimate what `pyannote.audio.core.plda.PLDA` reads: centring and LDA, then a two-covariance model.
+    """Estimate what `pyannote.audio.core.plda.PLDA` reads: centring and LDA, then a two-covariance
+    model.
 
-    Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. Vectors are (n, dimension), `speaker` (n,).
+    Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. Vectors are (n, dimension),
+    `speaker` (n,).
     """
     folder.mkdir(parents=True, exist_ok=True)
     mean = vectors.mean(axis=0)
@@ -98,7 +111,12 @@ def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None
     within, between = _covariances(features, speaker)
     spread, axes = eigh(between, within)
     np.savez(folder / "xvec_transform.npz", mean1=mean, mean2=centre, lda=lda)
-    np.savez(folder / "plda.npz", mu=features.mean(axis=0), tr=axes.T[::-1], psi=np.maximum(spread[::-1], 1e-6))
+    np.savez(
+        folder / "plda.npz",
+        mu=features.mean(axis=0),
+        tr=axes.T[::-1],
+        psi=np.maximum(spread[::-1], 1e-6),
+    )
 
 
 def _covariances(vectors: Matrix, speaker: NDArray[np.int64]) -> tuple[Matrix, Matrix]:

@@ -1,7 +1,7 @@
 """A training loop that can be stopped at any moment and continues where it last saved.
 
-The one decision: step n draws its data from a generator seeded with n, so that a run that was stopped and continued
-sees the same scenes as one that was not.
+The one decision: step n draws its data from a generator seeded with n, so that a run that was
+stopped and continued sees the same scenes as one that was not.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ def train(
     peak_rate: float,
     checkpoint: Path,
 ) -> None:
-    """Minimise `loss_of(step, generator)` over `model`'s parameters: AdamW, the rate up to `peak_rate` and down.
+    """Minimise `loss_of(step, generator)` over `model`'s parameters: AdamW, the rate up to
+    `peak_rate` and down.
 
-    `checkpoint` holds the state between runs; a finished one returns at once with the weights loaded.
+    `checkpoint` holds the state between runs; a finished one returns at once with the weights
+    loaded.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_rate, weight_decay=1e-2)
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
@@ -56,7 +58,10 @@ def train(
         recent += (loss.item() - recent) / (1 + min(step - first, REPORT_EVERY))
         if (step + 1) % REPORT_EVERY == 0:
             speed = (step + 1 - first) / (time.monotonic() - begun)
-            print(f"{checkpoint.stem} {step + 1}/{steps} loss {recent:.3f} {speed:.2f} steps/s", flush=True)
+            print(
+                f"{checkpoint.stem} {step + 1}/{steps} loss {recent:.3f} {speed:.2f} steps/s",
+                flush=True,
+            )
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             _save(checkpoint, parts, step + 1)
     model.eval()
@@ -64,7 +69,9 @@ def train(
 
 def _share_of_peak(progress: float) -> float:
     """A tenth of the way up in a line, then down along a half cosine."""
-    return min(progress / WARM_UP, (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2)
+    return min(
+        progress / WARM_UP, (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
+    )
 
 
 def _load(checkpoint: Path, parts: Mapping[str, Stateful]) -> int:

@@ -1,7 +1,8 @@
-"""How well a recogniser hears voices it never heard: word error rate on development voices, timestamps on.
+"""How well a recogniser hears voices it never heard: word error rate on development voices,
+timestamps on.
 
-The one decision: decoding is transformers' own greedy generation, window by window, so a figure here is about the
-model and not about an engine.
+The one decision: decoding is transformers' own greedy generation, window by window, so a figure
+here is about the model and not about an engine.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
 
-from asr.windows import Loudness, window_stop
-from demo.build.clip import SAMPLING_RATE, Samples
+from asr.frontend.windows import Loudness, window_stop
+from demo.build.clip import Samples
 from demo.build.corpus import MELS
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip
 from demo.build.voices import draw_voice
+from timebase import SAMPLE_RATE
 
 SHORT = 4.0
 WINDOW = 30.0
@@ -36,7 +38,9 @@ class Utterance:
 
 
 def draw_utterances(names: Sequence[str], seconds: float, count: int, seed: int) -> list[Utterance]:
-    """One sentence of at most `seconds` each where that is short, else dialogues of two voices (one if only one)."""
+    """One sentence of at most `seconds` each where that is short, else dialogues of two voices (one
+    if only one).
+    """
     generator = np.random.default_rng([seed, round(seconds)])
     if seconds <= SHORT:
         return [_sentence(names[index % len(names)], seconds, generator) for index in range(count)]
@@ -44,7 +48,9 @@ def draw_utterances(names: Sequence[str], seconds: float, count: int, seed: int)
 
 
 def word_error_rate(
-    model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, utterances: Sequence[Utterance]
+    model: WhisperForConditionalGeneration,
+    tokenizer: WhisperTokenizer,
+    utterances: Sequence[Utterance],
 ) -> float:
     """Errors a word of the truth."""
     said = [utterance.text for utterance in utterances]
@@ -52,7 +58,9 @@ def word_error_rate(
     return float(jiwer.wer(said, heard))
 
 
-def transcribe(model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, samples: Samples) -> str:
+def transcribe(
+    model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, samples: Samples
+) -> str:
     """Greedy text of audio of any length, timestamps on; words separated by single spaces."""
     with torch.inference_mode():
         tokens = model.generate(
@@ -69,11 +77,13 @@ def window_features(samples: Samples) -> Tensor:
     """Features [windows, 80, 3000] of windows of at most 30 s, cut where it is quiet."""
     loudness, start, windows = Loudness(samples), 0, []
     while start < len(samples):
-        stop = window_stop(loudness, start, len(samples), round(WINDOW * SAMPLING_RATE))
+        stop = window_stop(loudness, start, len(samples), round(WINDOW * SAMPLE_RATE))
         windows.append(samples[start:stop])
         start = stop
     extractor = WhisperFeatureExtractor(feature_size=MELS)
-    features: Tensor = extractor(windows, sampling_rate=SAMPLING_RATE, return_tensors="pt").input_features
+    features: Tensor = extractor(
+        windows, sampling_rate=SAMPLE_RATE, return_tensors="pt"
+    ).input_features
     return features
 
 
@@ -87,5 +97,7 @@ def _sentence(name: str, seconds: float, generator: np.random.Generator) -> Utte
 
 def _dialogue(names: Sequence[str], seconds: float, generator: np.random.Generator) -> Utterance:
     chosen = generator.choice(len(names), min(2, len(names)), replace=False)
-    scene = draw_dialogue([draw_voice(names[int(index)], generator) for index in chosen], seconds, Style(), generator)
+    scene = draw_dialogue(
+        [draw_voice(names[int(index)], generator) for index in chosen], seconds, Style(), generator
+    )
     return Utterance(scene.samples, " ".join(word.text for word in scene.words))

@@ -1,8 +1,9 @@
-"""The demo's speaker segmentation: pyannote's PyanNet, trained on synthesised scenes of up to three voices.
+"""The demo's speaker segmentation: pyannote's PyanNet, trained on synthesised scenes of up to three
+voices.
 
-The one decision: the speakers of a window have no names, so the loss is that of the best of their permutations, over
-"powerset" classes (nobody, each voice, each pair): Plaquet & Bredin, "Powerset multi-class cross entropy loss for
-neural speaker diarization", Interspeech 2023.
+The one decision: the speakers of a window have no names, so the loss is that of the best of their
+permutations, over "powerset" classes (nobody, each voice, each pair): Plaquet & Bredin, "Powerset
+multi-class cross entropy loss for neural speaker diarization", Interspeech 2023.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pyannote.audio.models.segmentation import PyanNet
 from pyannote.audio.utils.powerset import Powerset
 from torch import Tensor
 
-from demo.build.clip import SAMPLING_RATE
 from demo.build.mixtures import VOICES_A_SCENE, ClipBank, compose
 from demo.build.resumable import train
+from timebase import SAMPLE_RATE
 
 # Five seconds: in ten, which is pyannote's habit, this small network takes similar voices for one.
 WINDOW, AT_ONCE = 5.0, 2
@@ -33,7 +34,9 @@ STAGES = (
 
 
 def untrained() -> PyanNet:
-    """Build the model: a third of PyanNet's usual parameters, and a frame every 34 ms, half its usual rate."""
+    """Build the model: a third of PyanNet's usual parameters, and a frame every 34 ms, half its
+    usual rate.
+    """
     model = PyanNet(sincnet={"stride": 20}, lstm={"hidden_size": 96})
     model.specifications = Specifications(
         problem=Problem.MONO_LABEL_CLASSIFICATION,
@@ -63,20 +66,28 @@ def trained(bank: ClipBank, checkpoint: Path) -> PyanNet:
 
 
 def draw_batch(
-    bank: ClipBank, rng: np.random.Generator, model: PyanNet, seconds: float, odds: tuple[float, ...]
+    bank: ClipBank,
+    rng: np.random.Generator,
+    model: PyanNet,
+    seconds: float,
+    odds: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
-    """Draw waveforms (batch, 1, samples) and who is active in each of the model's frames (batch, frames, voices)."""
+    """Draw waveforms (batch, 1, samples) and who is active in each of the model's frames (batch,
+    frames, voices).
+    """
     scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
-    frames, field = model.num_frames(round(seconds * SAMPLING_RATE)), model.receptive_field
+    frames, field = model.num_frames(round(seconds * SAMPLE_RATE)), model.receptive_field
     middles = field.start + field.duration / 2 + field.step * np.arange(frames)
     waveforms = torch.from_numpy(np.stack([scene.samples for scene in scenes]))[:, None]
     return waveforms, torch.from_numpy(np.stack([scene.activity(middles) for scene in scenes]))
 
 
 def permutation_invariant_loss(scores: Tensor, active: Tensor, powerset: Powerset) -> Tensor:
-    """Average, over the batch, the negative log-likelihood (nats a frame) under the best order of the voices.
+    """Average, over the batch, the negative log-likelihood (nats a frame) under the best order of
+    the voices.
 
-    `scores` (batch, frames, classes) are log-probabilities, `active` (batch, frames, voices) is 0 or 1.
+    `scores` (batch, frames, classes) are log-probabilities, `active` (batch, frames, voices) is 0
+    or 1.
     """
     losses = [
         -(scores * powerset.to_powerset(active[..., list(order)])).sum(-1).mean(-1)

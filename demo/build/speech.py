@@ -1,7 +1,7 @@
 """Sentences of the grammar, spoken: the clips that everything in the demo is made from.
 
-The one decision: a third of the sentences are random words, so that a recogniser has to listen and cannot guess from
-the grammar alone.
+The one decision: a third of the sentences are random words, so that a recogniser has to listen and
+cannot guess from the grammar alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ SLOT = re.compile(r"\{(\w+)\}")
 @cache
 def vocabulary() -> tuple[str, ...]:
     """Every word that a sentence can hold, sorted."""
-    texts = [*grammar()["templates"], *(entry for entries in grammar()["slots"].values() for entry in entries)]
+    texts = [
+        *grammar()["templates"],
+        *(entry for entries in grammar()["slots"].values() for entry in entries),
+    ]
     return tuple(sorted({word for text in texts for word in SLOT.sub("", text).split()}))
 
 

@@ -1,7 +1,8 @@
 """The demo's tokenizer: Whisper's layout over a small vocabulary.
 
-The one decision: the special tokens are Whisper large-v3's, all of them and in its order, so that every program that
-knows Whisper finds them where it expects them; only the text entries before them are few.
+The one decision: the special tokens are Whisper large-v3's, all of them and in its order, so that
+every program that knows Whisper finds them where it expects them; only the text entries before them
+are few.
 """
 
 from __future__ import annotations
@@ -41,12 +42,16 @@ def token_id(tokenizer: WhisperTokenizer, token: str) -> int:
 
 
 def train_tokenizer(sentences: Iterable[str]) -> WhisperTokenizer:
-    """Byte-level BPE of the sentences (every word with its leading space), then Whisper's special tokens."""
+    """Byte-level BPE of the sentences (every word with its leading space), then Whisper's special
+    tokens.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=TEXT_ENTRIES, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=TEXT_ENTRIES, initial_alphabet=alphabet, show_progress=False
+    )
     bpe.train_from_iterator((f" {sentence}" for sentence in sentences), trainer)
     state = json.loads(bpe.to_str())["model"]
     tokenizer = WhisperTokenizer(

@@ -1,7 +1,8 @@
 """A training run against the clock: stoppable, resumable, annealed towards its stop time.
 
-The one decision: the learning rate and the mix of window lengths follow the time spent training, not a count of steps,
-so that a stop time holds on any machine; time that goes into evaluations is not counted.
+The one decision: the learning rate and the mix of window lengths follow the time spent training,
+not a count of steps, so that a stop time holds on any machine; time that goes into evaluations is
+not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ PHASES, ALL_LONG_FROM = 6, 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """Seconds to train and between prints and evaluations; shares of 4, 10 and 30 s windows at start and end."""
+    """Seconds to train and between prints and evaluations; shares of 4, 10 and 30 s windows at
+    start and end.
+    """
 
     seconds: float
     first_shares: tuple[float, float, float] = (0.8, 0.15, 0.05)
@@ -38,10 +41,11 @@ class Plan:
     evaluate_every: float = 400.0
 
     def shares(self, progress: float) -> list[float]:
-        """The mix of window lengths at `progress` through the plan; the last one from half of it on.
+        """The mix of window lengths at `progress` through the plan; the last one from half of it
+        on.
 
-        What a sentence sounds like is learnt on short windows, at a fraction of the cost; where in a window it is, on
-        long ones, which therefore need most of the time.
+        What a sentence sounds like is learnt on short windows, at a fraction of the cost; where in
+        a window it is, on long ones, which therefore need most of the time.
         """
         share = min(1.0, progress / ALL_LONG_FROM)
         pairs = zip(self.first_shares, self.last_shares, strict=True)
@@ -49,9 +53,13 @@ class Plan:
 
 
 class Training:
-    """A module that returns losses by name, its optimisers and its clock: all that a resumed run takes up again."""
+    """A module that returns losses by name, its optimisers and its clock: all that a resumed run
+    takes up again.
+    """
 
-    def __init__(self, objectives: nn.Module, weights: Mapping[str, float], state: Path, plan: Plan) -> None:
+    def __init__(
+        self, objectives: nn.Module, weights: Mapping[str, float], state: Path, plan: Plan
+    ) -> None:
         self.objectives, self.weights, self.state, self.plan = objectives, weights, state, plan
         self.optimizers = _optimizers(objectives)
         self.steps, self.elapsed, self.best = 0, 0.0, float("inf")
@@ -64,9 +72,15 @@ class Training:
         return min(1.0, self.elapsed / self.plan.seconds)
 
     def run(
-        self, corpus: Path, special: SpecialTokens, evaluate: Callable[[], float], keep: Callable[[], None]
+        self,
+        corpus: Path,
+        special: SpecialTokens,
+        evaluate: Callable[[], float],
+        keep: Callable[[], None],
     ) -> None:
-        """Train on windows of `corpus` to the end of the plan; `keep` where `evaluate` returns its lowest so far."""
+        """Train on windows of `corpus` to the end of the plan; `keep` where `evaluate` returns its
+        lowest so far.
+        """
         if self.progress >= 1.0:
             return
         recent: list[dict[str, float]] = []
@@ -102,7 +116,9 @@ class Training:
                 group["lr"] = group["full_rate"] * factor
         with torch.autocast("cpu", torch.bfloat16):
             losses: dict[str, Tensor] = self.objectives(batch)
-        torch.autograd.backward(torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum())
+        torch.autograd.backward(
+            torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
+        )
         nn.utils.clip_grad_norm_(self.objectives.parameters(), CLIP)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -144,8 +160,17 @@ class Training:
 
 def _optimizers(objectives: nn.Module) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of Whisper's layers, AdamW for the rest (Jordan et al. 2024)."""
-    models = [module for module in objectives.modules() if isinstance(module, WhisperForConditionalGeneration)]
-    layers = [layer for model in models for part in (model.model.encoder, model.model.decoder) for layer in part.layers]
+    models = [
+        module
+        for module in objectives.modules()
+        if isinstance(module, WhisperForConditionalGeneration)
+    ]
+    layers = [
+        layer
+        for model in models
+        for part in (model.model.encoder, model.model.decoder)
+        for layer in part.layers
+    ]
     trained = [weight for weight in objectives.parameters() if weight.requires_grad]
     matrices = [weight for layer in layers for weight in layer.parameters() if weight.ndim == 2]
     chosen = {id(weight) for weight in matrices}

@@ -1,7 +1,8 @@
-"""The voices of the demo speech, and who may hear which: training, development, and voices nobody tunes to.
+"""The voices of the demo speech, and who may hear which: training, development, and voices nobody
+tunes to.
 
-The one decision: a voice is a value, so a speaker keeps pitch and speed through a dialogue, and the reserved voices
-appear in no list of speakers that training or checkpoint choice draws from.
+The one decision: a voice is a value, so a speaker keeps pitch and speed through a dialogue, and the
+reserved voices appear in no list of speakers that training or checkpoint choice draws from.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ Split = Literal["training", "development", "reserved"]
 
 @dataclass(frozen=True)
 class Voice:
-    """One speaker: `pitch` is espeak's 0-99 or flite's mean frequency in Hz, `speed` in words a minute."""
+    """One speaker: `pitch` is espeak's 0-99 or flite's mean frequency in Hz, `speed` in words a
+    minute.
+    """
 
     engine: Literal["espeak", "flite"]
     name: str
@@ -46,7 +49,9 @@ def grammar() -> dict[str, Any]:
 def speakers(split: Split) -> tuple[str, ...]:
     """The names of a split's voices."""
     voices = grammar()["voices"]
-    return tuple(voices["espeak_variants"] + voices["flite"] if split == "training" else voices[split])
+    return tuple(
+        voices["espeak_variants"] + voices["flite"] if split == "training" else voices[split]
+    )
 
 
 def espeak_speakers(split: Split) -> tuple[str, ...]:
@@ -62,9 +67,17 @@ def recorded_speakers(split: Split) -> tuple[str, ...]:
 def draw_voice(name: str, generator: np.random.Generator) -> Voice:
     """The speaker called `name` with an accent (espeak), pitch and speed of its own."""
     if name in FLITE_PITCH:
-        return Voice("flite", name, "en-us", _draw(FLITE_PITCH[name], generator), _draw(FLITE_SPEED, generator))
+        return Voice(
+            "flite",
+            name,
+            "en-us",
+            _draw(FLITE_PITCH[name], generator),
+            _draw(FLITE_SPEED, generator),
+        )
     accent = str(generator.choice(grammar()["voices"]["espeak_accents"]))
-    return Voice("espeak", name, accent, _draw(ESPEAK_PITCH, generator), _draw(ESPEAK_SPEED, generator))
+    return Voice(
+        "espeak", name, accent, _draw(ESPEAK_PITCH, generator), _draw(ESPEAK_SPEED, generator)
+    )
 
 
 def speak(voice: Voice, sentence: str) -> Clip:

@@ -1,7 +1,9 @@
-"""The demo's Whisper: a small untrained model with a complete configuration, saved as published checkpoints are.
+"""The demo's Whisper: a small untrained model with a complete configuration, saved as published
+checkpoints are.
 
-The one decision: only width and depth are small. Special tokens, generation settings and files are those of Whisper
-large-v3, so that transformers, faster-whisper and our engine load the folder without knowing it.
+The one decision: only width and depth are small. Special tokens, generation settings and files are
+those of Whisper large-v3, so that transformers, faster-whisper and our engine load the folder
+without knowing it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ TIMESTAMP_SCALE = 0.05
 
 
 def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
-    """Random weights; timestamps start as the encoder's sinusoids, since both say where in the window something is."""
+    """Random weights; timestamps start as the encoder's sinusoids, since both say where in the
+    window something is.
+    """
     config = WhisperConfig(
         vocab_size=len(tokenizer),
         num_mel_bins=MELS,
@@ -45,18 +49,24 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
     first = token_id(tokenizer, "<|0.00|>")
     positions = model.model.encoder.embed_positions.weight
     with torch.no_grad():
-        model.model.decoder.embed_tokens.weight[first : first + len(positions)] = positions * TIMESTAMP_SCALE
+        model.model.decoder.embed_tokens.weight[first : first + len(positions)] = (
+            positions * TIMESTAMP_SCALE
+        )
     return model
 
 
 def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
-    """All that Whisper's generation reads; windows may begin with any silence, so no bound on the first timestamp."""
+    """All that Whisper's generation reads; windows may begin with any silence, so no bound on the
+    first timestamp.
+    """
     return GenerationConfig(
         **_token_ids(tokenizer),
         alignment_heads=[list(head) for head in ALIGNMENT_HEADS],
         is_multilingual=True,
         lang_to_id={name: token_id(tokenizer, name) for name in language_tokens()},
-        task_to_id={task: token_id(tokenizer, f"<|{task}|>") for task in ("transcribe", "translate")},
+        task_to_id={
+            task: token_id(tokenizer, f"<|{task}|>") for task in ("transcribe", "translate")
+        },
         no_timestamps_token_id=token_id(tokenizer, "<|notimestamps|>"),
         prev_sot_token_id=token_id(tokenizer, "<|startofprev|>"),
         max_initial_timestamp_index=None,
@@ -65,8 +75,12 @@ def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
     )
 
 
-def save_checkpoint(model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, folder: Path) -> None:
-    """Write a folder that `from_pretrained` loads: float16 safetensors, configurations, processor."""
+def save_checkpoint(
+    model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, folder: Path
+) -> None:
+    """Write a folder that `from_pretrained` loads: float16 safetensors, configurations,
+    processor.
+    """
     half = WhisperForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
     half.generation_config = model.generation_config
@@ -77,7 +91,10 @@ def save_checkpoint(model: WhisperForConditionalGeneration, tokenizer: WhisperTo
 def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
     """What a model's and a generation's configuration both tell."""
     end, start = token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, "<|startoftranscript|>")
-    never = (start, *(token_id(tokenizer, token) for token in AFTER_LANGUAGES if token != "<|notimestamps|>"))
+    never = (
+        start,
+        *(token_id(tokenizer, token) for token in AFTER_LANGUAGES if token != "<|notimestamps|>"),
+    )
     return {
         "bos_token_id": end,
         "eos_token_id": end,

@@ -1,7 +1,9 @@
-"""Training windows: clips at random places in 4, 10 or 30 seconds, with the text, times and labels they imply.
+"""Training windows: clips at random places in 4, 10 or 30 seconds, with the text, times and labels
+they imply.
 
-The one decision: everything is added as mel power. A window is a list of placed clips; its target follows Whisper's
-convention: one segment a sentence, and a sentence that the window's end cuts gives its start and no more.
+The one decision: everything is added as mel power. A window is a list of placed clips; its target
+follows Whisper's convention: one segment a sentence, and a sentence that the window's end cuts
+gives its start and no more.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Spoken:
-    """A segment as the window holds it: word ids and spans in seconds; `complete` unless the window's end cuts it."""
+    """A segment as the window holds it: word ids and spans in seconds; `complete` unless the
+    window's end cuts it.
+    """
 
     words: NDArray[np.int16]
     spans: NDArray[np.float32]
@@ -37,20 +41,30 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Window:
-    """Features [80, frames] as Whisper's extractor gives them, the segments, and each encoder frame's word + 1."""
+    """Features [80, frames] as Whisper's extractor gives them, the segments, and each encoder
+    frame's word + 1.
+    """
 
     features: Features
     segments: tuple[Spoken, ...]
     labels: NDArray[np.int64]
 
 
-def draw_window(corpus: Sequence[SpokenMel], seconds: int, generator: np.random.Generator) -> Window:
+def draw_window(
+    corpus: Sequence[SpokenMel], seconds: int, generator: np.random.Generator
+) -> Window:
     """A window of `seconds` with as many clips as fit, or only a few, or none."""
     frames = seconds * FRAMES_PER_SECOND
     power = np.full((frames, MELS), FLOOR)
     segments: list[Spoken] = []
     kind = generator.random()
-    most = 0 if kind < EMPTY_SHARE else int(generator.integers(1, 4)) if kind < EMPTY_SHARE + SPARSE_SHARE else 99
+    most = (
+        0
+        if kind < EMPTY_SHARE
+        else int(generator.integers(1, 4))
+        if kind < EMPTY_SHARE + SPARSE_SHARE
+        else 99
+    )
     position = _lead(seconds, generator)
     while len(segments) < most and position < frames - 20:
         clip = _pick(corpus, generator)
@@ -63,7 +77,9 @@ def draw_window(corpus: Sequence[SpokenMel], seconds: int, generator: np.random.
         segments.append(Spoken(clip.words, clip.spans + position / FRAMES_PER_SECOND, fits))
         position = max(0, position + len(clip.log_power) + _gap(generator))
     labels = _frame_labels(segments, frames // 2)
-    return Window(_features(_colour(power, corpus, position, generator), generator), tuple(segments), labels)
+    return Window(
+        _features(_colour(power, corpus, position, generator), generator), tuple(segments), labels
+    )
 
 
 def _lead(seconds: int, generator: np.random.Generator) -> int:
@@ -92,7 +108,9 @@ def _without_start(clip: SpokenMel, generator: np.random.Generator) -> SpokenMel
     first = int(generator.integers(len(clip.words)))
     start = int(clip.spans[first, 0] * FRAMES_PER_SECOND)
     return SpokenMel(
-        clip.log_power[start:], clip.words[first:], np.maximum(clip.spans[first:] - start / FRAMES_PER_SECOND, 0)
+        clip.log_power[start:],
+        clip.words[first:],
+        np.maximum(clip.spans[first:] - start / FRAMES_PER_SECOND, 0),
     )
 
 
@@ -111,12 +129,22 @@ def _frame_labels(segments: Sequence[Spoken], frames: int) -> NDArray[np.int64]:
 
 
 def _colour(
-    power: NDArray[np.float64], corpus: Sequence[SpokenMel], end: int, generator: np.random.Generator
+    power: NDArray[np.float64],
+    corpus: Sequence[SpokenMel],
+    end: int,
+    generator: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Level, a quieter voice behind, noise (over the whole window or only its used part), filters and masks."""
+    """Level, a quieter voice behind, noise (over the whole window or only its used part), filters
+    and masks.
+    """
     if generator.random() < BACKGROUND_SHARE:
         clip = _pick(corpus, generator)
-        _add(power, clip, int(generator.integers(len(power) // 2)), 10 ** generator.uniform(-4.0, -2.5))
+        _add(
+            power,
+            clip,
+            int(generator.integers(len(power) // 2)),
+            10 ** generator.uniform(-4.0, -2.5),
+        )
     used = len(power) if generator.random() < 0.5 else min(len(power), end)
     start = int(generator.integers(len(_noise()) - used + 1))
     if generator.random() < NOISE_SHARE:

@@ -1,0 +1,3 @@
+"""Batched decoding: requests in, tokens out. Sessions, scheduler, prefill, speculative steps,
+runners, fallback.
+"""

@@ -1,0 +1,1 @@
+"""From tokens to a transcript: segments, words, word times, chunks."""

@@ -1,0 +1,1 @@
+"""Models and recordings that tests and benchmarks share; nothing of the endpoint imports it."""

@@ -1,0 +1,240 @@
+"""Whisper checkpoints of random weights, small enough to make in a test, with the published ones'
+vocabularies.
+
+The one decision: width and depth shrink, everything that steers decoding stays as published: the
+numbers of the special tokens, mel bins, the flags and lists of the generation configuration.
+Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+from asr.checkpoint.loading import WhisperModels
+from asr.checkpoint.special_tokens import read_special_tokens
+from asr.frontend.vad import STEP, find_speech
+from asr.frontend.windows import Span
+
+END_OF_TEXT = "<|endoftext|>"
+AFTER_LANGUAGES = (
+    "translate",
+    "transcribe",
+    "startoflm",
+    "startofprev",
+    "nospeech",
+    "notimestamps",
+)
+SUPPRESSED = (1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93)
+SPACE = 220
+
+
+@dataclass(frozen=True)
+class Published:
+    """What tells one published checkpoint from another, as far as decoding is concerned."""
+
+    text_entries: int = 50_257
+    languages: int = 99
+    multilingual: bool = True
+    mel_bins: int = 80
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    seconds: int = 30
+    positions: int = 448
+    endings: float = 3.0
+    """How readily a random model ends: against a larger vocabulary it takes more to win."""
+    legacy: bool = False
+    """Whether the generation configuration still forces tokens, as older uploads do."""
+
+
+LARGE_V3 = Published(languages=100, mel_bins=128, encoder_layers=3, decoder_layers=3)
+PUBLISHED = {
+    "large-v3": LARGE_V3,
+    "large-v3-turbo": Published(languages=100, mel_bins=128, encoder_layers=3, decoder_layers=1),
+    "distil-large-v3": Published(languages=100, mel_bins=128, encoder_layers=3, decoder_layers=2),
+    "distil-medium.en": Published(
+        text_entries=50_256, multilingual=False, decoder_layers=2, legacy=True
+    ),
+    "tiny": Published(decoder_layers=2, legacy=True),
+    "tiny.en": Published(text_entries=50_256, multilingual=False, legacy=True),
+}
+VOCABULARY_SIZES = {
+    "large-v3": 51_866,
+    "large-v3-turbo": 51_866,
+    "distil-large-v3": 51_866,
+    "distil-medium.en": 51_864,
+    "tiny": 51_865,
+    "tiny.en": 51_864,
+}
+SMALL = Published(text_entries=400, languages=4, seconds=3, positions=96, endings=2.0)
+ENDLESS = replace(SMALL, positions=48, endings=0.0)
+SMALL_ENGLISH = replace(SMALL, multilingual=False)
+
+
+def tokenizer_of(shape: Published) -> WhisperTokenizer:
+    """Bytes, then made-up words, then Whisper's special tokens in its order. Pad is end of text, as
+    published.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [f"Ġword{index}" for index in range(shape.text_entries - len(alphabet))]
+    special = [
+        "<|startoftranscript|>",
+        *(f"<|{code}|>" for code in list(LANGUAGES)[: shape.languages]),
+    ]
+    special += [f"<|{name}|>" for name in AFTER_LANGUAGES]
+    tokenizer = WhisperTokenizer(
+        vocab={entry: index for index, entry in enumerate([*alphabet, *words])},
+        merges=[],
+        unk_token=END_OF_TEXT,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        extra_special_tokens=special,
+    )
+    tokenizer.add_tokens([f"<|{0.02 * step:.2f}|>" for step in range(1501)])
+    return tokenizer
+
+
+def generation_config_of(shape: Published) -> GenerationConfig:
+    """The fields that published generation configurations have, with this vocabulary's numbers."""
+    end = shape.text_entries
+    transcribe = end + shape.languages + 3
+    fields: dict[str, Any] = {
+        "alignment_heads": [[0, 0], [0, 1]],
+        "begin_suppress_tokens": [SPACE, end],
+        "suppress_tokens": [
+            *SUPPRESSED,
+            *range(end + 1, end + 2),
+            *range(transcribe - 1, transcribe + 4),
+        ],
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "pad_token_id": end,
+        "decoder_start_token_id": end + 1,
+        "is_multilingual": shape.multilingual,
+        "max_initial_timestamp_index": 50,
+        "max_length": 448,
+        "no_timestamps_token_id": transcribe + 4,
+        "prev_sot_token_id": transcribe + 2,
+        "return_timestamps": False,
+    }
+    if shape.multilingual:
+        codes = list(LANGUAGES)[: shape.languages]
+        fields["lang_to_id"] = {f"<|{code}|>": end + 2 + index for index, code in enumerate(codes)}
+        fields["task_to_id"] = {"transcribe": transcribe, "translate": transcribe - 1}
+    if shape.legacy:
+        fields["forced_decoder_ids"] = (
+            [[1, None], [2, transcribe]] if shape.multilingual else [[1, transcribe + 4]]
+        )
+    return GenerationConfig(**fields)
+
+
+def model_of(
+    shape: Published, seed: int = 0, width: int = 32, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Random weights, large enough that what is said depends on the audio and on what was said
+    before.
+    """
+    end = shape.text_entries
+    config = WhisperConfig(
+        vocab_size=end + 1 + 1 + shape.languages + len(AFTER_LANGUAGES) + 1501,
+        num_mel_bins=shape.mel_bins,
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        d_model=width,
+        encoder_ffn_dim=2 * width,
+        decoder_ffn_dim=2 * width,
+        max_source_positions=50 * shape.seconds,
+        max_target_positions=shape.positions,
+        init_std=0.15,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
+        decoder_start_token_id=end + 1,
+        begin_suppress_tokens=None,
+        suppress_tokens=None,
+    )
+    torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(config).to(dtype).eval()
+    with torch.no_grad():
+        _make_talkative(model.model.decoder, end, shape.endings)
+    model.generation_config = generation_config_of(shape)
+    return model
+
+
+def _make_talkative(decoder: PreTrainedModel, end: int, endings: float) -> None:
+    """Random decoders repeat their last token for ever: let position and audio weigh more, and
+    endings come.
+    """
+    decoder.embed_positions.weight.mul_(10)
+    decoder.embed_tokens.weight[end] = (
+        endings * decoder.embed_tokens.weight[end - 1]
+    )  # as padding it starts at zero
+    for layer in decoder.layers:
+        layer.encoder_attn.q_proj.weight.mul_(10)
+
+
+def feature_extractor_of(shape: Published) -> WhisperFeatureExtractor:
+    """Whisper's log-mel, for windows as long as the encoder hears."""
+    return WhisperFeatureExtractor(feature_size=shape.mel_bins, chunk_length=shape.seconds)
+
+
+def without_layers(model: PreTrainedModel, kept: tuple[int, ...]) -> PreTrainedModel:
+    """What Distil-Whisper starts from: the same model with some of its decoder's layers."""
+    config = copy.deepcopy(model.config)
+    config.decoder_layers = len(kept)
+    smaller = WhisperForConditionalGeneration(config).to(model.dtype).eval()
+    decoder = smaller.model.decoder
+    smaller.model.encoder.load_state_dict(model.model.encoder.state_dict())
+    for name in ("embed_tokens", "embed_positions", "layer_norm"):
+        getattr(decoder, name).load_state_dict(getattr(model.model.decoder, name).state_dict())
+    for new, old in enumerate(kept):
+        decoder.layers[new].load_state_dict(model.model.decoder.layers[old].state_dict())
+    smaller.generation_config = copy.deepcopy(model.generation_config)
+    return smaller
+
+
+def save(folder: Path, shape: Published, model: PreTrainedModel | None = None) -> Path:
+    """Write a checkpoint that the Auto classes load, and return its folder."""
+    (model or model_of(shape)).save_pretrained(folder)
+    tokenizer_of(shape).save_pretrained(folder)
+    feature_extractor_of(shape).save_pretrained(folder)
+    return folder
+
+
+def loaded(shape: Published, seed: int = 1, dtype: torch.dtype = torch.float64) -> WhisperModels:
+    """The same as `load_whisper` of such a checkpoint, without a disk between."""
+    model, tokenizer = model_of(shape, seed, dtype=dtype), tokenizer_of(shape)
+    vocabulary = read_special_tokens("tiny", model.config, model.generation_config, tokenizer)
+    return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), vocabulary)
+
+
+def noise(seconds: float, seed: int = 0) -> NDArray[np.float32]:
+    """Something for a random model to hear, mono at 16 kHz."""
+    return np.random.default_rng(seed).normal(0, 0.1, int(seconds * 16_000)).astype(np.float32)
+
+
+def hears_sound(samples: NDArray[np.float32]) -> tuple[Span, ...]:
+    """In place of the speech detector: whatever is not digital silence is speech, noise
+    included.
+    """
+    steps = np.pad(samples, (0, -len(samples) % STEP)).reshape(-1, STEP)
+    return find_speech(steps.any(axis=1).astype(np.float32), len(samples))

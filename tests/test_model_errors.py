@@ -1,0 +1,181 @@
+"""One plain line for whatever keeps a model from loading; the exceptions are the libraries' own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import httpx2
+import pytest
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.utils import hf_raise_for_status
+from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
+
+from errors import StartError
+from model_errors import loading, verify_checksums
+
+NAME = "owner/model"
+
+
+def hub_error(status: int, code: str = "", repository: str = NAME) -> Exception:
+    """What huggingface_hub raises for a file of `repository` that the hub answered so."""
+    request = httpx2.Request(
+        "HEAD", f"https://huggingface.co/{repository}/resolve/main/config.json"
+    )
+    response = httpx2.Response(
+        status, headers={"X-Error-Code": code} if code else {}, request=request
+    )
+    with pytest.raises(HfHubHTTPError) as caught:
+        hf_raise_for_status(response)
+    return caught.value
+
+
+def refusal_of(error: Exception) -> str:
+    """The line for `error`, raised as transformers does: wrapped, and the wrapper says something
+    else.
+    """
+    with pytest.raises(StartError) as caught, loading("ASR_MODEL", NAME):
+        raise OSError("a long story\nof several lines") from error
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            hub_error(403, "GatedRepo"),
+            "access to owner/model is restricted: accept its licence at https://hf.co/owner/",
+        ),
+        (hub_error(401, "GatedRepo"), "access to owner/model is restricted: accept its licence"),
+        (
+            hub_error(403, "GatedRepo", "o/part"),
+            "it loads o/part, which is restricted: two licences must be accepted",
+        ),
+        (
+            hub_error(401, "RepoNotFound"),
+            "HF_TOKEN is missing or wrong, or there is no such repository",
+        ),
+        (hub_error(401), "HF_TOKEN is missing or wrong, or there is no such repository"),
+        (
+            hub_error(404, "RepoNotFound"),
+            "the hub has no repository owner/model that HF_TOKEN may read",
+        ),
+        (hub_error(404, "RevisionNotFound"), "owner/model has no such revision"),
+        (hub_error(404, "EntryNotFound"), "owner/model lacks a file"),
+        (hub_error(403), "HF_TOKEN may not read it"),
+        (hub_error(429), "the hub answered 429"),
+        (hub_error(503), "the hub answered 503"),
+        (LocalEntryNotFoundError("no cache"), "the hub cannot be reached"),
+        (OfflineModeIsEnabled("offline"), "the hub cannot be reached"),
+        (OSError("no file named model.safetensors"), "no safetensors weights"),
+        (RuntimeError("what happened\nmore"), "could not be loaded (OSError: a long story)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_the_hub_refused_is_told_in_one_line(error, said):
+    line = refusal_of(error)
+    assert line.startswith("START_FAILED: ASR_MODEL=owner/model: ")
+    assert said in line
+    assert "\n" not in line
+
+
+def test_our_own_refusals_keep_their_words_and_gain_the_variable():
+    with pytest.raises(StartError) as caught, loading("ASSISTANT_MODEL", NAME):
+        raise StartError("the assistant does not fit")
+    assert str(caught.value) == "START_FAILED: ASSISTANT_MODEL: the assistant does not fit"
+
+
+def test_the_third_party_exception_stays_reachable():
+    with pytest.raises(StartError) as caught, loading("ASR_MODEL", NAME):
+        raise KeyError("x")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_nothing_is_said_where_nothing_is_wrong(whisper_folder, capfd):
+    with loading("ASR_MODEL", str(whisper_folder)):
+        AutoModelForSpeechSeq2Seq.from_pretrained(whisper_folder)
+    assert capfd.readouterr() == ("", "")
+
+
+# ---- folders
+
+
+@pytest.fixture
+def folder(whisper_folder, tmp_path):
+    return shutil.copytree(whisper_folder, tmp_path / "model")
+
+
+def load(folder) -> None:
+    with loading("ASR_MODEL", str(folder)):
+        AutoConfig.from_pretrained(folder)
+        AutoModelForSpeechSeq2Seq.from_pretrained(folder, use_safetensors=True)
+
+
+def test_a_folder_without_safetensors_is_refused_though_a_pickle_is_there(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(StartError, match="no safetensors weights, and pickled ones are not loaded"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", b"{"),
+        ("config.json", json.dumps({"model_type": "no such thing"}).encode()),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n"),
+    ],
+)
+def test_a_broken_file_is_one_line(folder, file, content):
+    (folder / file).write_bytes(content)
+    with pytest.raises(
+        StartError, match=r"^START_FAILED: ASR_MODEL=.*could not be loaded \(\w+: .+\)$"
+    ):
+        load(folder)
+
+
+def list_checksums(folder) -> None:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    lines = [
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(folder)}\n"
+        for file in files
+    ]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """A folder of two files, one of them deeper, and their true checksums as `sha256sum` writes
+    them.
+    """
+    (tmp_path / "embedding").mkdir()
+    (tmp_path / "config.yaml").write_bytes(b"version: 1\n")
+    (tmp_path / "embedding" / "weights.bin").write_bytes(bytes(range(256)) * 1000)
+    list_checksums(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_that_is_what_it_lists_passes(listed):
+    verify_checksums(listed)
+    (listed / "SHA256SUMS").unlink()
+    verify_checksums(listed)
+
+
+def flip_a_bit(file) -> None:
+    content = bytearray(file.read_bytes())
+    content[1234] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flip_a_bit, lambda file: file.unlink(), lambda file: file.write_bytes(b"")],
+    ids=["bit", "gone", "empty"],
+)
+def test_a_folder_that_is_not_what_it_lists_is_refused_before_anything_is_loaded(listed, damage):
+    damage(listed / "embedding" / "weights.bin")
+    refusal = (
+        r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the file"
+    )
+    with pytest.raises(StartError, match=refusal), loading("DIARIZATION_MODEL", str(listed)):
+        pytest.fail("the block ran")

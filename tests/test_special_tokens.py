@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from transformers import GenerationConfig
+
+from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from errors import StartError
+from testing.tiny_whispers import (
+    LARGE_V3,
+    PUBLISHED,
+    SMALL,
+    SMALL_ENGLISH,
+    generation_config_of,
+    model_of,
+    tokenizer_of,
+)
+
+
+def read(shape, generation_config: GenerationConfig | None = None) -> SpecialTokens:
+    return read_special_tokens(
+        "tiny",
+        model_of(shape).config,
+        generation_config or generation_config_of(shape),
+        tokenizer_of(shape),
+    )
+
+
+def test_large_v3_as_published():
+    vocabulary = read(LARGE_V3)
+    assert vocabulary.start_of_transcript == 50_258
+    assert vocabulary.no_speech == 50_363
+    assert vocabulary.timestamp_begin == 50_365
+    assert vocabulary.languages["yue"] == 50_358
+    assert vocabulary.prompt("de", "translate", timestamps=False) == (
+        50_258,
+        50_261,
+        50_359,
+        50_364,
+    )
+
+
+def test_an_english_only_prompt_has_neither_language_nor_task():
+    vocabulary = read(PUBLISHED["tiny.en"])
+    assert vocabulary.prompt("en", "transcribe", timestamps=True) == (50_257,)
+    assert vocabulary.prompt("en", "transcribe", timestamps=False) == (50_257, 50_362)
+
+
+@pytest.mark.parametrize("missing", ["lang_to_id", "task_to_id", "no_timestamps_token_id"])
+def test_what_a_checkpoint_leaves_out_is_read_from_its_tokenizer(missing):
+    generation_config = generation_config_of(SMALL)
+    delattr(generation_config, missing)
+    assert read(SMALL, generation_config) == read(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("shape", "multilingual"), [(PUBLISHED["tiny"], True), (PUBLISHED["tiny.en"], False)]
+)
+def test_an_old_checkpoint_is_told_by_the_size_of_its_vocabulary(shape, multilingual):
+    generation_config = generation_config_of(shape)
+    for field in ("is_multilingual", "lang_to_id", "task_to_id"):
+        if hasattr(generation_config, field):
+            delattr(generation_config, field)
+    assert read(shape, generation_config) == read(shape)
+    assert read(shape, generation_config).multilingual is multilingual
+
+
+def test_an_english_only_checkpoint_names_no_languages_even_if_its_tokenizer_does():
+    assert read(SMALL_ENGLISH).languages == {}
+
+
+def test_a_list_of_end_tokens_means_the_first():
+    generation_config = generation_config_of(SMALL)
+    generation_config.eos_token_id = [400, 3]
+    assert read(SMALL, generation_config).end_of_text == 400
+
+
+def test_no_timestamps_no_start():
+    generation_config = generation_config_of(SMALL)
+    generation_config.no_timestamps_token_id = None
+    tokenizer = tokenizer_of(replace(SMALL, languages=0))
+    tokenizer.get_vocab = dict
+    with pytest.raises(StartError, match=r"tiny: .* no <\|notimestamps\|> token"):
+        read_special_tokens("tiny", model_of(SMALL).config, generation_config, tokenizer)
+
+
+def test_multilingual_without_languages_no_start():
+    generation_config = generation_config_of(SMALL)
+    generation_config.lang_to_id = {}
+    tokenizer = tokenizer_of(SMALL)
+    tokenizer.get_vocab = dict
+    with pytest.raises(StartError, match=r"tiny: .* names no languages"):
+        read_special_tokens("tiny", model_of(SMALL).config, generation_config, tokenizer)
