@@ -7,7 +7,7 @@ happens where the response is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,37 @@ class SpeakerSegment:
     words: tuple[Word, ...] = ()
 
 
+@dataclass(slots=True)
+class DecodeStats:
+    """What decoding one request took, for benchmarks and logs.
+
+    `drafted` counts the drafts that the main model judged: up to and including the first wrong one
+    of each row and step. `drafted_rows` counts rows over all steps that drafted for them, so that
+    a row gained 1 + accepted / drafted_rows tokens in such a step. Steps shared with other requests
+    count for each. Seconds are those of the host's clock.
+    """
+
+    steps: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_rows: int = 0
+    steps_by_drafts: dict[int, int] = field(default_factory=dict)
+    encode_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of judged drafts that were right; None where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens a row gained in a step that drafted for it, on average; 1 where there was none."""
+        return 1 + self.accepted / max(1, self.drafted_rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """The whole answer of speech recognition: chunks in order of time, and what to tell the client.
@@ -76,6 +107,8 @@ class Transcript:
     language: str | None
     warnings: tuple[str, ...] = ()
     language_probability: float | None = None
+    speech: tuple[tuple[float, float], ...] = ()
+    stats: DecodeStats = field(default_factory=DecodeStats, compare=False)
 
     @property
     def text(self) -> str:

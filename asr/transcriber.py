@@ -85,7 +85,7 @@ class Transcriber:
             raise InvalidParameter(
                 f"language: {options.language[:40]!r} is not a language Whisper knows"
             )
-        vocabulary = self.models.vocabulary
+        vocabulary = self.models.special_tokens
         if vocabulary.start_of_previous is None and (options.prompt or options.hotwords):
             raise Unsupported(
                 "prompt, hotwords: the model's vocabulary has no token that announces them"
@@ -120,7 +120,7 @@ class Transcriber:
         language = self._language(schedule, options)
         assisted, warnings = self._assistance(language.code, options)
         before, too_long = self._spoken_before(options)
-        prompt = self.models.vocabulary.prompt(
+        prompt = self.models.special_tokens.prompt(
             language.code, options.task, options.timestamps, before
         )
         decoding = DecodeOptions(
@@ -135,7 +135,7 @@ class Transcriber:
         """The language asked for; else that of the first window with speech; None where all is
         silent.
         """
-        if not self.models.vocabulary.multilingual:
+        if not self.models.special_tokens.multilingual:
             return Language(ENGLISH)
         if options.language is not None:
             return Language(language_code(options.language))
@@ -174,7 +174,7 @@ class Transcriber:
         As openai/whisper the prompt keeps its end; the words that are to be recognised come first
         and are cut last.
         """
-        most = self.models.vocabulary.longest_previous
+        most = self.models.special_tokens.longest_previous
         hotwords = self._tokens(", ".join(options.hotwords))
         prompt = self._tokens(options.prompt)
         kept = hotwords[:most]
@@ -193,7 +193,7 @@ class Transcriber:
         tokens = self.models.tokenizer.encode(
             f" {spoken}", add_special_tokens=False, split_special_tokens=True
         )
-        return [token for token in tokens if token < self.models.vocabulary.end_of_text]
+        return [token for token in tokens if token < self.models.special_tokens.end_of_text]
 
     def _decode_all(
         self, reader: ChunkReader, prompt: tuple[int, ...], decoding: DecodeOptions

@@ -89,13 +89,13 @@ class CTranslate:
 
     def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
         self.log_mel = LogMel(models.feature_extractor, models.device)
-        initial = models.vocabulary.max_initial_timestamp_index
+        initial = models.special_tokens.max_initial_timestamp_index
         asked = {
             "beam_size": 1,
-            "max_length": models.vocabulary.max_length if most_tokens is None else 2 * most_tokens,
+            "max_length": models.special_tokens.max_length if most_tokens is None else 2 * most_tokens,
             "max_initial_timestamp_index": TIMESTAMPS if initial is None else initial,
         }
-        self.prompt = list(models.vocabulary.prompt(LANGUAGE, "transcribe", timestamps=True))
+        self.prompt = list(models.special_tokens.prompt(LANGUAGE, "transcribe", timestamps=True))
         held = {
             "device": models.device.type,
             "compute_type": "float32" if models.model.dtype == torch.float32 else "float16",
@@ -220,7 +220,7 @@ def decode(
     most_tokens: int | None = None,
 ) -> list[Tokens]:
     """What the engine makes of fixed windows, in their order."""
-    prompt = engine.models.vocabulary.prompt(LANGUAGE, "transcribe", options.timestamps)
+    prompt = engine.models.special_tokens.prompt(LANGUAGE, "transcribe", options.timestamps)
     waiting = iter(
         [Request(number, window, prompt, most_tokens) for number, window in enumerate(windows)]
     )

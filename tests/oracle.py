@@ -59,7 +59,7 @@ def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
     search only.
     """
     model = copy.copy(models.model)
-    model.generation_config = _greedy_configuration(models.vocabulary)
+    model.generation_config = _greedy_configuration(models.special_tokens)
     return model
 
 
@@ -174,10 +174,10 @@ def _generate(
         attention_mask=torch.ones_like(features[:, 0], dtype=torch.long),
         decoder_input_ids=torch.tensor([window.prompt for window in windows]),
         logits_processor=rules_of(models, timestamps, begin),
-        max_length=models.vocabulary.max_length if most is None else begin + most,
+        max_length=models.special_tokens.max_length if most is None else begin + most,
         force_unique_generate_call=True,
     )
-    end = models.vocabulary.end_of_text
+    end = models.special_tokens.end_of_text
     rows = sequences[:, begin:].tolist()
     return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
 
@@ -204,7 +204,7 @@ def cross_attention(
 
 def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProcessorList:
     """transformers' own processors in transformers' own order."""
-    vocabulary = models.vocabulary
+    vocabulary = models.special_tokens
     processors = LogitsProcessorList(
         [
             SuppressTokensAtBeginLogitsProcessor(vocabulary.begin_suppress, begin),

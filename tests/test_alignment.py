@@ -28,7 +28,7 @@ from transcript import Word
 
 RATE = 16_000
 MODELS = oracle.models_of(oracle.TINY)
-TIME = MODELS.vocabulary.timestamp_begin
+TIME = MODELS.special_tokens.timestamp_begin
 WORDS = [MODELS.tokenizer.get_vocab()[f"Ġword{index}"] for index in range(8)]
 DEMO = Path(__file__).parent.parent / "demo"
 REFERENCE = DEMO / "conversation.json"
@@ -228,7 +228,7 @@ def boundary_errors(words, truth):
 def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(
     engine, windows, timestamps, assisted, noise
 ):
-    prompt = engine.models.vocabulary.prompt("en", "transcribe", timestamps)
+    prompt = engine.models.special_tokens.prompt("en", "transcribe", timestamps)
     random = np.random.default_rng(0)
     heard = [
         (samples + noise * random.normal(size=len(samples))).astype(np.float32)
@@ -244,7 +244,7 @@ def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(
     for key, (_, truth) in enumerate(windows):
         seconds = len(heard[key]) / RATE
         found = read_segments(
-            answers[key].tokens, engine.models.vocabulary.timestamp_begin, seconds
+            answers[key].tokens, engine.models.special_tokens.timestamp_begin, seconds
         )
         segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
         words = timed_words(answers[key], segments, heard[key], engine.models, "en")

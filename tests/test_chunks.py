@@ -18,7 +18,7 @@ from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
 
 MODELS = loaded(SMALL, seed=2)
-BEGIN = MODELS.vocabulary.timestamp_begin
+BEGIN = MODELS.special_tokens.timestamp_begin
 START = 5  # seconds at which the window begins
 WINDOW = Window(START * SAMPLE_RATE, (START + 3) * SAMPLE_RATE, (START + 9) * SAMPLE_RATE)
 GOOD, MORNING, YES = 301, 302, 303

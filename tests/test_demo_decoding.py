@@ -48,7 +48,7 @@ def timestamps(request) -> bool:
 @pytest.fixture(scope="module")
 def windows(models, samples, timestamps) -> list[Request]:
     edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
-    prompt = models.vocabulary.prompt("en", "transcribe", timestamps)
+    prompt = models.special_tokens.prompt("en", "transcribe", timestamps)
     return [
         Request(number, samples[start:stop], prompt)
         for number, (start, stop) in enumerate(itertools.pairwise(edges))

@@ -166,14 +166,14 @@ def test_statistics_are_those_of_transformers_scores():
         ).input_features
         said = [
             *answer.tokens,
-            *([models.vocabulary.end_of_text] if len(answer.tokens) < 40 else []),
+            *([models.special_tokens.end_of_text] if len(answer.tokens) < 40 else []),
         ]
         read = torch.tensor([[*window.prompt, *said]])
         with torch.inference_mode():
             logits = models.model(features.double(), decoder_input_ids=read[:, :-1]).logits[0]
-        start = window.prompt.index(models.vocabulary.start_of_transcript)
+        start = window.prompt.index(models.special_tokens.start_of_transcript)
         assert answer.no_speech == pytest.approx(
-            logits[start].softmax(-1)[models.vocabulary.no_speech].item()
+            logits[start].softmax(-1)[models.special_tokens.no_speech].item()
         )
         begin = len(window.prompt)
         rules, expected = oracle.rules_of(models, True, begin), []
@@ -198,7 +198,7 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_si
     assert {answer.temperature for answer in answers.values()} == {0.0, 0.4}
     for window in windows:
         answer = answers[window.key]
-        said = [*answer.tokens, models.vocabulary.end_of_text][: len(answer.log_probabilities)]
+        said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probabilities)]
         expected = oracle.cross_attention(
             models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)]
         )
@@ -221,7 +221,7 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     features = models.feature_extractor(
         window.samples, sampling_rate=16_000, return_tensors="pt"
     ).input_features
-    models.model.generation_config.lang_to_id = models.vocabulary.languages
+    models.model.generation_config.lang_to_id = models.special_tokens.languages
     expected = models.model.detect_language(features.double()).item()
     del models.model.generation_config.lang_to_id
     passes = []
@@ -229,9 +229,9 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     language, probability, no_speech = engine.detect_language(window.samples.copy())
     answer = decode(engine, [window], DecodeOptions())[window.key]
     hook.remove()
-    assert models.vocabulary.languages[language] == expected
+    assert models.special_tokens.languages[language] == expected
     assert no_speech == pytest.approx(answer.no_speech)
-    assert 1 / len(models.vocabulary.languages) <= probability <= 1
+    assert 1 / len(models.special_tokens.languages) <= probability <= 1
     assert len(passes) == 1
 
 

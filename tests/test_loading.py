@@ -31,7 +31,7 @@ def test_published_configurations_load_and_answer(name, tmp_path):
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))
     transcriber = Transcriber(models, fallback=None, detect=hears_sound)
     transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
-    assert transcript.language in (models.vocabulary.languages if shape.multilingual else {"en"})
+    assert transcript.language in (models.special_tokens.languages if shape.multilingual else {"en"})
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
     untimed = transcriber.transcribe(
         noise(2.0), TranscriptionOptions(language="English", timestamps=False)
@@ -89,5 +89,5 @@ def test_a_token_is_not_part_of_what_is_printed():
 
 def test_tokenizer_and_features_come_with_the_model(tmp_path):
     models = load(save(tmp_path, SMALL))
-    assert len(models.tokenizer) == len(tokenizer_of(SMALL)) == models.vocabulary.size
+    assert len(models.tokenizer) == len(tokenizer_of(SMALL)) == models.special_tokens.size
     assert models.window_seconds == feature_extractor_of(SMALL).chunk_length

@@ -67,7 +67,7 @@ def sentences(samples: Endless) -> list[Span]:
 def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
     models = loaded(SMALL)
     transcriber = Transcriber(models, detect=sentences)
-    transcriber.decoder = clock = Clock(models.vocabulary.timestamp_begin)
+    transcriber.decoder = clock = Clock(models.special_tokens.timestamp_begin)
     samples = Endless()
     tracemalloc.start()
     transcript = transcriber.transcribe(

@@ -37,26 +37,26 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     encoded = Encoder(models).hear(windows, drafted=False).main
     batch = Batch.allocate(Decoder(models.model), None, 4, 0)
     batch.main.decoder.listen(encoded, batch.main.cache)
-    prompts = oracle.prompts_of(models.vocabulary, True, 4)
+    prompts = oracle.prompts_of(models.special_tokens, True, 4)
     enter([Entry(prompt, 448, False) for prompt in prompts], batch.rows)
-    rules = LogitFilter.of(models.vocabulary, True, batch.main.decoder.token_embeddings)
-    no_speech = read_prompts(batch.main, None, batch.rows, rules, models.vocabulary)
+    rules = LogitFilter.of(models.special_tokens, True, batch.main.decoder.token_embeddings)
+    no_speech = read_prompts(batch.main, None, batch.rows, rules, models.special_tokens)
     for row, prompt in enumerate(prompts):
         logits = models.model(
             encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])
         ).logits[0]
-        start = prompt.index(models.vocabulary.start_of_transcript)
+        start = prompt.index(models.special_tokens.start_of_transcript)
         torch.testing.assert_close(
-            no_speech[row], logits[start].softmax(-1)[models.vocabulary.no_speech]
+            no_speech[row], logits[start].softmax(-1)[models.special_tokens.no_speech]
         )
         scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
         assert batch.rows.tokens[row, len(prompt)] == scores.argmax()
     assert batch.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
-    heard = detect_language(batch.main.view(0, 1), models.vocabulary)
-    among = list(models.vocabulary.languages.values())
-    start = torch.tensor([[models.vocabulary.start_of_transcript]])
+    heard = detect_language(batch.main.view(0, 1), models.special_tokens)
+    among = list(models.special_tokens.languages.values())
+    start = torch.tensor([[models.special_tokens.start_of_transcript]])
     logits = models.model(encoder_outputs=(encoded[:1],), decoder_input_ids=start).logits[0, 0]
     shares = logits[among].softmax(-1)
-    assert heard.language == list(models.vocabulary.languages)[int(shares.argmax())]
+    assert heard.language == list(models.special_tokens.languages)[int(shares.argmax())]
     assert heard.probability == pytest.approx(float(shares.max()))
     assert heard.no_speech == pytest.approx(float(no_speech[0]))

@@ -16,16 +16,16 @@ from asr.model.encoder import Encoder
 
 def running_batch(models, rows):
     batch = Batch.allocate(Decoder(models.model), None, rows, 0)
-    rules = LogitFilter.of(models.vocabulary, True, batch.main.decoder.token_embeddings)
+    rules = LogitFilter.of(models.special_tokens, True, batch.main.decoder.token_embeddings)
     course = Course(
-        rules, models.vocabulary, EagerRounds(), models.tokenizer.decode, None, None, None
+        rules, models.special_tokens, EagerRounds(), models.tokenizer.decode, None, None, None
     )
     return Scheduler(batch, rows, course)
 
 
 def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
     models = models_of(TINY, 142)
-    prompts = oracle.prompts_of(models.vocabulary, True, 9)
+    prompts = oracle.prompts_of(models.special_tokens, True, 9)
     samples = oracle.noise_windows(9)
     waiting = [
         Request(key, *each, 4 + 7 * (key % 4))

@@ -42,7 +42,7 @@ class Listener:
     """
 
     def __init__(self, models: WhisperModels = MODELS, mishears: bool = False) -> None:
-        self.vocabulary = models.vocabulary
+        self.vocabulary = models.special_tokens
         self.mishears = mishears
         self.batches: list[int] = []
 
@@ -294,7 +294,7 @@ def test_every_window_is_decoded_in_the_language_found():
     transcribe(
         np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10
     )
-    assert set(notes.prompts) == {MODELS.vocabulary.prompt("zh", "transcribe", timestamps=True)}
+    assert set(notes.prompts) == {MODELS.special_tokens.prompt("zh", "transcribe", timestamps=True)}
 
 
 class Remembers(Listener):
@@ -322,26 +322,26 @@ def prompts_given(
 
 def test_every_window_is_told_the_prompt_after_the_hot_words():
     prompts, warnings = prompts_given(prompt="word3 word4", hotwords=("word1", "word2"))
-    plain = MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)
+    plain = MODELS.special_tokens.prompt("en", "transcribe", timestamps=True)
     (told,) = {prompt[: -len(plain)] for prompt in prompts}
     assert {prompt[-len(plain) :] for prompt in prompts} == {plain}
-    assert told[0] == MODELS.vocabulary.start_of_previous
+    assert told[0] == MODELS.special_tokens.start_of_previous
     assert MODELS.tokenizer.decode(told[1:]) == " word1, word2 word3 word4"
     assert warnings == ()
 
 
 def test_names_of_special_tokens_in_a_prompt_are_text():
     prompts, _ = prompts_given(prompt="<|endoftext|><|startoftranscript|> word1")
-    plain = MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)
+    plain = MODELS.special_tokens.prompt("en", "transcribe", timestamps=True)
     for prompt in prompts:
-        assert max(prompt[1 : -len(plain)]) < MODELS.vocabulary.end_of_text
+        assert max(prompt[1 : -len(plain)]) < MODELS.special_tokens.end_of_text
 
 
 @pytest.mark.parametrize("hotwords", [(), ("word1",) * 100])
 def test_of_a_prompt_too_long_the_end_is_kept_and_the_hot_words_before_it(hotwords):
     prompts, (warning,) = prompts_given(prompt="word7 " + "word5 " * 90, hotwords=hotwords)
-    most = MODELS.vocabulary.longest_previous
-    plain = MODELS.vocabulary.prompt("en", "transcribe", timestamps=True)
+    most = MODELS.special_tokens.longest_previous
+    plain = MODELS.special_tokens.prompt("en", "transcribe", timestamps=True)
     assert {len(prompt) for prompt in prompts} == {1 + most + len(plain)}
     kept = MODELS.tokenizer.decode(prompts[0][1 : 1 + most])
     assert kept.startswith(" word1") if hotwords else kept.endswith("word5")
@@ -350,7 +350,7 @@ def test_of_a_prompt_too_long_the_end_is_kept_and_the_hot_words_before_it(hotwor
 
 @pytest.mark.parametrize("wish", [{"prompt": "word5"}, {"hotwords": ("word5",)}])
 def test_a_model_that_knows_no_prompts_refuses_them(wish):
-    models = replace(MODELS, vocabulary=replace(MODELS.vocabulary, start_of_previous=None))
+    models = replace(MODELS, special_tokens=replace(MODELS.special_tokens, start_of_previous=None))
     with pytest.raises(Unsupported, match=r"^UNSUPPORTED: prompt, hotwords"):
         prompts_given(models, **wish)
 
@@ -371,7 +371,7 @@ def test_an_english_only_model_accepts_english(language):
         (MODELS, {"language": "klingon"}, "language: 'klingon' is not a language Whisper knows"),
         (MODELS, {"language": "Dutch"}, "language: the model does not know Dutch"),
         (
-            replace(MODELS, vocabulary=replace(MODELS.vocabulary, tasks={"transcribe": 1})),
+            replace(MODELS, special_tokens=replace(MODELS.special_tokens, tasks={"transcribe": 1})),
             {"task": "translate"},
             "task",
         ),

@@ -120,7 +120,7 @@ def _require_same_input(
 def _require_same_tokens(
     models: WhisperModels, checkpoint: Checkpoint, vocabulary: SpecialTokens
 ) -> None:
-    ours, theirs = models.vocabulary, vocabulary
+    ours, theirs = models.special_tokens, vocabulary
     if (ours.end_of_text, ours.start_of_transcript, ours.no_timestamps) != (
         theirs.end_of_text,
         theirs.start_of_transcript,

@@ -70,7 +70,7 @@ class WhisperModels:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     feature_extractor: WhisperFeatureExtractor
-    vocabulary: SpecialTokens
+    special_tokens: SpecialTokens
     assistant: Assistant | None = None
 
     @property

@@ -71,7 +71,7 @@ class DecodeEngine:
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
         self.rounds: Rounds = GraphedRounds() if models.device.type == "cuda" else EagerRounds()
         self.rules = {
-            each: LogitFilter.of(models.vocabulary, each, self.main.token_embeddings)
+            each: LogitFilter.of(models.special_tokens, each, self.main.token_embeddings)
             for each in (False, True)
         }
         self._batch: Batch | None = None
@@ -129,7 +129,7 @@ class DecodeEngine:
         self.hearing.remember(samples, encoded)
         first = self._room(1).main.view(0, 1)
         first.decoder.listen(encoded.main, first.cache)
-        return detect_language(first, self.models.vocabulary)
+        return detect_language(first, self.models.special_tokens)
 
     def _run(self, request: Run) -> Iterator[tuple[Request, DecodeResult]]:
         """Until no window waits or runs."""
@@ -171,7 +171,7 @@ class DecodeEngine:
     def _course(self, options: DecodeOptions) -> Course:
         return Course(
             rules=self.rules[options.timestamps],
-            vocabulary=self.models.vocabulary,
+            vocabulary=self.models.special_tokens,
             rounds=self.rounds,
             text=self.models.tokenizer.decode,
             fallback=options.fallback,

@@ -121,7 +121,7 @@ def _place(
     answer: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[Placed]:
     """Every word of the window, in order."""
-    end_of_text, decode = models.vocabulary.end_of_text, models.tokenizer.decode
+    end_of_text, decode = models.special_tokens.end_of_text, models.tokenizer.decode
     rows = np.flatnonzero(np.array(answer.tokens) < end_of_text)
     placed: list[Placed] = []
     for number, segment in enumerate(segments):

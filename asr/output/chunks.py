@@ -47,7 +47,7 @@ class ChunkReader:
         if not self.timestamps:
             self.schedule.finish(window)
             return self._chunks(window, [Segment(answer.tokens, 0.0, window.seconds)], answer)
-        heard = read_segments(answer.tokens, self.models.vocabulary.timestamp_begin, window.seconds)
+        heard = read_segments(answer.tokens, self.models.special_tokens.timestamp_begin, window.seconds)
         return self._chunks(window, self._kept(window, heard), answer)
 
     def _kept(self, window: Window, heard: Segments) -> list[Segment]:
@@ -115,7 +115,7 @@ class ChunkReader:
         return timed_words(answer, segments, self.schedule.hear(window), self.models, self.language)
 
     def _text(self, segment: Segment) -> str:
-        end_of_text = self.models.vocabulary.end_of_text
+        end_of_text = self.models.special_tokens.end_of_text
         return str(
             self.models.tokenizer.decode([token for token in segment.tokens if token < end_of_text])
         )
