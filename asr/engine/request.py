@@ -1,0 +1,72 @@
+"""What is asked of the engine and what it answers, as plain values.
+
+The one decision: options belong to a session and a prompt to a request, so that one scheduler can
+decode requests of many clients beside each other. Nothing here knows rows, steps or devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asr.engine.fallback import Fallback
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How the requests of a session are decoded.
+
+    At most `batch_size` of them occupy rows at once. `drafts` fixes the number of drafted tokens a
+    step; None lets measured costs and acceptance decide. `words` asks for the attention of the
+    alignment heads, from which word times are made.
+    """
+
+    timestamps: bool = True
+    assisted: bool = False
+    batch_size: int = 24
+    fallback: Fallback | None = None
+    drafts: int | None = None
+    words: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One window to decode.
+
+    `samples` (n,) are mono at 16 kHz, at most as many as the encoder reads at once. The text has at
+    most `max_tokens` tokens after the prompt, by default as many as the model allows. `encoded`
+    (1, frames, d_model) is the main encoder's output where language detection has made it already.
+    """
+
+    key: Hashable
+    samples: NDArray[np.float32]
+    prompt: tuple[int, ...]
+    max_tokens: int | None = None
+    encoded: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeResult:
+    """A request's tokens after the prompt, without the end of text, and how likely they were.
+
+    `no_speech_prob` is the probability of the no-speech token where the transcript starts.
+    `log_probs` are natural logarithms for the tokens and, where the model ended by itself, for the
+    end of text, after the logit filters and at temperature 1, as openai/whisper counts them.
+    `attention` (tokens, frames of 20 ms), where words are wanted, holds for each of these where in
+    the window it was spoken; see `asr.model.alignment_heads.normalize_attention`.
+    """
+
+    tokens: tuple[int, ...]
+    no_speech_prob: float
+    log_probs: tuple[float, ...]
+    temperature: float
+    attention: NDArray[np.float32] | None = None
+
+    @property
+    def avg_logprob(self) -> float:
+        """The mean over the log-probabilities; 0 where there are none."""
+        return sum(self.log_probs) / max(1, len(self.log_probs))
