@@ -144,7 +144,7 @@ def hum(wav) -> str:
     """Base64 of one second in which somebody speaks: a random Whisper has something to say about
     it.
     """
-    from audio_files import speech
+    from testing.audio_files import speech
 
     return base64.b64encode(wav(speech(1.0))).decode()
 
@@ -152,7 +152,7 @@ def hum(wav) -> str:
 @pytest.fixture(scope="session")
 def source() -> bytes:
     """The two seconds of sound that every format holds, as WAV."""
-    import audio_files
+    from testing import audio_files
 
     return audio_files.two_seconds()
 
@@ -160,6 +160,6 @@ def source() -> bytes:
 @pytest.fixture(scope="session")
 def every_format() -> dict[str, bytes]:
     """Those two seconds in every format, by file name."""
-    import audio_files
+    from testing import audio_files
 
     return audio_files.every_format()

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import answers, intervals, metrics, scenes, sounds
-from benchmarks.diagnosis import incidents
-from benchmarks.metrics import Count
+from benchmarks.accuracy import answers, intervals, metrics, scenes
+from benchmarks.accuracy.diagnosis import incidents
+from benchmarks.accuracy.metrics import Count
 from demo.build.dialogue import Scene
+from testing import sounds
 from transcript import Chunk, SpeakerTurn, Word
 
 

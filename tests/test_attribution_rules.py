@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from benchmarks.attribution_rules import (
+from benchmarks.accuracy.attribution_rules import (
     insanely_fast_rule,
     insanely_fast_rule_on_words,
     whisperx_rule,

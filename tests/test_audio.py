@@ -4,7 +4,6 @@ import base64
 import random
 from pathlib import Path
 
-import audio_files as files
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 import audio
 from audio import Audio, AudioLimits, decode_audio, decode_base64
 from errors import AudioTooLong, InvalidAudio
+from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 EDGE = 800  # samples that a resampler or a lossy codec may blur at either end

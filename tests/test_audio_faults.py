@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import audio_files as files
 import av
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ import pytest
 import audio
 from audio import Audio, AudioLimits, decode_audio
 from errors import AudioTooLong, ClientError, InvalidAudio
+from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 REPOSITORY = Path(audio.__file__).parent

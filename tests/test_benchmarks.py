@@ -15,14 +15,14 @@ from oracle import TINY, models_of, noise_windows
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
 from asr.engine.engine import DecodeEngine, DecodeOptions
-from benchmarks.decoding import Cell, Row, quick_rows, remembered, rows
-from benchmarks.decoding_report import page
-from benchmarks.engines import ChunkedPipeline, CTranslate, Ours, decode
-from benchmarks.pairs import deepened, demo_pair, disturbed
 from benchmarks.report import read, save, table
+from benchmarks.speed.__main__ import Cell, Row, quick_rows, remembered, rows
+from benchmarks.speed.engines import ChunkedPipeline, CTranslate, Ours, decode
+from benchmarks.speed.page import page
 from benchmarks.timing import Ratio, in_turns, peak_memory, ratio, turns_within
 from config import DEMO_MODELS
 from demo.build.voices import Voice, speak
+from testing.model_pairs import deepened, demo_pair, disturbed
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,9 @@ import jiwer
 import numpy as np
 import pyannote.audio
 import pytest
-from audio_files import encoded, wav_file
 
 from audio import AudioLimits, decode_audio
+from testing.audio_files import encoded, wav_file
 
 DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())

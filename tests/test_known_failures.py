@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audio_files import wav_file
 
 from audio import AudioLimits, decode_audio
 from diarization.pipeline import Diarization
+from testing.audio_files import wav_file
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"

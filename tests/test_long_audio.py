@@ -16,9 +16,9 @@ from asr.engine.engine import DecodeOptions, Take
 from asr.engine.scheduler import DecodeResult, Request
 from asr.frontend.windows import Span
 from asr.transcriber import Transcriber, TranscriptionOptions
-from benchmarks import sounds
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers
+from testing import sounds
 from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
 

@@ -14,7 +14,6 @@ import httpx2
 import numpy as np
 import pytest
 import torch
-from audio_files import speech
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import hf_raise_for_status
 from hypothesis import given
@@ -25,6 +24,7 @@ from config import DEMO_MODELS
 from diarization.pipeline import MARGIN, Diarization, Diarizer, SpeakerHints, load_diarizer
 from errors import ModelError, OutOfMemory, StartError
 from model_errors import loading
+from testing.audio_files import speech
 from transcript import SpeakerTurn
 
 CPU = torch.device("cpu")

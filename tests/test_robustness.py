@@ -21,7 +21,6 @@ import numpy as np
 import psutil
 import pytest
 import pytest_socket
-from audio_files import speech
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from audio import AudioLimits
 from config import ModelSettings
 from errors import EndpointError
 from handler import EndpointHandler
+from testing.audio_files import speech
 
 RATE = 16_000
 SECRET = "hf_this_token_must_not_show"

@@ -20,11 +20,11 @@ from pathlib import Path
 import httpx2
 import huggingface_hub.constants
 import pytest
-from audio_files import speech
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError
 
 from config import REPOSITORY
+from testing.audio_files import speech
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,6 @@ from itertools import groupby, pairwise
 import numpy as np
 import pytest
 import torch
-from audio_files import conversation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,11 +25,12 @@ from asr.frontend.vad import (
     find_speech,
 )
 from asr.frontend.windows import MARGIN, Span
-from benchmarks import sounds
 from config import REPOSITORY
 from demo.build.channel import through_codec
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, speakers
+from testing import sounds
+from testing.audio_files import conversation
 from timebase import SAMPLE_RATE
 
 

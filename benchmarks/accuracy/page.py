@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot
 
-from benchmarks.answers import INSANELY_FAST, INSANELY_FAST_ON_WORDS, OURS, RULES, SYSTEMS
-from benchmarks.intervals import Interval, difference, pooled
-from benchmarks.metrics import COLLAR, Count
+from benchmarks.accuracy.answers import INSANELY_FAST, INSANELY_FAST_ON_WORDS, OURS, RULES, SYSTEMS
+from benchmarks.accuracy.intervals import Interval, difference, pooled
+from benchmarks.accuracy.metrics import COLLAR, Count
+from benchmarks.accuracy.scenes import ALONE, DIALOGUES, GAPS
 from benchmarks.report import listed, read, table
-from benchmarks.scenes import ALONE, DIALOGUES, GAPS
 
 # The bars of the evaluation, set before any result: clean dialogues; then rules, where theirs is
 # above WORTH.

@@ -25,7 +25,9 @@ import torch
 from transformers.utils import logging
 
 from asr.checkpoint.loading import WhisperModels
-from benchmarks.decoding_report import (
+from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.speed.engines import ChunkedPipeline, CTranslate, Ours
+from benchmarks.speed.page import (
     ASSISTED,
     CT2,
     GREEDY,
@@ -35,14 +37,12 @@ from benchmarks.decoding_report import (
     summary,
     write_page,
 )
-from benchmarks.engines import ChunkedPipeline, CTranslate, Ours
-from benchmarks.pairs import BASE, LARGE, deep_pair, demo_pair, random_pair
-from benchmarks.pairs import SEED as WEIGHTS_SEED
-from benchmarks.recordings import SEED as SPEECH_SEED
-from benchmarks.recordings import cut, recording
-from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.speed.recordings import SEED as SPEECH_SEED
+from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import LEAST_TURNS, Action, in_turns, peak_memory, turns_within
 from demo.build.clip import Samples
+from testing.model_pairs import BASE, LARGE, deep_pair, demo_pair, random_pair
+from testing.model_pairs import SEED as WEIGHTS_SEED
 from timebase import SAMPLE_RATE
 
 BUDGET = 5.0  # seconds a cell may take where more turns would fit than it must have

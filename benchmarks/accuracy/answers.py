@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.attribution_rules import (
+from benchmarks.accuracy.attribution_rules import (
     insanely_fast_rule,
     insanely_fast_rule_on_words,
     whisperx_rule,

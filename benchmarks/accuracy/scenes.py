@@ -24,14 +24,14 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks import sounds
 from demo.build.clip import Samples, shift
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import GRAMMAR, Voice, draw_voice, espeak_speakers
+from testing import sounds
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn, Word
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 Split = Literal["reserved", "development"]
 
 SEEDS: dict[Split, int] = {"reserved": 20260, "development": 71}
@@ -96,7 +96,7 @@ def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
     script = [
         sys.executable,
         "-m",
-        "benchmarks.scenes",
+        "benchmarks.accuracy.scenes",
         str(folder),
         split,
         *(["--quick"] if quick else []),

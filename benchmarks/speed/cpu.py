@@ -21,12 +21,12 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine, DecodeOptions
 from asr.model.cpu_kernels import attention
 from asr.model.encoder import Encoder
-from benchmarks.engines import decode
-from benchmarks.pairs import BASE, demo_pair, random_pair
-from benchmarks.products import CPU, CROWD, FRAMES, HEADS, across
-from benchmarks.recordings import cut, recording
 from benchmarks.report import PAGES, RESULTS, listed, save, settings, table
+from benchmarks.speed.engines import decode
+from benchmarks.speed.kernels import CPU, CROWD, FRAMES, HEADS, across
+from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import Action, in_turns, ratio, seconds_of
+from testing.model_pairs import BASE, demo_pair, random_pair
 
 POSITIONS = (2, 4, 7, 11)
 ROWS = {"demo": (1, 24), "base": (1, 24), "large-v3": (1, 4)}

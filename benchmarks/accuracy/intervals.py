@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.metrics import Count
+from benchmarks.accuracy.metrics import Count
 
 DRAWS = 10_000
 TAIL = 2.5  # percent cut off on either side: an interval of 95%

@@ -1,4 +1,4 @@
-"""What products and attention gain on a CPU: `python -m benchmarks.products`.
+"""What products and attention gain on a CPU: `python -m benchmarks.speed.kernels`.
 
 Two questions, each over matrices of the demo's, whisper-base's and large-v3's decoders: how much
 faster a product with given weights is through `asr.model.cpu_kernels` than `F.linear`, and

@@ -1,4 +1,4 @@
-"""Does any file or body bring the endpoint down? `python -m benchmarks.fuzz [--files 2000]
+"""Does any file or body bring the endpoint down? `python -m tests.fuzz [--files 2000]
 [--bodies 10000] [--seed 0]`
 
 Broken audio files and nonsensical bodies go through `EndpointHandler` on a tiny untrained Whisper.
@@ -14,7 +14,6 @@ import base64
 import json
 import random
 import resource
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -28,11 +27,7 @@ import psutil
 from config import InferenceConfig, ModelReference, ModelSettings
 from errors import ClientError
 from handler import EndpointHandler
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from audio_files import FORMATS, amr_file, chirp, encoded, mutated, wav_file
-
+from testing.audio_files import FORMATS, amr_file, chirp, encoded, mutated, wav_file
 from testing.tiny_whispers import SMALL, save
 
 MIB = 2**20
@@ -68,7 +63,7 @@ class Outcomes:
     slowest: tuple[float, int] = (0.0, -1)
     faults: list[str] = field(default_factory=list)
 
-    def add(self, number: int, handler: EndpointHandler, body: Any) -> None:  # noqa: ANN401
+    def add(self, number: int, handler: EndpointHandler, body: Any) -> None:
         """Send one body and note its outcome."""
         started = time.perf_counter()
         try:
@@ -115,7 +110,7 @@ def nonsense_bodies(seed: int) -> Callable[[int], Any]:
         "x" * 1_000,
     ]
 
-    def body(number: int) -> Any:  # noqa: ANN401
+    def body(number: int) -> Any:
         chance = random.Random(f"{seed} body {number}")
         if chance.random() < 0.02:
             return chance.choice(VALUES)

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accuracy_page, metrics
-from benchmarks.answers import OURS, Heard, ask, attributions
-from benchmarks.diagnosis import incidents
+from benchmarks.accuracy import metrics
+from benchmarks.accuracy.answers import OURS, Heard, ask, attributions
+from benchmarks.accuracy.diagnosis import incidents
+from benchmarks.accuracy.scenes import Split, Take, load, scene_files
 from benchmarks.report import PAGES, RESULTS, save, settings
-from benchmarks.scenes import Split, Take, load, scene_files
 from config import ModelSettings
 from demo.build.dialogue import Scene
 from handler import EndpointHandler

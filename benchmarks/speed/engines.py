@@ -35,7 +35,7 @@ from asr.engine.scheduler import Request, Scheduler
 from asr.engine.speculative import Batch, Round, advance, draft
 from asr.frontend.features import LogMel
 from asr.transcriber import Transcriber, TranscriptionOptions
-from benchmarks.recordings import cut
+from benchmarks.speed.recordings import cut
 from benchmarks.timing import seconds_of
 from demo.build.clip import Samples
 from timebase import SAMPLE_RATE
@@ -92,7 +92,9 @@ class CTranslate:
         initial = models.special_tokens.max_initial_timestamp_index
         asked = {
             "beam_size": 1,
-            "max_length": models.special_tokens.max_length if most_tokens is None else 2 * most_tokens,
+            "max_length": models.special_tokens.max_length
+            if most_tokens is None
+            else 2 * most_tokens,
             "max_initial_timestamp_index": TIMESTAMPS if initial is None else initial,
         }
         self.prompt = list(models.special_tokens.prompt(LANGUAGE, "transcribe", timestamps=True))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.metrics import Step, best_mapping, plain, talked_over
+from benchmarks.accuracy.metrics import Step, best_mapping, plain, talked_over
 from demo.build.dialogue import Scene
 from transcript import SpeakerTurn, Word
 

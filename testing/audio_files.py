@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio import AudioLimits, decode_audio
+from config import REPOSITORY
 
 PCM, FLOAT = 1, 3
 SAMPLE_KINDS = {
@@ -204,7 +205,7 @@ def encoded(source: bytes, name: str, *options: str) -> bytes:
 @cache
 def conversation() -> NDArray[np.float32]:
     """The demo's conversation, mono at 16 kHz."""
-    file = Path(__file__).parent.parent / "demo" / "conversation.ogg"
+    file = REPOSITORY / "demo" / "conversation.ogg"
     return decode_audio(
         file.read_bytes(), 16_000, AudioLimits(max_seconds=600, max_bytes=2**28)
     ).samples
