@@ -1,137 +1,117 @@
-"""Which windows may be decoded now, and what each one leaves for the next.
+"""Which windows can be decoded now, and which window follows from what was decoded.
 
-Stretches between pauses are independent, so their windows fill a batch together. Within a stretch
-the next window waits: Whisper ends a window that stops inside speech with a start that has no end,
-and what follows that start is heard again at the head of the next window, or its words would be
-lost (openai/whisper, `transcribe.py`, seeks so too).
+Regions between pauses are independent, so their windows fill a batch together. Within a region the
+next window waits for the one before it. Whisper marks a window that ends inside speech with a
+segment that has a start and no end; that segment is decoded again at the head of the next window,
+or its words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the same way).
 
-A long pause inside a window is silenced, and where Whisper took it for the end, what is said behind
-it is heard again.
+A long pause inside a window is replaced by silence. Where Whisper took it for the end of the
+window, the speech after it is decoded again.
 
-The one decision: a decoder takes windows and says how far each was understood; it never knows
-stretches. So one that decodes fixed batches and one that refills a row as soon as it is free both
-work from the same schedule, and which windows exist does not depend on the size of the batches.
+The one decision: a decoder takes windows and says up to which sample each was decoded; it knows
+nothing of regions. Fixed batches and batches that refill each row as soon as it is free therefore
+use the same schedule, and the windows do not depend on the batch size.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.frontend.windows import Span, WindowPlanner
+from asr.frontend.windows import Span, Window, WindowPlanner
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
-# Understood for less than this, or for less than half, a window is not tried again: the work stays
-# bounded.
+# A window of which less than this, or less than half, was decoded is not tried again: the number
+# of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
-SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms; less than a word
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Samples `start` to `stop` of the audio, to be decoded together; its stretch ends at
-    `stretch_stop`.
-    """
-
-    start: int
-    stop: int
-    stretch_stop: int
-
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return (self.stop - self.start) / SAMPLE_RATE
+SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
 
 
 class Schedule:
-    """The windows of one recording in which there is `speech`. What is not speech is never handed
-    out alone.
-    """
+    """The windows of one recording, of at most `limit` samples each, over its spans of `speech`."""
 
     def __init__(self, samples: NDArray[np.float32], speech: Sequence[Span], limit: int) -> None:
         self.limit = limit
         self.done = 0
         self._expected = 0
         self._samples = samples
-        self._cutter = WindowPlanner(samples, speech, limit)
+        self._planner = WindowPlanner(samples, speech, limit)
         self._ready: deque[Window] = deque()
-        for stretch in reversed(self._cutter.stretches()):
-            self._open(stretch.start, stretch.stop)
+        for region in reversed(self._planner.regions()):
+            self._plan_next(region.start, region.stop)
 
     @property
     def total(self) -> int:
-        """How many windows there will be, as far as can be said before they are decoded."""
+        """How many windows there will be, as far as is known before they are decoded."""
         return self.done + self._expected
 
-    def upcoming(self) -> tuple[Window, ...]:
-        """The windows ready now, in order, without taking them."""
+    def ready(self) -> tuple[Window, ...]:
+        """The windows that can be decoded now, in order; they stay in the schedule."""
         return tuple(self._ready)
 
-    def take(self, count: int) -> list[Window]:
-        """Up to `count` windows that depend on none still to be decoded; empty when all is done."""
+    def pop_ready(self, count: int) -> list[Window]:
+        """Take up to `count` windows that depend on none still to be decoded; none when all are
+        done.
+        """
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
-    def hear(self, window: Window) -> NDArray[np.float32]:
-        """The samples of a window, its long pauses silenced: Whisper makes words of noise and music
-        there.
+    def samples(self, window: Window) -> NDArray[np.float32]:
+        """The samples (n,) of a window, long pauses replaced by silence: Whisper makes up words for
+        noise and music there.
         """
         samples = self._samples[window.start : window.stop]
-        pauses = self._cutter.long_pauses(window.start, window.stop)
+        pauses = self._planner.long_pauses(window.start, window.stop)
         if pauses:
             samples = samples.copy()
         for pause in pauses:
             samples[pause.start - window.start : pause.stop - window.start] = 0
         return samples
 
-    def finish(
-        self, window: Window, understood: int | None = None, unfinished: bool = False
-    ) -> bool:
-        """Say that a window was decoded, up to which sample, its end by default, and if a sentence
-        was unfinished then.
+    def complete(self, window: Window, seek: int | None = None, unfinished: bool = False) -> bool:
+        """Record that a window was decoded, and plan the one that follows it in its region.
 
-        True where what was left unfinished is heard again; False where the words given for it are
-        all there will be.
+        `seek` is the sample of the audio up to which it was decoded, None for its end;
+        `unfinished` says that a segment was still open there. True where that segment will be
+        decoded again; False where its text is final.
         """
         self.done += 1
-        self._expected -= self._needed(window.start, window.stretch_stop)
-        resumed = (
-            window.stop if understood is None else self._resume(window, understood, unfinished)
-        )
-        self._open(resumed, window.stretch_stop)
-        return unfinished and resumed < window.stop
+        self._expected -= self._count_windows(window.start, window.region_stop)
+        start = window.stop if seek is None else self._next_start(window, seek, unfinished)
+        self._plan_next(start, window.region_stop)
+        return unfinished and start < window.stop
 
-    def _resume(self, window: Window, understood: int, unfinished: bool) -> int:
-        """Where hearing goes on: at the unfinished sentence, or behind a long pause that Whisper
-        took for the end.
+    def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
+        """Where decoding goes on: at the unfinished segment, or after a long pause that Whisper
+        took for the end of the window.
         """
         if unfinished:
-            return understood if self._worth_hearing(window, understood) else window.stop
-        missed = [pause.stop for pause in self._cutter.long_pauses(window.start, window.stop)]
-        return next((moment for moment in missed if moment >= understood), window.stop)
+            return seek if self._worth_decoding(window, seek) else window.stop
+        for pause in self._planner.long_pauses(window.start, window.stop):
+            if pause.stop >= seek:
+                return pause.stop
+        return window.stop
 
-    def _worth_hearing(self, window: Window, moment: int) -> bool:
-        """Whether the window's remainder from `moment` on is to be decoded again."""
-        if moment - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or moment >= window.stop:
+    def _worth_decoding(self, window: Window, seek: int) -> bool:
+        """Whether the rest of the window, from `seek` on, is decoded again."""
+        if seek - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or seek >= window.stop:
             return False
-        return (
-            window.stop < window.stretch_stop
-            or self._cutter.spoken(moment, window.stop) >= SHORTEST_TAIL
-        )
+        if window.stop < window.region_stop:
+            return True
+        return self._planner.count_speech(seek, window.stop) >= SHORTEST_TAIL
 
-    def _open(self, start: int, stretch_stop: int) -> None:
-        """Make the next window of a stretch ready, before all others: waiting stretches can still
-        fill a batch.
+    def _plan_next(self, start: int, region_stop: int) -> None:
+        """Put the next window of a region at the head of the queue, so that other regions are left
+        to fill the batch later.
         """
-        start = self._cutter.speech_from(start)
-        if start < stretch_stop:
-            self._ready.appendleft(
-                Window(start, self._cutter.window_stop(start, stretch_stop), stretch_stop)
-            )
-            self._expected += self._needed(start, stretch_stop)
+        start = self._planner.speech_from(start)
+        if start < region_stop:
+            stop = self._planner.window_stop(start, region_stop)
+            self._ready.appendleft(Window(start, stop, region_stop))
+            self._expected += self._count_windows(start, region_stop)
 
-    def _needed(self, start: int, stretch_stop: int) -> int:
-        return -(-(stretch_stop - start) // self.limit)
+    def _count_windows(self, start: int, region_stop: int) -> int:
+        """How many windows of `limit` samples cover the rest of a region."""
+        return -(-(region_stop - start) // self.limit)

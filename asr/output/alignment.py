@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.scheduler import DecodeResult
+from asr.engine.request import DecodeResult
 from asr.output.dtw import dtw
 from asr.output.segments import Segment
 from asr.output.words import WordTokens, split_words
@@ -51,7 +51,7 @@ class Placed(NamedTuple):
 
 
 def timed_words(
-    answer: DecodeResult,
+    result: DecodeResult,
     segments: Sequence[Segment],
     samples: NDArray[np.float32],
     models: WhisperModels,
@@ -60,19 +60,19 @@ def timed_words(
     """The words of each segment of a window, in seconds from the window's beginning; joined, they
     are its text.
 
-    `answer` was decoded with `DecodeOptions(words=True)`, `segments` are the first of those read
+    `result` was decoded with `DecodeOptions(words=True)`, `segments` are the first of those read
     from it, `samples` (n,) at 16 kHz those it was decoded from, or fewer where the rest will be
     heard again; `language` is the code of what it is written in. Starts never fall, no word ends
     before it starts or after the next begins, and all lie within the samples. A word's probability
     is the mean over its spoken tokens.
     """
-    placed = _place(answer, segments, models, language)
+    placed = _place(result, segments, models, language)
     words: list[list[Word]] = [[] for _ in segments]
-    if answer.attention is None or not placed:
+    if result.attention is None or not placed:
         return [() for _ in segments]
-    quiet = quiet_moments(samples, 2 * answer.attention.shape[1])
-    seconds, probability = len(samples) / SAMPLE_RATE, np.exp(answer.log_probabilities)
-    lines = np.vstack([answer.attention, pause_gain(quiet, segments)])
+    quiet = quiet_moments(samples, 2 * result.attention.shape[1])
+    seconds, probability = len(samples) / SAMPLE_RATE, np.exp(result.log_probs)
+    lines = np.vstack([result.attention, pause_gain(quiet, segments)])
     for each, span in zip(placed, _spans(lines, placed), strict=True):
         start, end = (min(moment / MOMENTS, seconds) for moment in _heard(span, quiet))
         spoken = each.rows[each.word.spoken : each.word.silent]
@@ -118,11 +118,11 @@ def pause_gain(quiet: NDArray[np.bool_], segments: Sequence[Segment]) -> NDArray
 
 
 def _place(
-    answer: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
+    result: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[Placed]:
     """Every word of the window, in order."""
     end_of_text, decode = models.special_tokens.end_of_text, models.tokenizer.decode
-    rows = np.flatnonzero(np.array(answer.tokens) < end_of_text)
+    rows = np.flatnonzero(np.array(result.tokens) < end_of_text)
     placed: list[Placed] = []
     for number, segment in enumerate(segments):
         text = [token for token in segment.tokens if token < end_of_text]

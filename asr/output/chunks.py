@@ -1,11 +1,14 @@
-"""What is kept of a decoded window: its segments as chunks on the clock of the audio, with their
-words.
+"""What is kept of a decoded window: its segments as chunks in the time of the audio, with words.
 
-The one decision: OpenAI's rules about what was heard and what was made up are here and nowhere
-else: a window that probably holds no speech and was decoded unsurely is dropped, a segment that
-takes no time was not heard, and words after the last closed segment are heard again with the next
-window as long as there is one. One rule is added: Whisper often closes a sentence where the window
-cuts it, so the last segment before such a cut is heard again whole.
+The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably holds no speech and
+was decoded with low probability is dropped. A segment without duration is dropped. Text after the
+last closed segment is decoded again with the next window where there is one. One rule is added:
+Whisper often closes a sentence at the very point where the window is cut, so a short last segment
+before such a cut is decoded again whole.
+
+The one decision: reading changes nothing. `read` says up to where the window was decoded and what
+is unfinished there, the schedule decides whether that part is decoded again, and `chunks` turns the
+segments that stay into chunks.
 """
 
 from __future__ import annotations
@@ -13,109 +16,124 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.fallback import OPENAI
-from asr.engine.scheduler import DecodeResult
-from asr.frontend.schedule import Schedule, Window
+from asr.engine.request import DecodeResult
+from asr.frontend.windows import Window
 from asr.output.alignment import timed_words
 from asr.output.segments import Segment, Segments, read_segments
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Word
 
-AT_THE_CUT = 0.4  # seconds before the end of a window that was cut inside speech
-HEARD_TWICE = 1 / 8  # of a window, at most
+CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was closed by it
+LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWindow:
+    """The segments of a decoded window: closed ones, and at most one that is unfinished.
+
+    `seek` is the sample of the audio at which the last closed segment ends; None where the window
+    was decoded to its end.
+    """
+
+    closed: tuple[Segment, ...] = ()
+    unfinished: tuple[Segment, ...] = ()
+    seek: int | None = None
+
+    def kept(self, decoded_again: bool) -> tuple[Segment, ...]:
+        """The segments that stay, where the unfinished one will be decoded again or will not."""
+        return self.closed if decoded_again else self.closed + self.unfinished
 
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the windows of one request, whose text is in the `language` of this code."""
+    """Reads the decoded windows of one request, whose text is in the `language` of this code."""
 
     models: WhisperModels
-    schedule: Schedule
     language: str | None
     timestamps: bool
     words: bool
 
-    def read(self, window: Window, answer: DecodeResult) -> list[Chunk]:
-        """One window's chunks, after telling the schedule how far it was understood."""
-        if (
-            answer.no_speech > OPENAI.no_speech
-            and answer.mean_log_probability < OPENAI.least_log_probability
-        ):
-            self.schedule.finish(window)
-            return []
+    def read(self, window: Window, result: DecodeResult) -> ReadWindow:
+        """The segments of a decoded window, in seconds from its beginning; none where the window
+        probably holds no speech.
+        """
+        if _holds_no_speech(result):
+            return ReadWindow()
         if not self.timestamps:
-            self.schedule.finish(window)
-            return self._chunks(window, [Segment(answer.tokens, 0.0, window.seconds)], answer)
-        heard = read_segments(answer.tokens, self.models.special_tokens.timestamp_begin, window.seconds)
-        return self._chunks(window, self._kept(window, heard), answer)
+            return ReadWindow((Segment(result.tokens, 0.0, window.seconds),))
+        timestamp_begin = self.models.special_tokens.timestamp_begin
+        found = read_segments(result.tokens, timestamp_begin, window.seconds)
+        closed, unfinished = found.closed, found.unfinished
+        if _closed_by_cut(window, found):
+            closed, unfinished = closed[:-1], closed[-1]
+        seek = window.start + round(closed[-1].end * SAMPLE_RATE) if closed else None
+        return ReadWindow(closed, () if unfinished is None else (unfinished,), seek)
 
-    def _kept(self, window: Window, heard: Segments) -> list[Segment]:
-        """The segments that stand, after telling the schedule up to where the window was
-        understood.
-        """
-        closed, left = list(heard.closed), [heard.unfinished] if heard.unfinished else []
-        if self._ends_in_the_cut(window, heard):
-            left = [closed.pop()]
-        understood = window.start + round(closed[-1].end * SAMPLE_RATE) if closed else None
-        again = self.schedule.finish(window, understood, unfinished=bool(left))
-        return closed if again else [*closed, *left]
-
-    def _ends_in_the_cut(self, window: Window, heard: Segments) -> bool:
-        """Whether the last of several segments was closed only because the window ends there,
-        inside speech.
-
-        Long ones are believed all the same: to hear them again would be to hear most things twice.
-        """
-        if heard.unfinished or len(heard.closed) < 2 or window.stop == window.stretch_stop:
-            return False
-        last = heard.closed[-1]
-        return (
-            window.seconds - last.end < AT_THE_CUT
-            and last.end - last.start <= window.seconds * HEARD_TWICE
-        )
-
-    def _chunks(
-        self, window: Window, segments: Sequence[Segment], answer: DecodeResult
-    ) -> list[Chunk]:
-        texts = [self._text(segment) for segment in segments]
-        return [
-            self._chunk(window, segment, text, words, answer)
-            for segment, text, words in zip(
-                segments, texts, self._words(window, segments, answer), strict=True
-            )
-            if text.strip() and segment.end > segment.start
-        ]
-
-    def _chunk(
+    def chunks(
         self,
         window: Window,
-        segment: Segment,
-        text: str,
-        words: Sequence[Word],
-        answer: DecodeResult,
-    ) -> Chunk:
-        offset = window.start / SAMPLE_RATE
-        return Chunk(
-            text,
-            offset + segment.start,
-            offset + segment.end,
-            avg_logprob=answer.mean_log_probability,
-            no_speech_prob=answer.no_speech,
-            words=tuple(
-                replace(word, start=offset + word.start, end=offset + word.end) for word in words
-            ),
-        )
+        segments: Sequence[Segment],
+        samples: NDArray[np.float32],
+        result: DecodeResult,
+    ) -> list[Chunk]:
+        """The chunks of the `segments` that stay of a window; those without text or duration are
+        left out.
 
-    def _words(
-        self, window: Window, segments: Sequence[Segment], answer: DecodeResult
-    ) -> Sequence[tuple[Word, ...]]:
-        if not self.words:
-            return [()] * len(segments)
-        return timed_words(answer, segments, self.schedule.hear(window), self.models, self.language)
+        `samples` (n,) at 16 kHz are those the window was decoded from; only word times need them.
+        """
+        words: Sequence[tuple[Word, ...]] = [()] * len(segments)
+        if self.words:
+            words = timed_words(result, segments, samples, self.models, self.language)
+        found: list[Chunk] = []
+        for segment, words_of_segment in zip(segments, words, strict=True):
+            text = self._text(segment)
+            if text.strip() and segment.end > segment.start:
+                found.append(_chunk(window, segment, text, words_of_segment, result))
+        return found
 
     def _text(self, segment: Segment) -> str:
         end_of_text = self.models.special_tokens.end_of_text
-        return str(
-            self.models.tokenizer.decode([token for token in segment.tokens if token < end_of_text])
-        )
+        tokens = [token for token in segment.tokens if token < end_of_text]
+        return str(self.models.tokenizer.decode(tokens))
+
+
+def _holds_no_speech(result: DecodeResult) -> bool:
+    """Whether Whisper thinks the window is silent and is unsure of the text it gave."""
+    return (
+        result.no_speech_prob > OPENAI.no_speech_threshold
+        and result.avg_logprob < OPENAI.logprob_threshold
+    )
+
+
+def _closed_by_cut(window: Window, found: Segments) -> bool:
+    """Whether the last of several segments was closed only because the window is cut there, inside
+    speech.
+
+    A long last segment is kept: decoding it again would decode most of the window twice.
+    """
+    if found.unfinished or len(found.closed) < 2 or window.stop == window.region_stop:
+        return False
+    last = found.closed[-1]
+    is_short = last.end - last.start <= window.seconds * LONGEST_REPEAT
+    return is_short and window.seconds - last.end < CUT_DISTANCE
+
+
+def _chunk(
+    window: Window, segment: Segment, text: str, words: Sequence[Word], result: DecodeResult
+) -> Chunk:
+    """A segment as a chunk, its times moved from the window's clock to that of the audio."""
+    offset = window.start / SAMPLE_RATE
+    moved = [replace(word, start=offset + word.start, end=offset + word.end) for word in words]
+    return Chunk(
+        text,
+        offset + segment.start,
+        offset + segment.end,
+        avg_logprob=result.avg_logprob,
+        no_speech_prob=result.no_speech_prob,
+        words=tuple(moved),
+    )
