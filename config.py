@@ -1,10 +1,8 @@
-"""What may be set, and by whom: `ModelSettings` by the deployer's environment, `InferenceConfig` by
-one request.
+"""Settings: `ModelSettings` from the deployer's environment, `InferenceConfig` from one request.
 
-The one decision: everything from outside is checked here, in full and before any model runs, and
-whatever is wrong comes back as a ValueError of one line that names the variable or parameter and
-never repeats its value. This module alone reads the environment, and prepares it for the libraries
-that read it themselves.
+The one decision: every value from outside is checked here, before any model runs. A wrong value
+raises a ValueError of one line that names the variable or parameter and never repeats the value.
+Only this module reads environment variables, or sets those that libraries read.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -31,37 +29,51 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 REPOSITORY = Path(__file__).resolve().parent
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
-# Diarization models tell a handful of voices apart; a number beyond this is a mistake.
-MOST_SPEAKERS = 100
-# More than a model can be told; what exceeds its own limit is cut with a warning.
-LONGEST_PROMPT, MOST_HOT_WORDS = 4000, 200
+# Diarization models distinguish a handful of speakers; a larger number is a mistake.
+MAX_SPEAKERS = 100
+# Longer than any model's context; the transcriber cuts what its model cannot take and warns.
+MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 REVISION = re.compile(r"\w[\w./-]*")
+# `int` refuses text of more than 4300 digits.
+INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+BOOLEANS = {"true": True, "false": False}
 
 
 def prepare_environment() -> None:
-    """Turn pyannote's telemetry off, which reports durations and speaker counts; call it before
-    importing pyannote.
+    """Turn off pyannote's telemetry, which reports durations and speaker counts.
+
+    Call it before pyannote is imported.
     """
     os.environ["PYANNOTE_METRICS_ENABLED"] = "false"
 
 
+def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
+    """Tell whether this machine has an NVIDIA GPU, usable by torch or not.
+
+    A GPU shows as `/dev/nvidia0` (a container may be given another number). The variable
+    NVIDIA_VISIBLE_DEVICES counts where it names devices; `all` does not, because CUDA's container
+    images set that on machines without a GPU too.
+    """
+    if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
+        return True
+    return os.environ.get("NVIDIA_VISIBLE_DEVICES", "").strip() not in ("", "all", "none", "void")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """Where a model comes from: a hub id with an optional revision, or the absolute path of a local
-    folder.
-    """
+    """Where a model is: a hub id with an optional revision, or a folder's absolute path."""
 
     name: str
     revision: str | None = None
 
     @classmethod
     def parse(cls, text: str, repository: Path = REPOSITORY) -> Self:
-        """Read `owner/name`, `owner/name@revision` or a folder; a relative folder starts at
-        `repository`.
+        """Read `owner/name`, `owner/name@revision` or a folder relative to `repository`.
 
-        A folder that exists comes first, as in transformers. Raises ValueError where the text is
-        none of these.
+        A folder that exists takes precedence over a hub id, as in transformers. Raises ValueError
+        where the text is none of these.
         """
         text = text.strip()
         folder = repository / Path(text).expanduser()
@@ -75,19 +87,19 @@ class ModelReference:
         return cls(name, revision or None)
 
 
-def _reference(value: object) -> object:
+def _parse_reference(value: object) -> object:
     return ModelReference.parse(value) if isinstance(value, str) else value
 
 
 # NoDecode: the variable holds plain text, not JSON.
-Model = Annotated[ModelReference, NoDecode, BeforeValidator(_reference)]
+Model = Annotated[ModelReference, NoDecode, BeforeValidator(_parse_reference)]
 
 
 class ModelSettings(BaseSettings):
-    """The models to load and the limits to hold, from environment variables of the same names.
+    """Which models to load, where to compute and what to refuse, from environment variables.
 
-    An empty variable counts as unset. No `.env` file is read: the folder a server starts in is not
-    the deployer's.
+    The variables have the fields' names in capitals; an empty one counts as unset. No `.env` file
+    is read, because a server may start in a folder that is not the deployer's.
     """
 
     model_config = SettingsConfigDict(
@@ -98,6 +110,8 @@ class ModelSettings(BaseSettings):
     assistant_model: Model | None = None
     diarization_model: Model | None = None
     hf_token: SecretStr | None = None
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    cuda_graphs: bool = True
     max_audio_seconds: float = Field(default=7200, gt=0, allow_inf_nan=False)
     max_audio_bytes: int = Field(default=512 * 2**20, gt=0)
 
@@ -108,8 +122,9 @@ class ModelSettings(BaseSettings):
 
     @classmethod
     def for_demo(cls) -> Self:
-        """Take the models that ship with the repository, unless the environment names any model:
-        never mixed.
+        """Use the demo models of this repository, unless the environment names a model.
+
+        Demo models are never mixed with others: one variable is enough to use none of them.
         """
         named = {name.upper() for name, value in os.environ.items() if value}
         if named.intersection(MODEL_VARIABLES):
@@ -128,7 +143,7 @@ class ModelSettings(BaseSettings):
         try:
             return cls(**models)
         except ValidationError as error:
-            raise ValueError(_first_fault(error, str.upper)) from error
+            raise ValueError(_first_error(error, str.upper)) from error
 
     @property
     def token(self) -> str | None:
@@ -136,29 +151,22 @@ class ModelSettings(BaseSettings):
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
 
 
-SpeakerCount = Annotated[int, Field(ge=1, le=MOST_SPEAKERS)]
+def _split_list(value: object) -> object:
+    """Split the text `"srt, vtt"` into `["srt", "vtt"]`."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _as_text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _listed(value: object) -> object:
-    """`"srt, vtt"` means the list of both."""
-    return (
-        [part.strip() for part in value.split(",") if part.strip()]
-        if isinstance(value, str)
-        else value
-    )
-
-
-Form = Literal["srt", "vtt", "tsv", "rttm", "txt"]
+OutputFormat = Literal["srt", "vtt", "tsv", "rttm", "txt"]
 HotWord = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class InferenceConfig(BaseModel):
-    """One request's `parameters`. Types are strict (True is not 1, "24" is not 24); unknown names
-    are ignored.
+    """One request's `parameters`; unknown names are ignored.
+
+    Types are strict (True is not 1, 24.0 is not 24), but numbers and booleans may come as text:
+    "24" for an integer, "1.5" for a float, "true" or "False" for a boolean.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
@@ -169,61 +177,89 @@ class InferenceConfig(BaseModel):
     chunk_length_s: int = Field(default=30, ge=1, le=30)
     sampling_rate: int = Field(default=16_000, ge=8_000, le=48_000)
     language: str | None = Field(default=None, min_length=2, max_length=32)
-    num_speakers: SpeakerCount | None = None
-    min_speakers: SpeakerCount | None = None
-    max_speakers: SpeakerCount | None = None
+    num_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
+    min_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
+    max_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
     return_timestamps: bool | Literal["segment", "word"] = True
     diarize: bool = True
     group_by_speaker: bool = True
-    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT)
-    hotwords: Annotated[list[HotWord], BeforeValidator(_listed)] = Field(
-        default=[], max_length=MOST_HOT_WORDS
+    prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
+    hotwords: Annotated[list[HotWord], BeforeValidator(_split_list)] = Field(
+        default=[], max_length=MAX_HOTWORDS
     )
-    output: Annotated[list[Form], BeforeValidator(_listed)] = []
+    output: Annotated[list[OutputFormat], BeforeValidator(_split_list)] = []
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
-        """Check `parameters`; `as_text` reads every value from its text, as a query string delivers
-        it.
+        """Check `parameters` of a JSON body or, with `as_text`, of a query string.
 
-        None has no text and counts as not given then: a server may decode the base64 of a JSON body
-        by itself. Raises ValueError naming the first parameter at fault and what is wrong with it.
+        A query string has only text, so there "1" or "yes" is a boolean too, as pydantic reads
+        text. Values that a server has already converted are turned back into text, and None counts
+        as not given. Raises ValueError naming the first wrong parameter and what it should be.
         """
         try:
             if as_text:
-                given = {
-                    name: _as_text(value) for name, value in parameters.items() if value is not None
-                }
-                return cls.model_validate_strings(given)
-            return cls.model_validate(dict(parameters))
+                return cls.model_validate_strings(_query_values(parameters))
+            typed = {name: cls._typed(name, value) for name, value in parameters.items()}
+            return cls.model_validate(typed)
         except ValidationError as error:
-            raise ValueError(_first_fault(error)) from error
+            raise ValueError(_first_error(error)) from error
+
+    @classmethod
+    def _typed(cls, name: str, value: object) -> object:
+        """Convert text to the boolean or number that parameter `name` takes; else as it is."""
+        field = cls.model_fields.get(name)
+        if field is None or not isinstance(value, str):
+            return value
+        types = (field.annotation, *get_args(field.annotation))
+        if bool in types:
+            return BOOLEANS.get(value.lower(), value)
+        if int in types and INTEGER.fullmatch(value):
+            return int(value)
+        if float in types and NUMBER.fullmatch(value):
+            return float(value)
+        return value
 
     @classmethod
     def unknown(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names that mean nothing here, in the order given."""
+        """Names that are no parameters, in the order given."""
         return tuple(name for name in parameters if name not in cls.model_fields)
 
     @model_validator(mode="after")
     def _speaker_counts_agree(self) -> Self:
-        least, most = self.min_speakers or 1, self.max_speakers or MOST_SPEAKERS
-        if least > most:
+        lowest, highest = self.min_speakers or 1, self.max_speakers or MAX_SPEAKERS
+        if lowest > highest:
             raise PydanticCustomError("speakers", "min_speakers: is larger than max_speakers")
-        if self.num_speakers is not None and not least <= self.num_speakers <= most:
+        if self.num_speakers is not None and not lowest <= self.num_speakers <= highest:
             raise PydanticCustomError(
                 "speakers", "num_speakers: contradicts min_speakers or max_speakers"
             )
         return self
 
 
-def _first_fault(error: ValidationError, rename: Callable[[str], str] = str) -> str:
-    """Say in one line what pydantic found first: where a value may be of several types, what it
-    should be of each.
+def _query_values(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Write every value but None as the text that a query string would hold."""
+    given = {}
+    for name, value in parameters.items():
+        if isinstance(value, list):
+            given[name] = ",".join(map(str, value))
+        elif value is not None:
+            given[name] = str(value)
+    return given
+
+
+def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> str:
+    """Describe pydantic's first error in one line.
+
+    A parameter of several types has one error a type; they are joined by "or".
     """
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    place = faults[0]["loc"][:1]
-    said = " or ".join(
-        fault["msg"].removeprefix("Value error, ") for fault in faults if fault["loc"][:1] == place
-    )
-    said = said.replace("Input should", "should").replace("Field required", "is required")
-    return f"{rename(str(place[0]))}: {said}" if place else said
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    location = details[0]["loc"][:1]
+    messages = [
+        detail["msg"].removeprefix("Value error, ")
+        for detail in details
+        if detail["loc"][:1] == location
+    ]
+    text = " or ".join(messages)
+    text = text.replace("Input should", "should").replace("Field required", "is required")
+    return f"{rename(str(location[0]))}: {text}" if location else text

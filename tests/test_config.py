@@ -1,6 +1,4 @@
-"""Settings and parameters: every bound from both sides, and messages that name the culprit and keep
-its value.
-"""
+"""Settings and parameters: every bound from both sides, and what error messages say and hide."""
 
 from __future__ import annotations
 
@@ -12,15 +10,17 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field, ValidationError
 
 import config
 from config import (
     DEMO_MODELS,
-    MOST_SPEAKERS,
+    MAX_SPEAKERS,
     REPOSITORY,
     InferenceConfig,
     ModelReference,
     ModelSettings,
+    nvidia_device_present,
 )
 
 DEFAULTS = {
@@ -44,12 +44,14 @@ BOUNDS = {
     "batch_size": (1, 128),
     "chunk_length_s": (1, 30),
     "sampling_rate": (8_000, 48_000),
-    "num_speakers": (1, MOST_SPEAKERS),
-    "min_speakers": (1, MOST_SPEAKERS),
-    "max_speakers": (1, MOST_SPEAKERS),
+    "num_speakers": (1, MAX_SPEAKERS),
+    "min_speakers": (1, MAX_SPEAKERS),
+    "max_speakers": (1, MAX_SPEAKERS),
 }
 SWITCHES = ("assisted", "diarize", "group_by_speaker")
+BOOLEANS = (*SWITCHES, "return_timestamps")
 LISTS = ("hotwords", "output")
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
 
 json_values = st.recursive(
@@ -59,20 +61,59 @@ json_values = st.recursive(
     ),
     max_leaves=5,
 )
-speaker_counts = st.none() | st.integers(1, MOST_SPEAKERS)
+speaker_counts = st.none() | st.integers(1, MAX_SPEAKERS)
 
 
-def listed(value):
-    return (
-        [part.strip() for part in value.split(",") if part.strip()]
-        if isinstance(value, str)
-        else value
-    )
+# The texts that mean a number or a boolean, by the definition of the contract: decimal digits with
+# an optional sign, and "true" or "false" in any case. Spaces around a number are pydantic's custom.
+INTEGER_TEXTS = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+NO_INTEGER_TEXTS = ("true", "24.0", "2.5", "1_0", "0x1", "2 4", "", "+", "\u0662", "9" * 5000)
+integer_texts = st.builds(
+    "{}{}{:d}{}".format,
+    st.sampled_from(["", " "]),
+    st.sampled_from(["", "+", "-", "0"]),
+    st.integers(0, 10**6),
+    st.sampled_from(["", "\n"]),
+)
+boolean_texts = st.builds(
+    lambda text, capitals: "".join(
+        letter.upper() if capital else letter
+        for letter, capital in zip(text, capitals, strict=False)
+    ),
+    st.sampled_from(["true", "false"]),
+    st.lists(st.booleans(), min_size=5, max_size=5),
+)
+
+
+def split_list(value):
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def typed(name, value):
+    """The value that JSON `value` stands for as parameter `name`."""
+    if name in LISTS:
+        return split_list(value)
+    if isinstance(value, str) and name in BOUNDS and INTEGER_TEXTS.fullmatch(value):
+        return int(value)
+    if isinstance(value, str) and name in BOOLEANS and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value
+
+
+def outcome(parameters):
+    """What is read of `parameters`: the values with their types, or the error's text."""
+    try:
+        values = InferenceConfig.read(parameters).model_dump()
+    except ValueError as error:
+        return str(error)
+    return [(name, type(value), value) for name, value in values.items()]
 
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch):
-    for name in (*config.MODEL_VARIABLES, "HF_TOKEN", "MAX_AUDIO_SECONDS", "MAX_AUDIO_BYTES"):
+    for name in (*(field.upper() for field in ModelSettings.model_fields), VISIBLE_DEVICES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -83,19 +124,53 @@ def test_no_parameters_are_the_documented_defaults():
     assert InferenceConfig.read({}).model_dump() == DEFAULTS
 
 
+@pytest.mark.parametrize("convert", [int, str])
 @pytest.mark.parametrize(("name", "bounds"), BOUNDS.items())
-def test_bounds_are_inclusive_and_hold_on_both_sides(name, bounds):
-    least, most = bounds
-    for value in (least, most):
-        assert getattr(InferenceConfig.read({name: value}), name) == value
-    for value in (least - 1, most + 1, 10**400, -(10**400)):
+def test_bounds_are_inclusive_and_hold_on_both_sides(name, bounds, convert):
+    lowest, highest = bounds
+    for value in (lowest, highest):
+        assert getattr(InferenceConfig.read({name: convert(value)}), name) == value
+    for value in (lowest - 1, highest + 1, 10**400, -(10**400)):
         with pytest.raises(ValueError, match=f"^{name}: should be (greater|less) than"):
-            InferenceConfig.read({name: value})
+            InferenceConfig.read({name: convert(value)})
+
+
+@given(st.sampled_from(sorted(BOUNDS)), integer_texts)
+def test_integers_as_text_and_typed_are_read_the_same(name, text):
+    assert outcome({name: text}) == outcome({name: int(text)})
+
+
+@given(st.sampled_from(BOOLEANS), boolean_texts)
+def test_booleans_as_text_and_typed_are_read_the_same(name, text):
+    assert outcome({name: text}) == outcome({name: text.lower() == "true"})
+
+
+@given(
+    st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.integers(-(10**20), 10**20),
+        st.sampled_from([0.0, 1.0, 1.5, 0.1]),
+    )
+)
+def test_floats_as_text_and_typed_are_read_the_same(value):
+    class WithFloat(InferenceConfig):
+        temperature: float = Field(default=0, ge=0, le=1)
+
+    def read(given):
+        try:
+            return WithFloat.read({"temperature": given}).temperature
+        except ValueError as error:
+            return str(error)
+
+    assert read(str(value)) == read(float(value))
+    for text in (f"{value}x", "nan", "inf", "", "1_0", "true", "1,5", "."):
+        assert read(text) == "temperature: should be a valid number"
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize(
-    "value", [True, "24", 24.0, 2.5, float("nan"), float("inf"), [24], {"n": 24}]
+    "value",
+    [True, 24.0, 2.5, float("nan"), float("inf"), [24], {"n": 24}, *NO_INTEGER_TEXTS],
 )
 def test_only_an_integer_is_an_integer(name, value):
     with pytest.raises(ValueError, match=f"^{name}: should be a valid integer"):
@@ -103,7 +178,7 @@ def test_only_an_integer_is_an_integer(name, value):
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-@pytest.mark.parametrize("value", [0, 1, "true", None, "yes"])
+@pytest.mark.parametrize("value", [0, 1, 1.0, None, "yes", "1", "0", "on", "", " true", [True]])
 def test_only_a_boolean_is_a_boolean(name, value):
     with pytest.raises(ValueError, match=f"^{name}: should be a valid boolean"):
         InferenceConfig.read({name: value})
@@ -114,10 +189,16 @@ def test_return_timestamps_accepts(value):
     assert InferenceConfig.read({"return_timestamps": value}).return_timestamps is value
 
 
-@pytest.mark.parametrize("value", [1, None, "words", "true"])
+@pytest.mark.parametrize("value", [1, None, "words", "1", "Word", " true"])
 def test_return_timestamps_refuses_and_says_what_it_accepts(value):
     with pytest.raises(ValueError, match=r"^return_timestamps: .*boolean or .*'segment' or 'word'"):
         InferenceConfig.read({"return_timestamps": value})
+
+
+def test_text_parameters_stay_text():
+    texts = {"prompt": "24", "language": "true", "hotwords": ["24", "true"]}
+    accepted = InferenceConfig.read(texts)
+    assert accepted.model_dump(include=set(texts)) == texts
 
 
 @pytest.mark.parametrize(
@@ -128,8 +209,8 @@ def test_return_timestamps_refuses_and_says_what_it_accepts(value):
         {"output": ["srt", 1]},
         {"hotwords": [""]},
         {"hotwords": ["x" * 101]},
-        {"hotwords": ["x"] * (config.MOST_HOT_WORDS + 1)},
-        {"prompt": "x" * (config.LONGEST_PROMPT + 1)},
+        {"hotwords": ["x"] * (config.MAX_HOTWORDS + 1)},
+        {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)},
         {"prompt": ["x"]},
     ],
 )
@@ -139,7 +220,7 @@ def test_lists_and_texts_have_bounds(parameters):
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(DEFAULTS, json_values)))
-def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
+def test_any_json_is_either_accepted_unchanged_or_refused_by_name(parameters):
     refusal = ""
     try:
         accepted = InferenceConfig.read(parameters)
@@ -148,9 +229,8 @@ def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
     if refusal:
         assert re.fullmatch(f"({'|'.join(parameters)}): .{{1,200}}", refusal)
     else:
-        assert {name: getattr(accepted, name) for name in parameters} == {
-            name: listed(value) if name in LISTS else value for name, value in parameters.items()
-        }
+        for name, value in parameters.items():
+            assert getattr(accepted, name) == typed(name, value)
 
 
 @given(
@@ -159,11 +239,11 @@ def test_any_json_is_either_taken_as_it_is_or_refused_by_name(parameters):
     )
 )
 def test_speaker_counts_are_refused_exactly_where_no_count_satisfies_them(hints):
-    exact, least, most = hints["num_speakers"], hints["min_speakers"], hints["max_speakers"]
+    exact, lowest, highest = hints["num_speakers"], hints["min_speakers"], hints["max_speakers"]
     satisfying = [
         count
-        for count in range(1, MOST_SPEAKERS + 1)
-        if exact in (None, count) and (least or 1) <= count <= (most or MOST_SPEAKERS)
+        for count in range(1, MAX_SPEAKERS + 1)
+        if exact in (None, count) and (lowest or 1) <= count <= (highest or MAX_SPEAKERS)
     ]
     if satisfying:
         InferenceConfig.read(hints)
@@ -192,6 +272,8 @@ def test_a_refused_value_is_not_repeated():
         ({"batch_size": 8}, "batch_size", 8),
         ({"assisted": "true"}, "assisted", True),
         ({"assisted": True}, "assisted", True),
+        ({"assisted": "1"}, "assisted", True),
+        ({"diarize": "no"}, "diarize", False),
         ({"return_timestamps": "false"}, "return_timestamps", False),
         ({"return_timestamps": "word"}, "return_timestamps", "word"),
         ({"language": "en"}, "language", "en"),
@@ -256,7 +338,7 @@ def test_a_folder_that_exists_is_taken_and_starts_at_the_repository(tmp_path, te
 @pytest.mark.parametrize(
     "text", ["", " ", "/no/such/folder", "../x", "a/b/c", "a/b@", "a/b@../x", "a b", "https://x/y"]
 )
-def test_what_is_no_model_is_refused(tmp_path, text):
+def test_text_that_names_no_model_is_refused(tmp_path, text):
     with pytest.raises(ValueError, match=r"hub id .* nor an existing folder"):
         ModelReference.parse(text, tmp_path)
 
@@ -274,6 +356,7 @@ def test_defaults_of_the_environment(monkeypatch):
     read = settings(monkeypatch, ASR_MODEL="a/b")
     assert read.asr_model == ModelReference("a/b")
     assert (read.assistant_model, read.diarization_model, read.token) == (None, None, None)
+    assert (read.device, read.cuda_graphs) == ("auto", True)
     assert (read.max_audio_seconds, read.max_audio_bytes) == (7200, 512 * 2**20)
 
 
@@ -284,12 +367,15 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
         ASSISTANT_MODEL="",
         DIARIZATION_MODEL="c/d",
         HF_TOKEN=f"{SECRET}\n",
+        DEVICE="cuda",
+        CUDA_GRAPHS="false",
         MAX_AUDIO_SECONDS="12.5",
         MAX_AUDIO_BYTES="",
     )
     assert read.asr_model == ModelReference("a/b", "main")
     assert (read.assistant_model, read.diarization_model) == (None, ModelReference("c/d"))
     assert (read.token, read.max_audio_seconds, read.max_audio_bytes) == (SECRET, 12.5, 512 * 2**20)
+    assert (read.device, read.cuda_graphs) == ("cuda", False)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +394,8 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
             {"ASR_MODEL": "a/b", "MAX_AUDIO_SECONDS": "inf"},
             "MAX_AUDIO_SECONDS: should be a finite number",
         ),
+        ({"ASR_MODEL": "a/b", "DEVICE": "cuda:1"}, "DEVICE: should be 'auto', 'cuda' or 'cpu'"),
+        ({"ASR_MODEL": "a/b", "CUDA_GRAPHS": "maybe"}, "CUDA_GRAPHS: should be a valid boolean"),
         ({"ASR_MODEL": "a/b", "MAX_AUDIO_BYTES": "0"}, "MAX_AUDIO_BYTES: should be greater than 0"),
     ],
 )
@@ -316,6 +404,49 @@ def test_a_wrong_environment_names_the_variable(monkeypatch, variables, culprit)
         settings(monkeypatch, HF_TOKEN=SECRET, **variables)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "true", "FALSE", "on", "off", "yes", "No"])
+def test_cuda_graphs_takes_the_usual_texts(monkeypatch, text):
+    expected = text.lower() in ("1", "true", "on", "yes")
+    assert settings(monkeypatch, ASR_MODEL="a/b", CUDA_GRAPHS=text).cuda_graphs is expected
+
+
+def test_settings_are_frozen(monkeypatch):
+    with pytest.raises(ValidationError, match="frozen"):
+        settings(monkeypatch, ASR_MODEL="a/b").device = "cpu"
+
+
+@pytest.mark.parametrize(
+    ("files", "present"),
+    [
+        ([], False),
+        (["null", "dri", "nvidiactl", "nvidia-uvm", "nvidia-modeset"], False),
+        (["nvidia0"], True),
+        (["nvidiactl", "nvidia12"], True),
+    ],
+)
+def test_a_gpu_is_seen_by_its_device_file(tmp_path, files, present):
+    for name in files:
+        (tmp_path / name).touch()
+    assert nvidia_device_present(tmp_path) is present
+
+
+@pytest.mark.parametrize(
+    ("variable", "present"),
+    [
+        ("", False),
+        ("void", False),
+        ("none", False),
+        ("all", False),
+        ("0", True),
+        ("1,2", True),
+        ("GPU-5d5e8c32", True),
+    ],
+)
+def test_a_gpu_is_seen_where_the_variable_names_it(monkeypatch, tmp_path, variable, present):
+    monkeypatch.setenv(VISIBLE_DEVICES, variable)
+    assert nvidia_device_present(tmp_path / "missing") is present
 
 
 def test_the_token_is_not_shown(monkeypatch):
