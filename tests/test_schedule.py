@@ -1,11 +1,13 @@
+"""Which windows are ready when, and what follows from the ones that were decoded."""
+
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.schedule import Schedule, Window
-from asr.frontend.windows import MARGIN, Span
+from asr.frontend.schedule import Schedule
+from asr.frontend.windows import MARGIN, Span, Window
 from testing.tiny_whispers import hears_sound
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
@@ -25,12 +27,15 @@ def schedule_of(samples: np.ndarray, seconds: int) -> Schedule:
 
 
 def run(schedule: Schedule, batch_size: int, unfinished=lambda window: None) -> list[list[Window]]:
+    """The batches of a whole schedule; `unfinished` gives the sample at which a window's last
+    segment is open, or None.
+    """
     batches = []
-    while batch := schedule.take(batch_size):
+    while batch := schedule.pop_ready(batch_size):
         batches.append(batch)
         for window in batch:
-            understood = unfinished(window)
-            schedule.finish(window, understood, unfinished=understood is not None)
+            seek = unfinished(window)
+            schedule.complete(window, seek, unfinished=seek is not None)
     return batches
 
 
@@ -40,7 +45,7 @@ def test_windows_between_pauses_share_a_batch():
     assert [len(batch) for batch in batches] == [4, 2]
 
 
-def test_running_speech_is_heard_in_order():
+def test_windows_of_continuous_speech_follow_one_another():
     batches = run(schedule_of(sound(40), 10), 4)
     windows = [window for batch in batches for window in batch]
     assert all(len(batch) == 1 for batch in batches)
@@ -50,66 +55,63 @@ def test_running_speech_is_heard_in_order():
 
 def test_the_tail_starts_the_next_window():
     schedule = schedule_of(sound(15), 10)
-    first = schedule.take(1)[0]
-    assert schedule.finish(first, first.stop - SAMPLE_RATE, unfinished=True)
-    assert schedule.take(1)[0].start == first.stop - SAMPLE_RATE
+    first = schedule.pop_ready(1)[0]
+    assert schedule.complete(first, first.stop - SAMPLE_RATE, unfinished=True)
+    assert schedule.pop_ready(1)[0].start == first.stop - SAMPLE_RATE
 
 
-def test_a_tail_before_a_pause_is_heard_alone_if_it_is_speech():
+def test_a_tail_before_a_pause_is_decoded_alone_if_it_is_speech():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
-    first = schedule.take(1)[0]
-    assert schedule.finish(first, 6 * SAMPLE_RATE, unfinished=True)
-    assert schedule.take(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
+    first = schedule.pop_ready(1)[0]
+    assert schedule.complete(first, 6 * SAMPLE_RATE, unfinished=True)
+    assert schedule.pop_ready(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
 
 
-def test_a_tail_without_speech_is_not_heard_again():
+def test_a_tail_without_speech_is_not_decoded_again():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
-    first = schedule.take(1)[0]
-    assert not schedule.finish(first, round(7.9 * SAMPLE_RATE), unfinished=True)
-    assert (
-        9 * SAMPLE_RATE - MARGIN - 512 - SAMPLES_PER_TOKEN
-        < schedule.take(1)[0].start
-        <= 9 * SAMPLE_RATE - MARGIN
-    )
+    first = schedule.pop_ready(1)[0]
+    assert not schedule.complete(first, round(7.9 * SAMPLE_RATE), unfinished=True)
+    latest = 9 * SAMPLE_RATE - MARGIN
+    assert latest - 512 - SAMPLES_PER_TOKEN < schedule.pop_ready(1)[0].start <= latest
 
 
-def test_a_window_hardly_understood_is_not_tried_for_ever():
+def test_a_window_that_hardly_advances_is_not_decoded_for_ever():
     batches = run(schedule_of(sound(30), 10), 1, unfinished=lambda window: window.start)
     assert len(batches) <= 5
 
 
-def test_what_is_not_speech_is_never_handed_out():
+def test_windows_hold_speech_and_its_margins_only():
     noise = sound(100)
     assert run(Schedule(noise, [], 30 * SAMPLE_RATE), 4) == []
-    assert Schedule(noise, [], 30 * SAMPLE_RATE).upcoming() == ()
+    assert Schedule(noise, [], 30 * SAMPLE_RATE).ready() == ()
     speech = Span(50 * SAMPLE_RATE, 53 * SAMPLE_RATE)
-    (window,) = Schedule(noise, [speech], 30 * SAMPLE_RATE).take(4)
+    (window,) = Schedule(noise, [speech], 30 * SAMPLE_RATE).pop_ready(4)
     assert (window.start, window.stop) == (speech.start - MARGIN, speech.stop + MARGIN)
 
 
-def test_speech_behind_a_long_pause_is_heard_again_if_the_window_was_understood_up_to_the_pause_only():
+def test_speech_after_a_long_pause_is_decoded_again_if_decoding_ended_at_the_pause():
     schedule = Schedule(
         sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000
     )
-    first = schedule.take(1)[0]
-    assert not schedule.finish(first, 4 * SAMPLE_RATE)
-    second = schedule.take(1)[0]
+    first = schedule.pop_ready(1)[0]
+    assert not schedule.complete(first, 4 * SAMPLE_RATE)
+    second = schedule.pop_ready(1)[0]
     assert (second.start, second.stop) == (20 * SAMPLE_RATE - MARGIN, first.stop)
-    assert not schedule.finish(second, 21 * SAMPLE_RATE)
-    assert schedule.take(1) == []
+    assert not schedule.complete(second, 21 * SAMPLE_RATE)
+    assert schedule.pop_ready(1) == []
 
 
-def test_speech_behind_a_long_pause_is_not_heard_twice():
+def test_speech_after_a_long_pause_is_not_decoded_twice():
     schedule = Schedule(
         sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000
     )
-    schedule.finish(schedule.take(1)[0], 24 * SAMPLE_RATE)
-    assert schedule.take(1) == []
+    schedule.complete(schedule.pop_ready(1)[0], 24 * SAMPLE_RATE)
+    assert schedule.pop_ready(1) == []
 
 
-def test_long_pauses_are_silenced_and_everything_else_is_heard_as_it_is():
+def test_long_pauses_are_replaced_by_silence_and_everything_else_is_unchanged():
     samples = sound(30)
     speech = [
         Span(0, 5 * SAMPLE_RATE),
@@ -117,13 +119,13 @@ def test_long_pauses_are_silenced_and_everything_else_is_heard_as_it_is():
         Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE),
     ]
     schedule = Schedule(samples, speech, 30 * SAMPLE_RATE)
-    (window,) = schedule.take(1)
-    heard = schedule.hear(window)
+    (window,) = schedule.pop_ready(1)
+    found = schedule.samples(window)
     pause = slice(8 * SAMPLE_RATE + MARGIN, 20 * SAMPLE_RATE - MARGIN)
-    assert not heard[pause].any()
+    assert not found[pause].any()
     assert samples[pause].all()
-    np.testing.assert_array_equal(heard[: pause.start], samples[: pause.start])
-    np.testing.assert_array_equal(heard[pause.stop :], samples[pause.stop : window.stop])
+    np.testing.assert_array_equal(found[: pause.start], samples[: pause.start])
+    np.testing.assert_array_equal(found[pause.stop :], samples[pause.stop : window.stop])
 
 
 @settings(deadline=None, max_examples=40)
@@ -133,9 +135,7 @@ def test_long_pauses_are_silenced_and_everything_else_is_heard_as_it_is():
     st.randoms(use_true_random=False),
 )
 def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
-    """Tails depend on the window alone, as a decoder's answers do; so must the windows that
-    follow.
-    """
+    """Where a window is unfinished depends on the window alone; so must the windows that follow."""
     samples = np.concatenate([part for length in lengths for part in (sound(length), silence(0.5))])
     tail = {}
 
@@ -143,9 +143,8 @@ def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
         return tail.setdefault(window, random.choice([None, window.stop - 2 * SAMPLE_RATE]))
 
     def windows(size: int) -> set[Window]:
-        return {
-            window for batch in run(schedule_of(samples, 5), size, unfinished) for window in batch
-        }
+        batches = run(schedule_of(samples, 5), size, unfinished)
+        return {window for batch in batches for window in batch}
 
     assert windows(1) == windows(batch_size)
 
@@ -153,8 +152,8 @@ def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
 def test_progress_never_exceeds_its_total():
     samples = np.concatenate([sound(25), silence(1), sound(9), silence(1), sound(18)])
     schedule = schedule_of(samples, 10)
-    while batch := schedule.take(2):
+    while batch := schedule.pop_ready(2):
         for window in batch:
-            schedule.finish(window)
+            schedule.complete(window)
         assert 0 < schedule.done <= schedule.total
     assert schedule.done == schedule.total

@@ -1,3 +1,5 @@
+"""Windows over spans of speech: nothing is lost, speech is cut rarely, and windows stay few."""
+
 from __future__ import annotations
 
 import math
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.windows import LATE, MARGIN, Loudness, Span, WindowPlanner, window_stop
+from asr.frontend.windows import CUT_PART, MARGIN, Loudness, Span, WindowPlanner, window_stop
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 RNG = np.random.default_rng(0)
@@ -24,29 +26,26 @@ def spans_of(*seconds: tuple[float, float]) -> list[Span]:
     return [Span(round(start * SAMPLE_RATE), round(stop * SAMPLE_RATE)) for start, stop in seconds]
 
 
-def cutter(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> WindowPlanner:
-    return WindowPlanner(
-        np.zeros(round(seconds * SAMPLE_RATE), np.float32), spans_of(*speech), limit
-    )
+def planner(seconds: float, *speech: tuple[float, float], limit: int = LIMIT) -> WindowPlanner:
+    samples = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
+    return WindowPlanner(samples, spans_of(*speech), limit)
 
 
-def windows_of(cutter: WindowPlanner) -> list[Span]:
-    """The windows as they come where every one is understood to its end."""
+def windows_of(plan: WindowPlanner) -> list[Span]:
+    """The windows of a recording in which every one is decoded to its end."""
     found = []
-    for stretch in cutter.stretches():
-        start = stretch.start
-        while start < stretch.stop:
-            stop = cutter.window_stop(start, stretch.stop)
+    for region in plan.regions():
+        start = region.start
+        while start < region.stop:
+            stop = plan.window_stop(start, region.stop)
             found.append(Span(start, stop))
-            start = cutter.speech_from(stop)
+            start = plan.speech_from(stop)
     return found
 
 
 @st.composite
 def recordings(draw):
-    """Speech of any length with pauses of any length, in steps of 32 ms, and how loud each moment
-    is.
-    """
+    """Samples and spans of speech: any lengths in steps of 32 ms, speech quiet or loud."""
     lengths = draw(st.lists(st.tuples(st.integers(3, 600), st.integers(4, 700)), max_size=12))
     position, spans = draw(st.integers(0, 300)), []
     for speech, pause in lengths:
@@ -60,20 +59,20 @@ def recordings(draw):
 
 @settings(deadline=None, max_examples=100)
 @given(recordings(), st.integers(1, 30))
-def test_windows_hold_all_speech_once_and_no_more_than_margins_beside_it(recording, seconds):
+def test_windows_hold_all_speech_once_and_nothing_beyond_its_margins(recording, seconds):
     samples, speech = recording
     windows = windows_of(WindowPlanner(samples, speech, seconds * SAMPLE_RATE))
     assert all(0 <= window.start < window.stop <= len(samples) for window in windows)
     assert all(window.stop - window.start <= seconds * SAMPLE_RATE for window in windows)
     assert all(before.stop <= after.start for before, after in pairwise(windows))
-    heard = np.zeros(len(samples), bool)
+    covered = np.zeros(len(samples), bool)
     for window in windows:
-        heard[window.start : window.stop] = True
+        covered[window.start : window.stop] = True
         inside = [span for span in speech if span.start < window.stop and span.stop > window.start]
         assert window.start > inside[0].start - MARGIN - SAMPLES_PER_TOKEN
         assert window.stop < inside[-1].stop + MARGIN + SAMPLES_PER_TOKEN
         assert window.start % SAMPLES_PER_TOKEN == 0
-    assert all(heard[span.start : span.stop].all() for span in speech)
+    assert all(covered[span.start : span.stop].all() for span in speech)
 
 
 @settings(deadline=None, max_examples=100)
@@ -81,10 +80,8 @@ def test_windows_hold_all_speech_once_and_no_more_than_margins_beside_it(recordi
 def test_windows_are_at_most_8_7_of_a_fixed_cut_and_one(recording, seconds):
     samples, speech = recording
     limit = seconds * SAMPLE_RATE
-    assert (
-        len(windows_of(WindowPlanner(samples, speech, limit)))
-        <= math.ceil(len(samples) / limit * 8 / 7) + 1
-    )
+    windows = windows_of(WindowPlanner(samples, speech, limit))
+    assert len(windows) <= math.ceil(len(samples) / limit * 8 / 7) + 1
 
 
 @settings(deadline=None, max_examples=50)
@@ -94,13 +91,13 @@ def test_dense_speech_is_cut_in_pauses_into_at_most_1_15_times_the_windows_of_a_
     speech = [
         (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)
     ]
-    dense = cutter(float(edges[-1]), *speech)
+    dense = planner(float(edges[-1]), *speech)
     windows = windows_of(dense)
     assert len(windows) <= math.ceil(1.15 * edges[-1] / 30)
-    assert len(dense.stretches()) == len(windows)
+    assert len(dense.regions()) == len(windows)
 
 
-def test_running_speech_takes_no_more_windows_either():
+def test_continuous_speech_takes_no_more_windows_either():
     samples = sound(1800)
     windows = windows_of(WindowPlanner(samples, [Span(0, len(samples))], LIMIT))
     assert len(windows) <= 1.15 * 60
@@ -109,37 +106,35 @@ def test_running_speech_takes_no_more_windows_either():
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(0.5, 10), st.floats(2, 60)), min_size=20, max_size=60))
 def test_sparse_speech_is_fewer_windows_than_a_fixed_cut(lengths):
-    """However they fall, windows that skip silence are no more than those that do not."""
+    """Wherever the pauses lie, skipping silence takes no more windows than keeping it."""
     edges = np.cumsum(np.reshape(lengths, -1))
     speech = [
         (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)
     ]
-    windows = windows_of(cutter(float(edges[-1]), *speech))
+    windows = windows_of(planner(float(edges[-1]), *speech))
     assert len(windows) <= math.ceil(edges[-1] / 30)
 
 
 @settings(deadline=None, max_examples=50)
 @given(recordings(), st.integers(5, 30))
 def test_windows_are_as_few_as_pauses_allow_where_no_speech_is_cut(recording, seconds):
-    """Taking all that fits is optimal for covering with spans of one length; this does so by brute
-    force.
+    """Taking all that fits is the optimal way to cover spans with windows of one length: every
+    window but the last must reach as far as it can.
     """
     samples, speech = recording
     whole = WindowPlanner(samples, speech, seconds * SAMPLE_RATE)
     windows = windows_of(whole)
-    if len(whole.stretches()) < len(windows):
+    if len(whole.regions()) < len(windows):
         return
+    stops = [span.stop + MARGIN + SAMPLES_PER_TOKEN for span in speech]
     starts = [window.start for window in windows]
     for start, following in pairwise(starts):
-        reached = bisect_right(
-            [span.stop + MARGIN + SAMPLES_PER_TOKEN for span in speech],
-            start + seconds * SAMPLE_RATE,
-        )
+        reached = bisect_right(stops, start + seconds * SAMPLE_RATE)
         assert following > speech[min(reached, len(speech) - 1)].start - MARGIN - SAMPLES_PER_TOKEN
 
 
 def test_neighbouring_speech_is_packed_and_silence_is_skipped():
-    sparse = cutter(200, (1, 5), (6, 20), (22, 29), (90, 95), (150, 152), (170, 180.5))
+    sparse = planner(200, (1, 5), (6, 20), (22, 29), (90, 95), (150, 152), (170, 180.5))
     seconds = [
         (window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE) for window in windows_of(sparse)
     ]
@@ -148,16 +143,16 @@ def test_neighbouring_speech_is_packed_and_silence_is_skipped():
 
 @pytest.mark.parametrize("pause_at", [21.0, 24.3, 28.0])
 def test_a_window_ends_in_the_last_pause(pause_at):
-    paused = cutter(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40))
+    paused = planner(40, (0, 10), (10.5, pause_at), (pause_at + 0.6, 40))
     first, second = windows_of(paused)
     assert pause_at < first.stop / SAMPLE_RATE <= second.start / SAMPLE_RATE < pause_at + 0.6
 
 
-def test_an_early_pause_is_taken_if_silence_made_up_for_it_and_else_speech_is_cut():
-    late_start = cutter(140, (60, 75), (75.5, 104), (104.5, 133))
-    assert len(late_start.stretches()) == len(windows_of(late_start)) == 3
-    at_once = cutter(100, *[(15.5 * place, 15.5 * place + 15) for place in range(6)])
-    assert len(at_once.stretches()) < len(windows_of(at_once))
+def test_an_early_pause_is_taken_if_skipped_silence_allows_it_and_else_speech_is_cut():
+    late_start = planner(140, (60, 75), (75.5, 104), (104.5, 133))
+    assert len(late_start.regions()) == len(windows_of(late_start)) == 3
+    at_once = planner(100, *[(15.5 * place, 15.5 * place + 15) for place in range(6)])
+    assert len(at_once.regions()) < len(windows_of(at_once))
 
 
 def test_margins_of_a_short_pause_meet_where_it_is_quietest():
@@ -169,7 +164,7 @@ def test_margins_of_a_short_pause_meet_where_it_is_quietest():
     assert quiet.start <= first.stop <= quiet.stop
 
 
-def test_running_speech_is_cut_at_its_quietest_in_the_last_eighth():
+def test_continuous_speech_is_cut_at_its_quietest_in_the_last_eighth():
     samples = sound(45)
     samples[round(27.5 * SAMPLE_RATE) : round(27.9 * SAMPLE_RATE)] *= 0.2
     samples[round(10 * SAMPLE_RATE) : round(11 * SAMPLE_RATE)] = 0
@@ -183,28 +178,28 @@ def test_running_speech_is_cut_at_its_quietest_in_the_last_eighth():
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 40 * SAMPLE_RATE))
 def test_a_cut_is_on_the_grid_late_and_within_the_limit(seconds, where, length):
     samples = np.resize(sound(1), length)
-    limit, start = (
-        seconds * SAMPLE_RATE,
-        int(where * length) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN,
-    )
+    limit = seconds * SAMPLE_RATE
+    start = int(where * length) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN
     stop = window_stop(Loudness(samples), start, length, limit)
     assert stop <= min(start + limit, length)
-    assert stop == length or (
-        stop % SAMPLES_PER_TOKEN == 0 and stop - start >= limit - limit // LATE
-    )
+    if stop != length:
+        assert stop % SAMPLES_PER_TOKEN == 0
+        assert stop - start >= limit - limit // CUT_PART
 
 
-def test_what_is_left_of_a_stretch_ends_in_a_pause_if_the_rest_fits_into_one_window():
-    long = cutter(60, (0, 20), (20.5, 55))
+def test_a_window_ends_in_an_early_pause_if_one_more_window_completes_the_region():
+    long = planner(60, (0, 20), (20.5, 55))
     rest = long.window_stop(round(2 * SAMPLE_RATE), round(50 * SAMPLE_RATE)) / SAMPLE_RATE
     assert 20 < rest <= 20.5
 
 
 def test_speech_is_counted_in_samples():
-    some = cutter(10, (1, 2), (3, 5), (7, 8))
-    assert some.spoken(0, 10 * SAMPLE_RATE) == 4 * SAMPLE_RATE
-    assert some.spoken(round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)) == 0.75 * SAMPLE_RATE
-    assert some.spoken(round(5.5 * SAMPLE_RATE), round(6 * SAMPLE_RATE)) == 0
+    some = planner(10, (1, 2), (3, 5), (7, 8))
+    assert some.count_speech(0, 10 * SAMPLE_RATE) == 4 * SAMPLE_RATE
+    assert (
+        some.count_speech(round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)) == 0.75 * SAMPLE_RATE
+    )
+    assert some.count_speech(round(5.5 * SAMPLE_RATE), round(6 * SAMPLE_RATE)) == 0
 
 
 def test_loudness_is_the_mean_square_of_each_frame_whatever_block_it_is_in():
@@ -217,5 +212,5 @@ def test_loudness_is_the_mean_square_of_each_frame_whatever_block_it_is_in():
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
-def test_where_nobody_speaks_there_is_nothing_to_hear(seconds):
-    assert cutter(seconds).stretches() == ()
+def test_audio_without_speech_has_no_regions(seconds):
+    assert planner(seconds).regions() == ()

@@ -174,7 +174,7 @@ class WindowPlanner:
         grid = SAMPLES_PER_TOKEN
         starts = np.maximum((self._speech[:, 0] - MARGIN) // grid * grid, 0)
         stops = np.minimum(-(-(self._speech[:, 1] + MARGIN) // grid) * grid, self.length)
-        for index in np.flatnonzero(stops[:-1] > starts[1:]):
+        for index in np.flatnonzero(stops[:-1] > starts[1:]).tolist():
             first = int(max(self._speech[index, 1], starts[index + 1]))
             last = int(min(self._speech[index + 1, 0], stops[index]))
             meeting = self._loudness.quietest(first, max(last, first + grid))
