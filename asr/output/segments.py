@@ -1,11 +1,11 @@
-"""Reads one window's tokens as Whisper's own segments: what was said from when to when, and what
-was left open.
+"""Splits one window's tokens into segments at Whisper's timestamps.
 
-    <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo        two segments, then an open one
+    <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo
+    two closed segments, then an unfinished one
 
-The one decision: an open segment is handed on apart, and whoever schedules windows decides whether
-it is heard again with the next window or stays as it is. The rules are those of openai/whisper's
-`transcribe.py`.
+The one decision: an unfinished segment is returned apart from the closed ones. Whoever plans the
+windows decides whether it is decoded again with the next window or stays as it is. The rules are
+those of openai/whisper's `transcribe.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The segments that were closed; then the open one, whose `start` is where the last closed one
-    ended.
+    """The closed segments of a window, and the unfinished one, if any: it starts where the last
+    closed one ends, and ends with the window.
     """
 
     closed: tuple[Segment, ...]
@@ -36,24 +36,25 @@ class Segments:
 
 
 def read_segments(tokens: Sequence[int], timestamp_begin: int, seconds: float) -> Segments:
-    """Split the tokens of a window `seconds` long at its timestamps; no time lies beyond the
-    window's end.
+    """Split the tokens of a window `seconds` long at its timestamps; later times are clipped to its
+    end.
 
-    Text that follows no closed segment has nothing to resume from: the window's end closes it.
+    Tokens from `timestamp_begin` on are timestamps. Text without any closed segment before it is
+    closed by the end of the window: there is no point to decode again from.
     """
     closed: list[Segment] = []
-    opened, text = 0.0, list[int]()
+    start, text = 0.0, list[int]()
     for token in tokens:
         if token < timestamp_begin:
             text.append(token)
             continue
-        moment = min((token - timestamp_begin) * TIME_PRECISION, seconds)
+        time = min((token - timestamp_begin) * TIME_PRECISION, seconds)
         if text:
-            closed.append(Segment(tuple(text), opened, max(opened, moment)))
-        opened, text = moment, []
+            closed.append(Segment(tuple(text), start, max(start, time)))
+        start, text = time, []
     if text and not closed:
-        return Segments((Segment(tuple(text), opened, seconds),))
-    ends_open = bool(text) or (len(tokens) >= 2 and min(tokens[-2:]) >= timestamp_begin)
-    if closed and ends_open and closed[-1].end < seconds:
+        return Segments((Segment(tuple(text), start, seconds),))
+    is_open = bool(text) or (len(tokens) >= 2 and min(tokens[-2:]) >= timestamp_begin)
+    if closed and is_open and closed[-1].end < seconds:
         return Segments(tuple(closed), Segment(tuple(text), closed[-1].end, seconds))
     return Segments(tuple(closed))

@@ -1,12 +1,12 @@
-"""Splits text tokens into words: which tokens a word is made of, and which of those are spoken.
+"""Splits text tokens into words: which tokens make up a word, and which of them are spoken.
 
     tokens   | I| don|'t| know|,| José|.|        ->   " I"  " don't"  " know,"  " José."
 
-The one decision: words are slices of the decoded text, cut where a token ends on a whole character,
-so that joined they are the text whatever the tokenizer did. What stands between spaces is a word;
-languages written without spaces split at every token. Punctuation belongs to the word it touches
-and takes no time. Cf. openai/whisper's `tokenizer.py` (`split_to_word_tokens`) and `timing.py`
-(`merge_punctuations`).
+The one decision: words are slices of the decoded text, cut only where a token ends on a whole
+character, so that joined words equal the text for any tokenizer. A word is what stands between
+spaces; in languages written without spaces every token is a word. Punctuation belongs to the word
+it touches and takes no time. Compare openai/whisper's `split_to_word_tokens` (`tokenizer.py`) and
+`merge_punctuations` (`timing.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class WordTokens:
-    """A word and its tokens, `first` to `stop` among those given.
+    """A word and its tokens, `first` to `stop` of the tokens given.
 
-    Counted from `first`, those from `spoken` to before `silent` are pronounced; around them is
+    Of these, `spoken` to `silent`, counted from `first`, are pronounced; the others are
     punctuation.
     """
 
@@ -42,9 +42,7 @@ class WordTokens:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The fewest tokens that make whole characters; `stop` is where they end among the tokens
-    given.
-    """
+    """The fewest tokens that decode to whole characters: `first` to `stop` of the tokens given."""
 
     text: str
     first: int
@@ -53,36 +51,37 @@ class Piece:
     @property
     def is_punctuation(self) -> bool:
         """Whether nothing of it is spoken."""
-        return all(
-            character.isspace()
-            or (unicodedata.category(character)[0] == "P" and character not in PRONOUNCED)
-            for character in self.text
-        )
+        return all(map(_is_silent, self.text))
 
 
 def split_words(tokens: Sequence[int], decode: Decode, language: str | None) -> list[WordTokens]:
-    """The words of text `tokens` in a language given by its code; None counts as written with
-    spaces.
+    """The words of text `tokens`, in order and without gaps.
+
+    `language` is a code; None counts as a language written with spaces. Punctuation that stands
+    alone joins the word before it, or the word after it where it opens something or nothing
+    precedes it.
     """
     words: list[list[Piece]] = []
-    ahead: list[Piece] = []
+    opening: list[Piece] = []
     for group in _groups(pieces(tokens, decode), language not in WITHOUT_SPACES):
         if not all(piece.is_punctuation for piece in group):
-            words.append(ahead + group)
-            ahead = []
+            words.append(opening + group)
+            opening = []
         elif not words or _opens(group):
-            ahead += group
+            opening += group
         else:
-            words[-1] += ahead + group
-            ahead = []
-    if ahead:
-        words[-1:] = [[*(words[-1] if words else []), *ahead]]
-    return [_spelled(word) for word in words]
+            words[-1] += opening + group
+            opening = []
+    if opening and words:
+        words[-1] += opening
+    elif opening:
+        words.append(opening)
+    return [_word_tokens(word) for word in words]
 
 
 def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
-    """`tokens` cut wherever what they say so far is whole characters; joined, the texts are all
-    they say.
+    """`tokens` cut wherever the text so far is whole characters; joined, the pieces are the whole
+    text.
     """
     whole, found = decode(list(tokens)), list[Piece]()
     first = begin = 0
@@ -99,12 +98,13 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
 
 
 def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
-    """Pieces that nothing separates; a mark written over the letter before it starts no group."""
+    """Pieces that belong together: up to the next space, or one by one where the language has no
+    spaces. A combining mark always stays with the letter before it.
+    """
     group: list[Piece] = []
     for piece in found:
-        starts = (
-            piece.text[0].isspace() if spaced else unicodedata.category(piece.text[0])[0] != "M"
-        )
+        initial = piece.text[0]
+        starts = initial.isspace() if spaced else unicodedata.category(initial)[0] != "M"
         if starts and group:
             yield group
             group = []
@@ -113,8 +113,15 @@ def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
         yield group
 
 
+def _is_silent(character: str) -> bool:
+    """Whether a character is a space or punctuation that nobody reads aloud."""
+    if character.isspace():
+        return True
+    return unicodedata.category(character)[0] == "P" and character not in PRONOUNCED
+
+
 def _opens(group: Sequence[Piece]) -> bool:
-    """Whether punctuation that stands alone belongs to what follows it."""
+    """Whether punctuation that stands alone belongs to the word after it."""
     text = "".join(piece.text for piece in group)
     marks = text.strip()
     if text[0].isspace() and QUOTES.issuperset(marks):
@@ -124,7 +131,8 @@ def _opens(group: Sequence[Piece]) -> bool:
     )
 
 
-def _spelled(word: Sequence[Piece]) -> WordTokens:
-    said = [piece for piece in word if not piece.is_punctuation] or word
+def _word_tokens(word: Sequence[Piece]) -> WordTokens:
+    """The tokens of a word made of these pieces; one of punctuation alone counts as spoken."""
+    spoken = [piece for piece in word if not piece.is_punctuation] or word
     text, first = "".join(piece.text for piece in word), word[0].first
-    return WordTokens(text, first, word[-1].stop, said[0].first - first, said[-1].stop - first)
+    return WordTokens(text, first, word[-1].stop, spoken[0].first - first, spoken[-1].stop - first)
