@@ -1,3 +1,1 @@
-"""Who speaks when: pyannote's pipeline behind one small interface, and its embeddings computed once
-a window.
-"""
+"""Speaker diarization (who speaks when): pyannote's pipeline, and faster embeddings for it."""

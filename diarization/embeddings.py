@@ -1,14 +1,14 @@
-"""A voice's embedding in every window, with the network run once a window instead of once a voice.
+"""Speaker embeddings with the network run once a window instead of once a speaker.
 
-pyannote hands its embedding model each window again for each of the (usually three) voices the
-segmentation may hear in it, with another mask. In WeSpeaker's models (Wang et al., ICASSP 2023) the
-mask matters only in the pooling after the residual network, which is nearly all of the work and
-sees the window alone. So the network runs once a window, not at all where nobody speaks, and its
-frames are pooled for all voices together.
+pyannote passes each window to its embedding model once for each (usually three) of the speakers
+that segmentation may find in it, with another mask each time. In WeSpeaker's models (Wang et al.,
+ICASSP 2023) the mask matters only in the pooling after the residual network. The network, which is
+nearly all of the work, depends on the window alone. So here it runs once a window, and not at all
+where nobody speaks; its frames are then pooled under the masks of all speakers together.
 
 The one decision: `share_frames` replaces one method of one loaded pipeline,
-`SpeakerDiarization.get_embeddings` of pyannote.audio 3.3 to 4.0, and answers what that answers, up
-to rounding. What has other parts keeps its own method.
+`SpeakerDiarization.get_embeddings` of pyannote.audio 3.3 to 4.0, and returns the same numbers up to
+rounding. A pipeline with another embedding model or signature keeps its own method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,39 +24,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-REPLACED = ["file", "binary_segmentations", "exclude_overlap", "hook"]
-# How many numbers a CPU's cache takes of the network's last layer (the wider ones before it in
-# proportion): one window of 10 s at 80 bands, which a batch of eight would compute at half the
-# speed, or ten of the demo's 5 s at 32 bands.
-CACHED = 320_000
+# The signature of the method that is replaced.
+PARAMETERS = ["file", "binary_segmentations", "exclude_overlap", "hook"]
+# A batch on the CPU is limited to so many elements of the network's last layer, so that activations
+# stay in cache: 1 window of 10 s with 80 mel bands (a batch of 8 ran at half the speed), or 10 of
+# the demo's windows of 5 s with 32 bands.
+MAX_CPU_ELEMENTS = 320_000
 
 Array = NDArray[np.float32]
 
 
 @runtime_checkable
 class FrameModel(Protocol):
-    """An embedding model in two halves, as `pyannote.audio.models.embedding.wespeaker` defines
-    them.
-    """
+    """An embedding model in two halves, as in `pyannote.audio.models.embedding.wespeaker`."""
 
     def forward_frames(self, waveforms: Tensor) -> Tensor:
-        """From (batch, 1, samples) to (batch, ..., frames)."""
+        """Compute (batch, ..., frames) from waveforms (batch, 1, samples)."""
 
     def forward_embedding(self, frames: Tensor, weights: Tensor) -> Tensor:
-        """From `frames` and (batch, voices, mask frames) to (batch, voices, dimension)."""
+        """Pool `frames` under (batch, speakers, mask frames) to (batch, speakers, dimension)."""
 
 
 def share_frames(pipeline: Any) -> bool:  # noqa: ANN401
-    """Have `pipeline`, a SpeakerDiarization on its device, share frames among voices; False where
-    it stays as it is.
+    """Replace the `get_embeddings` of `pipeline`, a SpeakerDiarization already on its device.
+
+    Returns False, and changes nothing, where the pipeline is of another kind.
     """
     model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
     method = getattr(pipeline, "get_embeddings", None)
-    if (
-        not isinstance(model, FrameModel)
-        or method is None
-        or list(inspect.signature(method).parameters) != REPLACED
-    ):
+    if not isinstance(model, FrameModel) or method is None:
+        return False
+    if list(inspect.signature(method).parameters) != PARAMETERS:
         return False
     if pipeline._embedding.device.type == "cpu":
         pipeline._embedding.model_.to(memory_format=torch.channels_last)
@@ -65,26 +63,24 @@ def share_frames(pipeline: Any) -> bool:  # noqa: ANN401
 
 
 class WindowEmbeddings:
-    """Stands for `get_embeddings` of one pipeline; answers one call at a time, as the pipeline
-    does.
-    """
+    """Replaces `get_embeddings` of one pipeline; not for several threads, like the pipeline."""
 
     def __init__(self, pipeline: Any, model: FrameModel) -> None:  # noqa: ANN401
         self._pipeline, self._model = pipeline, model
         embedding = pipeline._embedding
         self._device: torch.device = embedding.device
-        # pyannote finds the shortest sound its model takes by trying; here, so that no request
-        # waits for that.
-        self._fewest_samples: int = embedding.min_num_samples
+        # pyannote finds the shortest input of its model by trial, at first use; that is now.
+        self._min_samples: int = embedding.min_num_samples
         self._rate: int = embedding.sample_rate
-        silence = torch.zeros(
-            1, 1, round(pipeline._segmentation.duration * self._rate), device=self._device
-        )
+        window_samples = round(pipeline._segmentation.duration * self._rate)
+        silence = torch.zeros(1, 1, window_samples, device=self._device)
         with torch.inference_mode():
             frames = model.forward_frames(silence)
-        self._most = max(1, CACHED // frames.numel()) if self._device.type == "cpu" else sys.maxsize
-        # Under a mask of zeros every sound pools to zero: one embedding, (dimension,), serves all
-        # who are silent.
+        self._max_batch = sys.maxsize
+        if self._device.type == "cpu":
+            self._max_batch = max(1, MAX_CPU_ELEMENTS // frames.numel())
+        # Under a mask of zeros every window pools to the same embedding, (dimension,): that of all
+        # speakers who do not speak.
         self._silent = self._embed(silence, torch.zeros(1, 1, 1))[0, 0]
 
     def __call__(
@@ -92,53 +88,57 @@ class WindowEmbeddings:
         file: dict[str, Any],
         binary_segmentations: Any,  # noqa: ANN401
         exclude_overlap: bool = False,
-        hook: object = None,
+        hook: Callable[..., None] | None = None,
     ) -> Array:
-        """Embed the voices of each window, (windows, voices, dimension).
+        """Embed the speakers of each window, (windows, speakers, dimension).
 
-        `binary_segmentations`, a `pyannote.core.SlidingWindowFeature` of (windows, frames, voices),
-        says who speaks when. With `exclude_overlap` a voice is listened to where it is alone, if
-        that is long enough for the model. `hook`, pyannote's progress bar, is told nothing.
+        `binary_segmentations` is a `pyannote.core.SlidingWindowFeature` of (windows, frames,
+        speakers): who speaks when. `exclude_overlap` ignores frames with several speakers, unless
+        too few are left for the model. `hook` is called before the first batch and after each one,
+        with pyannote's arguments; what it raises ends the call.
         """
         activity, windows = binary_segmentations.data, binary_segmentations.sliding_window
-        fewest = math.ceil(
-            activity.shape[1] * self._fewest_samples / (windows.duration * self._rate)
-        )
+        window_samples = windows.duration * self._rate
+        min_frames = math.ceil(activity.shape[1] * self._min_samples / window_samples)
         embeddings = np.tile(self._silent, (activity.shape[0], activity.shape[2], 1))
-        for chosen in self._batches(activity):
+        batches = list(self._batches(activity))
+        if hook is not None:
+            hook("embeddings", None, total=len(batches), completed=0)
+        for completed, batch in enumerate(batches, 1):
             waveforms = [
                 self._pipeline._audio.crop(file, windows[int(index)], mode="pad")[0]
-                for index in chosen
+                for index in batch
             ]
-            masks = voice_masks(activity[chosen], fewest if exclude_overlap else None)
-            embeddings[chosen] = self._embed(torch.stack(waveforms), torch.from_numpy(masks))
+            masks = speaker_masks(activity[batch], min_frames if exclude_overlap else None)
+            embeddings[batch] = self._embed(torch.stack(waveforms), torch.from_numpy(masks))
+            if hook is not None:
+                hook("embeddings", embeddings[batch], total=len(batches), completed=completed)
         return embeddings
 
     def _batches(self, activity: Array) -> Iterator[NDArray[np.intp]]:
-        """Indices of the windows in which somebody speaks, as many at a time as are embedded at
-        once.
-        """
-        heard = np.flatnonzero((activity > 0).any(axis=(1, 2)))
-        size = min(self._pipeline.embedding_batch_size, self._most)
-        return (heard[start : start + size] for start in range(0, len(heard), size))
+        """Indices of the windows in which somebody speaks, a batch at a time."""
+        active = np.flatnonzero((activity > 0).any(axis=(1, 2)))
+        size = min(self._pipeline.embedding_batch_size, self._max_batch)
+        return (active[start : start + size] for start in range(0, len(active), size))
 
     @torch.inference_mode()
     def _embed(self, waveforms: Tensor, masks: Tensor) -> Array:
+        """Embed (windows, 1, samples) under masks (windows, speakers, frames)."""
         frames = self._model.forward_frames(waveforms.to(self._device))
-        embeddings: Array = (
-            self._model.forward_embedding(frames, masks.to(self._device)).cpu().numpy()
-        )
-        return embeddings
+        embeddings = self._model.forward_embedding(frames, masks.to(self._device))
+        result: Array = embeddings.cpu().numpy()
+        return result
 
 
-def voice_masks(activity: Array, fewest: int | None) -> Array:
-    """Where each voice is listened to, from (windows, frames, voices) to (windows, voices, frames).
+def speaker_masks(activity: Array, min_frames: int | None) -> Array:
+    """Frames from which each speaker is embedded: (windows, frames, speakers) transposed.
 
-    NaN, a frame that the segmentation did not judge, is silence. With `fewest`, a voice is listened
-    to where it is alone if that is more than so many frames, else wherever it speaks.
+    NaN, a frame that segmentation did not judge, counts as silence. With `min_frames`, a speaker
+    who speaks alone in more than so many frames is embedded from those; else from all frames.
+    Returns (windows, speakers, frames).
     """
     masks = np.nan_to_num(activity)
-    if fewest is not None:
+    if min_frames is not None:
         alone = np.nan_to_num(activity * (activity.sum(axis=2, keepdims=True) < 2))
-        masks = np.where(alone.sum(axis=1, keepdims=True) > fewest, alone, masks)
+        masks = np.where(alone.sum(axis=1, keepdims=True) > min_frames, alone, masks)
     return np.ascontiguousarray(masks.transpose(0, 2, 1), dtype=np.float32)

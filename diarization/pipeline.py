@@ -1,8 +1,8 @@
-"""Who speaks when: pyannote's speaker turns.
+"""Speaker diarization: who speaks when, from pyannote's pipeline.
 
-The one decision: pyannote stays behind this file. A waveform in memory and three hints go in,
-frozen turns come out; what version of a pipeline answered, what it printed and which switches it
-flipped for the whole process end here.
+The one decision: pyannote stays behind this module. A waveform and three hints go in, frozen turns
+come out. The differences between pyannote's releases, what it prints and the process-wide switches
+it changes are dealt with here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import threading
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -21,16 +21,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from device_errors import is_out_of_memory
 from diarization.embeddings import share_frames
 from errors import ModelError, OutOfMemory, StartError
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
-MARGIN = 0.2  # seconds around detected speech in which a turn may begin and end
+MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 GPU_BATCH, CPU_BATCH = 32, 8
 
+Span = tuple[float, float]  # start and end, seconds
 
-Stretch = tuple[float, float]  # start and end, in seconds
+
+class DiarizationCancelled(Exception):
+    """`diarize` was stopped by its `cancelled` event; no client is ever told of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,9 @@ class SpeakerHints:
 class Diarization:
     """Speaker turns in order of time, in seconds.
 
-    `turns` may overlap, as people do. `exclusive` holds one speaker at a time and decides who said
-    a chunk; pipelines that do not compute it (before pyannote 4, or `legacy: true`) get `turns`
-    there. `hints` are those it was asked for with.
+    `turns` may overlap. `exclusive` has one speaker at a time and decides who said a chunk;
+    pipelines that do not compute it (before pyannote 4, or `legacy: true`) have `turns` there.
+    `hints` are those of the request.
     """
 
     turns: tuple[SpeakerTurn, ...]
@@ -57,21 +61,22 @@ class Diarization:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Says that the hints are not met by these very turns: those cut away do not count."""
+        """A warning where the number of speakers in `turns` does not meet the hints."""
         found = len({turn.speaker for turn in self.turns})
-        least = self.hints.num_speakers or self.hints.min_speakers or 0
-        most = self.hints.num_speakers or self.hints.max_speakers or found
-        return () if least <= found <= most else (f"speaker hints could not be met: {found} found",)
+        lowest = self.hints.num_speakers or self.hints.min_speakers or 0
+        highest = self.hints.num_speakers or self.hints.max_speakers or found
+        if lowest <= found <= highest:
+            return ()
+        return (f"speaker hints could not be met: {found} found",)
 
-    def within(self, speech: Sequence[Stretch]) -> Diarization:
-        """The same where there is `speech`, stretches in order; noise and music that were taken for
-        voices are not.
+    def within(self, speech: Sequence[Span]) -> Diarization:
+        """Keep what lies in detected `speech`, spans in order; noise taken for a speaker goes.
 
-        A turn may lie MARGIN seconds outside, and becomes several where speech stops for longer
-        inside it.
+        A turn may extend MARGIN seconds beyond speech, and is split where speech pauses for longer
+        than two margins.
         """
-        heard = _joined(speech)
-        return replace(self, turns=_cut(self.turns, heard), exclusive=_cut(self.exclusive, heard))
+        spans = _merge_with_margin(speech)
+        return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
 
 
 class _Pipeline(Protocol):
@@ -80,14 +85,13 @@ class _Pipeline(Protocol):
     segmentation_batch_size: int
     embedding_batch_size: int
 
-    def __call__(self, file: dict[str, Any], **hints: int) -> object: ...
+    def __call__(self, file: dict[str, Any], **options: Any) -> object: ...  # noqa: ANN401
 
 
 class Diarizer:
-    """A loaded pyannote pipeline, answering one waveform at a time, beside whatever else the
-    process computes.
+    """A loaded pyannote pipeline; runs one waveform at a time, in any thread.
 
-    `stream` is where it computes on CUDA, so that it does not queue behind other threads' work.
+    `stream` is where it computes on CUDA, so that it does not wait for other threads' kernels.
     """
 
     def __init__(
@@ -96,54 +100,68 @@ class Diarizer:
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._stream = stream
-        # Batch sizes and TF32 are set for the length of a call: two calls at once would restore
-        # each other's.
+        # A call sets the pipeline's batch sizes and the process's TF32 switches and restores them
+        # at its end; two calls at once would restore each other's values.
         self._lock = threading.Lock()
 
-    def diarize(self, samples: NDArray[np.float32], hints: SpeakerHints) -> Diarization:
+    def diarize(
+        self,
+        samples: NDArray[np.float32],
+        hints: SpeakerHints,
+        cancelled: threading.Event | None = None,
+    ) -> Diarization:
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
-        Audio without speech has no turns. A hint that the audio cannot meet (three speakers in one
-        second) is not an error: what is found comes with a warning. Raises ModelError, or
-        OutOfMemory if a batch of one does not fit.
+        Audio without speech has no turns. Hints that the audio cannot meet (three speakers in one
+        second) are not an error: the result has a warning. Once another thread sets `cancelled`,
+        at most one more batch of windows is computed; clustering, which follows the last batch, is
+        not interrupted. Raises DiarizationCancelled, ModelError, or OutOfMemory if one window at a
+        time does not fit.
         """
-        wanted = {name: count for name, count in asdict(hints).items() if count is not None}
+        options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._lock, _full_precision(), torch.cuda.stream(self._stream):
             try:
-                found = self._run_hinted(samples, wanted)
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                raise OutOfMemory(
-                    "speaker diarization does not fit, even one window at a time"
-                ) from error
+                found = self._run_hinted(samples, options, _cancellation_hook(cancelled))
+            except DiarizationCancelled:
+                raise
             except Exception as error:
+                if is_out_of_memory(error):
+                    raise OutOfMemory(
+                        "speaker diarization does not fit, even one window at a time"
+                    ) from error
                 raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
         return replace(found, hints=hints)
 
-    def _run_hinted(self, samples: NDArray[np.float32], wanted: dict[str, int]) -> Diarization:
-        """Run with the hints, or without where they break the clustering.
+    def _run_hinted(
+        self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
+    ) -> Diarization:
+        """Run with the hints, or without them where they break the clustering.
 
-        pyannote's VBx hands the wanted number to k-means, which refuses more speakers than there
-        are voices to cluster.
+        pyannote's VBx clustering passes the number of speakers to k-means, which raises ValueError
+        if there are fewer embeddings than that.
         """
-        if wanted:
+        if options:
             with contextlib.suppress(ValueError):
-                return self._run(samples, wanted)
-        return self._run(samples, {})
+                return self._run(samples, options, hook)
+        return self._run(samples, {}, hook)
 
-    def _run(self, samples: NDArray[np.float32], wanted: dict[str, int]) -> Diarization:
+    def _run(
+        self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
+    ) -> Diarization:
+        """Run the pipeline, with half the batch size after each time that memory runs out."""
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
         batch_size = self._batch_size
         while True:
-            self._pipeline.segmentation_batch_size = self._pipeline.embedding_batch_size = (
-                batch_size
-            )
+            self._pipeline.segmentation_batch_size = batch_size
+            self._pipeline.embedding_batch_size = batch_size
             try:
-                # Under a second or so no voice is long enough to be clustered, and pyannote
-                # averages none: 0 / 0.
+                # In less than about a second no embedding is long enough to be clustered, and
+                # pyannote averages none of them: 0 / 0.
                 with np.errstate(invalid="ignore"):
-                    return _read(self._pipeline(file, **wanted), len(samples) / SAMPLE_RATE)
-            except (torch.OutOfMemoryError, MemoryError):
-                if batch_size == 1:
+                    output = self._pipeline(file, hook=hook, **options)
+                return _parse_output(output, len(samples) / SAMPLE_RATE)
+            except Exception as error:
+                if batch_size == 1 or not is_out_of_memory(error):
                     raise
             batch_size //= 2
 
@@ -153,15 +171,14 @@ def load_diarizer(
 ) -> Diarizer:
     """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
 
-    StartError where no pipeline comes back, as older releases answer a refusal; what pyannote
-    raises passes through.
+    Raises StartError where pyannote returns None, as older releases do when access is refused.
+    Other exceptions of pyannote pass through.
     """
-    # Filters belong to the whole process, so that a call must not change them beside other threads:
-    # from here on, pyannote's own warnings, about speaker hints above all, are not shown, nor
-    # numpy's where it averages no voices.
+    # Warning filters belong to the whole process and must not change during a request. So from here
+    # on pyannote's own warnings (mostly about hints) and numpy's about empty means stay hidden.
     warnings.filterwarnings("ignore", module="pyannote")
     warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning, "numpy")
-    # While loading, it prints advice and has others warn about decoders that are not used here.
+    # Importing it prints advice, and warns about audio decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyannote.audio import Pipeline
@@ -173,27 +190,41 @@ def load_diarizer(
             )
         pipeline.to(device)
         share_frames(pipeline)
-    return Diarizer(pipeline, CPU_BATCH if device.type == "cpu" else GPU_BATCH, _own_stream(device))
+    batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
+    return Diarizer(pipeline, batch_size, _create_stream(device))
 
 
-def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A CUDA stream that begins after what was loaded on the default one; None on other devices."""
+def _cancellation_hook(cancelled: threading.Event | None) -> Callable[..., None]:
+    """A `hook` for pyannote, which calls it before the first batch, after each one and between
+    stages.
+    """
+
+    def hook(*_: object, **__: object) -> None:
+        if cancelled is not None and cancelled.is_set():
+            raise DiarizationCancelled
+
+    return hook
+
+
+def _create_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A CUDA stream, after all work queued on the default one is done; None on other devices."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _read(output: object, duration: float) -> Diarization:
-    """Read pyannote 4's DiarizeOutput, or the bare Annotation of earlier and legacy pipelines."""
-    turns = _turns(getattr(output, "speaker_diarization", output), duration)
+def _parse_output(output: object, duration: float) -> Diarization:
+    """Parse pyannote 4's DiarizeOutput, or the bare Annotation of earlier and legacy pipelines."""
+    turns = _parse_turns(getattr(output, "speaker_diarization", output), duration)
     exclusive = getattr(output, "exclusive_speaker_diarization", None)
-    return Diarization(turns, turns if exclusive is None else _turns(exclusive, duration))
+    return Diarization(turns, turns if exclusive is None else _parse_turns(exclusive, duration))
 
 
-def _turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa: ANN401
-    """Turns of a `pyannote.core.Annotation`, within the audio: the padded last window may reach
-    past its end.
+def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa: ANN401
+    """The turns of a `pyannote.core.Annotation`, clipped to the audio.
+
+    The last window is padded, so that turns may extend past the audio's end.
     """
     turns = (
         SpeakerTurn(str(label), max(0.0, float(segment.start)), min(duration, float(segment.end)))
@@ -202,30 +233,31 @@ def _turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa
     return tuple(turn for turn in turns if turn.end > turn.start)
 
 
-def _joined(speech: Sequence[Stretch]) -> list[Stretch]:
-    """Stretches with their margins, joined where these meet."""
-    joined: list[Stretch] = []
-    for start, end in ((start - MARGIN, end + MARGIN) for start, end in speech):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
+    """Extend each span by MARGIN on both sides and merge those that then touch."""
+    merged: list[Span] = []
+    for speech_start, speech_end in speech:
+        start, end = speech_start - MARGIN, speech_end + MARGIN
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            joined.append((start, end))
-    return joined
+            merged.append((start, end))
+    return merged
 
 
-def _cut(turns: Sequence[SpeakerTurn], heard: Sequence[Stretch]) -> tuple[SpeakerTurn, ...]:
-    """What of each turn lies in the stretches `heard`, which are in order and apart, in order of
-    time.
-    """
-    ends = [end for _, end in heard]
-    pieces = [
-        piece for turn in turns for piece in _pieces(turn, heard, bisect_right(ends, turn.start))
-    ]
-    return tuple(sorted(pieces, key=lambda turn: turn.start))
+def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:
+    """The parts of `turns` inside `spans` (sorted, disjoint), sorted by start."""
+    span_ends = [end for _, end in spans]
+    clipped: list[SpeakerTurn] = []
+    for turn in turns:
+        first = bisect_right(span_ends, turn.start)
+        clipped += _clip_turn(turn, islice(spans, first, None))
+    return tuple(sorted(clipped, key=lambda turn: turn.start))
 
 
-def _pieces(turn: SpeakerTurn, heard: Sequence[Stretch], first: int) -> Iterator[SpeakerTurn]:
-    for start, end in islice(heard, first, None):
+def _clip_turn(turn: SpeakerTurn, spans: Iterator[Span]) -> Iterator[SpeakerTurn]:
+    """The parts of one turn inside `spans`, which all end after it starts."""
+    for start, end in spans:
         if start >= turn.end:
             return
         yield SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
@@ -233,10 +265,10 @@ def _pieces(turn: SpeakerTurn, heard: Sequence[Stretch], first: int) -> Iterator
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """Turn TF32 off, as pyannote would for good (and with a warning), and back to what it was.
+    """Turn TF32 off and restore it; pyannote would turn it off for good, with a warning.
 
-    The switches are the process's: float32 products of other threads are more exact meanwhile, and
-    speech recognition, which on CUDA computes in float16, does not notice.
+    The switches are process-wide. Other threads' float32 products are exact meanwhile; speech
+    recognition computes in float16 on CUDA and is not affected.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32

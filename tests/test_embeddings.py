@@ -1,6 +1,4 @@
-"""Embeddings from shared frames against pyannote's own, pair by pair, and the turns that come of
-them.
-"""
+"""Shared frames against pyannote: every embedding, every mask, and the turns that result."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from torch import nn
 
 from config import DEMO_MODELS, prepare_environment
 from demo.build.diarization_error import draw_dialogues
-from diarization.embeddings import CACHED, WindowEmbeddings, share_frames, voice_masks
+from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
 from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
 
 CPU = torch.device("cpu")
@@ -41,9 +39,7 @@ def quiet():
 
 
 class Statistics(nn.Module):
-    """A small embedding model in two halves: ten features of every 20 ms, then their statistics
-    under the mask.
-    """
+    """A small embedding model in two halves: ten features every 20 ms, then masked statistics."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +58,7 @@ class Statistics(nn.Module):
 
 
 class Wrapped:
-    """A model as pyannote wraps it for its pipelines."""
+    """A model with the interface of pyannote's wrapper for its pipelines."""
 
     sample_rate, device = RATE, CPU
 
@@ -86,20 +82,19 @@ def pipeline_of(embedding, seconds=2.0, batch_size=4):
 
 
 def scene(windows, frames=50, seconds=2.0, step=0.6, seed=0):
-    """Noise, its last window reaching past the end, and who speaks when: now and then, for long,
-    together, never.
+    """Noise and random activity: some speakers rare, some frequent, some overlapping, some silent.
+
+    The last window extends past the end of the noise.
     """
     rng = np.random.default_rng(seed)
-    noise = rng.normal(0, 0.1, (1, round((step * (windows - 1) + 0.9 * seconds) * RATE))).astype(
-        np.float32
-    )
+    samples = round((step * (windows - 1) + 0.9 * seconds) * RATE)
+    noise = rng.normal(0, 0.1, (1, samples)).astype(np.float32)
     levels = rng.choice([0.0, 0.0, 0.1, 0.5, 1.0], (windows, 1, 3))
     activity = (rng.random((windows, frames, 3)) < levels).astype(np.float32)
     activity[0] = 0
     window = SlidingWindow(start=0.0, duration=seconds, step=step)
-    return {"waveform": torch.from_numpy(noise), "sample_rate": RATE}, SlidingWindowFeature(
-        activity, window
-    )
+    file = {"waveform": torch.from_numpy(noise), "sample_rate": RATE}
+    return file, SlidingWindowFeature(activity, window)
 
 
 def both(pipeline, file, activity, exclude_overlap):
@@ -116,7 +111,7 @@ def both(pipeline, file, activity, exclude_overlap):
 @pytest.mark.parametrize("exclude_overlap", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_embedding_is_pyannotes(exclude_overlap, batch_size, seed):
+def test_embeddings_equal_pyannotes(exclude_overlap, batch_size, seed):
     stock, ours = both(
         pipeline_of(Wrapped(Statistics()), batch_size=batch_size),
         *scene(9, seed=seed),
@@ -128,7 +123,7 @@ def test_every_embedding_is_pyannotes(exclude_overlap, batch_size, seed):
 
 
 @pytest.mark.parametrize("exclude_overlap", [False, True])
-def test_wespeakers_network_of_full_size_embeds_as_in_pyannote(exclude_overlap):
+def test_wespeakers_full_network_embeds_as_in_pyannote(exclude_overlap):
     torch.manual_seed(0)
     pipeline = pipeline_of(
         PyannoteAudioPretrainedSpeakerEmbedding(WeSpeakerResNet34()), seconds=2.0
@@ -138,7 +133,7 @@ def test_wespeakers_network_of_full_size_embeds_as_in_pyannote(exclude_overlap):
     np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4 * np.abs(stock).max())
 
 
-def test_frames_that_were_not_judged_are_silence():
+def test_nan_frames_count_as_silence():
     file, activity = scene(6)
     activity.data[2:4, 20:30] = np.nan
     activity.data[4, :, 1] = np.nan
@@ -147,7 +142,7 @@ def test_frames_that_were_not_judged_are_silence():
         np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
 
 
-def test_a_voice_alone_for_too_short_is_listened_to_wherever_it_speaks():
+def test_a_speaker_seldom_alone_is_embedded_from_overlapped_frames_too():
     file, activity = scene(5)
     for min_num_samples in (2, 4_000, 30_000, 64_000):
         stock, ours = both(
@@ -163,27 +158,27 @@ def test_a_voice_alone_for_too_short_is_listened_to_wherever_it_speaks():
     st.sampled_from([2, 1_000, 12_345, 32_000]),
     st.booleans(),
 )
-def test_masks_are_those_pyannote_hands_to_its_model(
-    seed, voices, min_num_samples, exclude_overlap
+def test_masks_equal_those_pyannote_passes_to_its_model(
+    seed, speakers, min_num_samples, exclude_overlap
 ):
     rng = np.random.default_rng(seed)
     frames = int(rng.integers(1, 60))
-    data = (rng.random((3, frames, voices)) < rng.random((3, 1, voices))).astype(np.float32)
+    data = (rng.random((3, frames, speakers)) < rng.random((3, 1, speakers))).astype(np.float32)
     data[rng.random(data.shape) < 0.05] = np.nan
-    handed = []
+    passed = []
 
     class Recorder(Wrapped):
         def __call__(self, waveforms, masks):
-            handed.append(masks.numpy())
+            passed.append(masks.numpy())
             return np.zeros((len(masks), 1))
 
     activity = SlidingWindowFeature(data, SlidingWindow(start=0.0, duration=2.0, step=1.0))
     file = {"waveform": torch.zeros(1, 4 * RATE), "sample_rate": RATE}
     stub = pipeline_of(Recorder(Statistics(), min_num_samples))
     SpeakerDiarization.get_embeddings(stub, file, activity, exclude_overlap=exclude_overlap)
-    fewest = int(np.ceil(frames * min_num_samples / (2.0 * RATE)))
-    ours = voice_masks(data, fewest if exclude_overlap else None)
-    np.testing.assert_array_equal(ours.reshape(-1, frames), np.concatenate(handed))
+    min_frames = int(np.ceil(frames * min_num_samples / (2.0 * RATE)))
+    ours = speaker_masks(data, min_frames if exclude_overlap else None)
+    np.testing.assert_array_equal(ours.reshape(-1, frames), np.concatenate(passed))
 
 
 def test_the_network_runs_once_for_each_window_in_which_somebody_speaks():
@@ -204,7 +199,8 @@ def test_a_file_in_which_nobody_speaks_is_embedded_without_the_network():
 
 
 @pytest.mark.parametrize(
-    ("asked", "numbers", "largest"), [(8, CACHED // 4, 4), (3, CACHED // 4, 3), (8, 9 * CACHED, 1)]
+    ("asked", "numbers", "largest"),
+    [(8, MAX_CPU_ELEMENTS // 4, 4), (3, MAX_CPU_ELEMENTS // 4, 3), (8, 9 * MAX_CPU_ELEMENTS, 1)],
 )
 def test_a_batch_on_the_cpu_stays_within_its_cache(asked, numbers, largest):
     class Wide(Statistics):
@@ -218,6 +214,29 @@ def test_a_batch_on_the_cpu_stays_within_its_cache(asked, numbers, largest):
     assert max(batches) == largest
 
 
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_the_hook_is_called_before_the_first_batch_and_after_each(batch_size):
+    file, activity = scene(7)
+    calls = []
+
+    def hook(step, artifact, *, total, completed):
+        rows = 0 if artifact is None else len(artifact)
+        calls.append((step, total, completed, model.windows, rows))
+
+    model = Statistics()
+    embed = WindowEmbeddings(pipeline_of(Wrapped(model), batch_size=batch_size), model)
+    model.windows = 0
+    embed(file, activity, hook=hook)
+    active = int((activity.data.sum(axis=(1, 2)) > 0).sum())
+    seen = [min(active, start) for start in range(0, active + batch_size, batch_size)]
+    sizes = [0, *np.diff(seen)]
+    total = len(seen) - 1
+    assert calls == [
+        ("embeddings", total, completed, windows, size)
+        for completed, (windows, size) in enumerate(zip(seen, sizes, strict=True))
+    ]
+
+
 # ---- which pipelines
 
 
@@ -228,7 +247,7 @@ def test_the_demos_pipeline_shares_frames():
 
 
 class OtherParameters:
-    """A pipeline of a release to come."""
+    """A pipeline of a later release, whose method has another signature."""
 
     def __init__(self):
         self._embedding = Wrapped(Statistics())
@@ -240,7 +259,7 @@ class OtherParameters:
 @pytest.mark.parametrize(
     "pipeline", [OtherParameters(), pipeline_of(Wrapped(nn.Linear(1, 1))), object()]
 )
-def test_what_has_other_parts_stays_as_it_is(pipeline):
+def test_pipelines_of_another_kind_are_left_unchanged(pipeline):
     before = dict(getattr(pipeline, "__dict__", {}))
     assert not share_frames(pipeline)
     assert getattr(pipeline, "__dict__", {}) == before
@@ -257,7 +276,7 @@ HINTS = [SpeakerHints(), SpeakerHints(num_speakers=2), SpeakerHints(num_speakers
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """The demo's pipeline as it is, and with the options of community-1 and of 3.1."""
+    """The demo's pipeline, unchanged and with the options of community-1 and of 3.1."""
 
     def variant(**changes):
         config = yaml.safe_load((FOLDER / "config.yaml").read_text().replace("$model", str(FOLDER)))
@@ -279,13 +298,13 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dialogue():
-    """Three development voices, now and then two at once."""
+    """Three voices of the development set, sometimes two at once."""
     return draw_dialogues([("f5", "Mario", "belinda")], seed=11, seconds=20.0)[0].samples
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["demo", "community-1", "3.1"])
-def test_turns_are_those_of_stock_pyannote(folders, dialogue, options):
+def test_turns_equal_those_of_stock_pyannote(folders, dialogue, options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stock = Diarizer(Pipeline.from_pretrained(folders[options]), 8)

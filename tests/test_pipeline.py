@@ -1,9 +1,10 @@
-"""Turns from pyannote's outputs, and what becomes of its failures."""
+"""Turns from pyannote's outputs, cancellation, and what its failures are turned into."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,20 @@ from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils import hf_raise_for_status
 from hypothesis import given
 from hypothesis import strategies as st
+from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
-from config import DEMO_MODELS
-from diarization.pipeline import MARGIN, Diarization, Diarizer, SpeakerHints, load_diarizer
-from errors import ModelError, OutOfMemory, StartError
+from config import DEMO_MODELS, prepare_environment
+from diarization.embeddings import share_frames
+from diarization.pipeline import (
+    MARGIN,
+    Diarization,
+    DiarizationCancelled,
+    Diarizer,
+    SpeakerHints,
+    load_diarizer,
+)
+from errors import EndpointError, ModelError, OutOfMemory, StartError
 from model_errors import loading
 from testing.audio_files import speech
 from transcript import SpeakerTurn
@@ -31,12 +41,12 @@ CPU = torch.device("cpu")
 SECOND = np.zeros(16_000, np.float32)
 
 
-# ---- pyannote's answers
+# ---- pyannote's outputs
 
 
 @dataclass
 class DiarizeOutput:
-    """What pyannote.audio 4 answers."""
+    """What pyannote.audio 4 returns."""
 
     speaker_diarization: Annotation
     exclusive_speaker_diarization: Annotation
@@ -50,18 +60,20 @@ def annotation(*turns: tuple[str, float, float]) -> Annotation:
 
 
 class Pipeline:
-    """Answers `output`, or raises it, and remembers how it was called."""
+    """Returns `output`, or raises it, and records how it was called."""
+
+    memory_error = torch.OutOfMemoryError("CUDA out of memory")
 
     def __init__(self, output, largest_batch=64):
         self.output, self.largest_batch = output, largest_batch
         self.segmentation_batch_size = self.embedding_batch_size = 1
         self.calls = []
 
-    def __call__(self, file, **hints):
+    def __call__(self, file, *, hook=None, **hints):
         self.calls.append((file, hints, self.segmentation_batch_size, self.embedding_batch_size))
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         if self.embedding_batch_size > self.largest_batch:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.memory_error
         if isinstance(self.output, Exception):
             raise self.output
         return self.output
@@ -122,7 +134,7 @@ def test_hints_that_cannot_be_met_are_a_warning(hints):
 
 def test_hints_that_break_the_clustering_are_dropped_with_a_warning():
     class Strict(Pipeline):
-        def __call__(self, file, **hints):
+        def __call__(self, file, *, hook=None, **hints):
             if hints:
                 raise ValueError("n_samples=2 should be >= n_clusters=9.")
             return super().__call__(file)
@@ -134,22 +146,37 @@ def test_hints_that_break_the_clustering_are_dropped_with_a_warning():
     assert found.warnings == ("speaker hints could not be met: 1 found",)
 
 
-def test_out_of_memory_halves_the_batch_for_this_call_only():
+# The forms in which torch reports it: its allocator, CUDA itself and the CPU's allocator.
+MEMORY_ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: out of memory"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("memory_error", MEMORY_ERRORS, ids=lambda error: type(error).__name__)
+def test_out_of_memory_halves_the_batch_for_this_call_only(memory_error):
     pipeline = Pipeline(annotation(("A", 0, 1)), largest_batch=2)
+    pipeline.memory_error = memory_error
     diarizer = Diarizer(pipeline, 8)
     for _ in range(2):
         assert diarizer.diarize(SECOND, SpeakerHints()).turns
     assert [call[3] for call in pipeline.calls] == [8, 4, 2, 8, 4, 2]
 
 
-def test_out_of_memory_with_a_batch_of_one_is_said():
+@pytest.mark.parametrize("memory_error", MEMORY_ERRORS, ids=lambda error: type(error).__name__)
+def test_out_of_memory_with_a_batch_of_one_is_an_error(memory_error):
+    pipeline = Pipeline(None, largest_batch=0)
+    pipeline.memory_error = memory_error
     with pytest.raises(OutOfMemory) as caught:
-        Diarizer(Pipeline(None, largest_batch=0), 4).diarize(SECOND, SpeakerHints())
-    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+        Diarizer(pipeline, 4).diarize(SECOND, SpeakerHints())
+    assert caught.value.__cause__ is memory_error
+    assert [call[3] for call in pipeline.calls] == [4, 2, 1]
 
 
 @pytest.mark.parametrize("output", [RuntimeError("/secret/path"), "not an annotation"])
-def test_what_pyannote_raises_or_answers_wrongly_is_a_model_error(output):
+def test_exceptions_and_wrong_outputs_of_pyannote_are_model_errors(output):
     with pytest.raises(ModelError) as caught:
         Diarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
     assert "secret" not in str(caught.value)
@@ -158,7 +185,7 @@ def test_what_pyannote_raises_or_answers_wrongly_is_a_model_error(output):
 
 @pytest.fixture
 def tf32():
-    """TF32 on, and off again afterwards, as it is for matrix products by default."""
+    """Turns TF32 on for one test."""
     switches = torch.backends.cuda.matmul, torch.backends.cudnn
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -175,13 +202,76 @@ def test_tf32_is_left_as_it_was(output, tf32):
     assert [switch.allow_tf32 for switch in tf32] == [True, True]
 
 
+# ---- cancelling
+
+
+class Demo:
+    """The demo's pipeline with batches of one; `step` runs after every batch of either network."""
+
+    def __init__(self):
+        pipeline = StockPipeline.from_pretrained(DEMO_MODELS / "diarization")
+        assert share_frames(pipeline)
+        self.batches, self.step = [], lambda: None
+        segmentation, embedding = pipeline._segmentation.model, pipeline._embedding.model_
+        segmentation.register_forward_hook(lambda *_: self.count("segmentation"))
+        embedding.resnet.layer1.register_forward_hook(lambda *_: self.count("embeddings"))
+        self.diarizer = Diarizer(pipeline, 1)
+
+    def count(self, network):
+        self.batches.append(network)
+        self.step()
+
+
+@pytest.fixture(scope="module")
+def demo():
+    prepare_environment()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Demo()
+
+
+@pytest.fixture(scope="module")
+def spoken():
+    return speech(12.0).astype(np.float32)
+
+
+@pytest.mark.parametrize("hints", [SpeakerHints(), SpeakerHints(num_speakers=2)])
+def test_a_cancelled_call_computes_no_further_batch(demo, spoken, hints):
+    """Cancelled during any batch, of either network, that batch is the last."""
+    demo.batches, demo.step = [], lambda: None
+    uncancelled = demo.diarizer.diarize(spoken, hints, threading.Event())
+    batches = list(demo.batches)
+    assert batches.count("segmentation") > 2
+    assert batches.count("embeddings") > 2
+    for last in range(1, len(batches) + 1):
+        cancelled, demo.batches = threading.Event(), []
+        demo.step = lambda last=last, event=cancelled: len(demo.batches) == last and event.set()
+        with pytest.raises(DiarizationCancelled):
+            demo.diarizer.diarize(spoken, hints, cancelled)
+        assert demo.batches == batches[:last]
+    demo.step = lambda: None
+    assert demo.diarizer.diarize(spoken, hints) == uncancelled
+
+
+def test_a_call_cancelled_before_it_starts_computes_nothing(demo, spoken):
+    cancelled, demo.batches = threading.Event(), []
+    cancelled.set()
+    with pytest.raises(DiarizationCancelled):
+        demo.diarizer.diarize(spoken, SpeakerHints(), cancelled)
+    assert demo.batches == []
+
+
+def test_cancelling_is_no_error_of_the_endpoint():
+    assert not issubclass(DiarizationCancelled, EndpointError | ValueError)
+
+
 # ---- beside other threads
 
 
 class Onlooker(Pipeline):
-    """Sees what the whole process shares while it runs."""
+    """Records what the whole process shares while the pipeline runs."""
 
-    def __call__(self, file, **hints):
+    def __call__(self, file, *, hook=None, **hints):
         self.seen = warnings.filters, sys.stdout, sys.stderr
         self.stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
         return super().__call__(file, **hints)
@@ -198,7 +288,7 @@ def test_one_call_runs_at_a_time():
     class Counting(Pipeline):
         running = 0
 
-        def __call__(self, file, **hints):
+        def __call__(self, file, *, hook=None, **hints):
             self.running += 1
             assert self.running == 1
             turns = super().__call__(file, **hints)
@@ -223,7 +313,7 @@ def test_it_computes_on_the_stream_it_was_given():
 # ---- turns within speech
 
 
-stretches = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=8).map(
+speech_spans = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=8).map(
     lambda steps: [
         (end - length, end)
         for (length, _), end in zip(steps, accumulate(sum(step) for step in steps), strict=True)
@@ -240,9 +330,9 @@ spoken_turns = st.lists(
 )
 
 
-@given(spoken_turns, stretches)
+@given(spoken_turns, speech_spans)
 def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech):
-    """Moment by moment, in hundredths of a second."""
+    """Compares sets of hundredths of a second."""
     margin = round(100 * MARGIN)
     found = tuple(
         SpeakerTurn(who, start / 100, end / 100)
@@ -251,16 +341,16 @@ def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech
     cut = Diarization(found, found[::2], SpeakerHints(2)).within(
         [(start / 100, end / 100) for start, end in speech]
     )
-    heard = {at for start, end in speech for at in range(start - margin, end + margin)}
+    allowed = {at for start, end in speech for at in range(start - margin, end + margin)}
     for before, after in ((found, cut.turns), (found[::2], cut.exclusive)):
         expected = Counter(
-            (turn.speaker, at) for turn in before for at in moments(turn) if at in heard
+            (turn.speaker, at) for turn in before for at in moments(turn) if at in allowed
         )
         assert Counter((turn.speaker, at) for turn in after for at in moments(turn)) == expected
         assert [turn.start for turn in after] == sorted(turn.start for turn in after)
-    voices = len({turn.speaker for turn in cut.turns})
+    speakers = len({turn.speaker for turn in cut.turns})
     assert cut.warnings == (
-        () if voices == 2 else (f"speaker hints could not be met: {voices} found",)
+        () if speakers == 2 else (f"speaker hints could not be met: {speakers} found",)
     )
 
 
@@ -271,10 +361,8 @@ def moments(turn: SpeakerTurn) -> range:
 # ---- very short audio
 
 
-def test_voices_too_short_to_be_averaged_are_nothing_to_warn_of():
-    """The pipeline that ships, in 0.7 s of speech; here, any warning that gets through is an
-    error.
-    """
+def test_embeddings_too_short_to_be_averaged_cause_no_warning():
+    """The demo's pipeline on 0.7 s of speech; pytest turns any warning into an error."""
     samples = speech(0.7).astype(np.float32)
     diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, CPU)
     assert diarizer.diarize(samples, SpeakerHints()).turns
@@ -299,7 +387,7 @@ def refused(repository: str, file: str) -> Exception:
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Stands for the hub: repository names to files, or to the error that asking for one raises."""
+    """Replaces downloads: repository names to files, or to the error that is raised."""
     from pyannote.audio.utils import hf_hub
 
     files: dict[str, object] = {}
@@ -330,7 +418,7 @@ def test_a_gated_pipeline_is_one_clear_line(hub, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_part_behind_another_licence_is_named(hub, tmp_path):
+def test_a_model_of_the_pipeline_with_a_licence_of_its_own_is_named(hub, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(
         "pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n"
@@ -346,19 +434,17 @@ def test_a_part_behind_another_licence_is_named(hub, tmp_path):
     assert "https://hf.co/pyannote/speaker-diarization-community-1" in message
 
 
-def test_a_hub_out_of_reach_is_said(hub):
+def test_a_hub_out_of_reach_is_named(hub):
     hub["some/pipeline"] = LocalEntryNotFoundError("cannot find the requested files")
     assert "hub cannot be reached" in start_failure("some/pipeline")
 
 
-def test_older_releases_that_return_none_are_understood(monkeypatch):
-    from pyannote.audio import Pipeline as Stock
-
-    monkeypatch.setattr(Stock, "from_pretrained", lambda *_, **__: None)
+def test_none_from_older_releases_is_a_start_error(monkeypatch):
+    monkeypatch.setattr(StockPipeline, "from_pretrained", lambda *_, **__: None)
     assert "DIARIZATION_MODEL: some/pipeline: no pipeline came back" in start_failure(
         "some/pipeline"
     )
 
 
-def test_a_missing_folder_is_said(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     assert "could not be loaded" in start_failure(str(tmp_path / "missing"))
