@@ -139,6 +139,13 @@ class ModelSettings(BaseSettings):
         )
 
     @classmethod
+    def for_models(
+        cls, asr: str, assistant: str | None = None, diarization: str | None = None
+    ) -> Self:
+        """Use the models named here and none of the environment's; the rest comes from it."""
+        return cls._checked(asr_model=asr, assistant_model=assistant, diarization_model=diarization)
+
+    @classmethod
     def _checked(cls, **models: Any) -> Self:  # noqa: ANN401
         try:
             return cls(**models)
