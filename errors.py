@@ -1,5 +1,4 @@
-"""Every way a request or a start can fail, so that a client sees a stable code and never a
-traceback.
+"""The errors of the endpoint: what a client reads is a stable code and one line, never a traceback.
 
     EndpointError
     |-- ClientError(ValueError)      the request's fault: the servers answer 400
@@ -7,14 +6,14 @@ traceback.
     |   |-- InvalidParameter         INVALID_PARAMETER   a parameter's type, bound or combination
     |   |-- InvalidAudio             INVALID_AUDIO       the bytes hold no usable audio
     |   |-- AudioTooLong             AUDIO_TOO_LONG      a duration or size limit of this endpoint
-    |   `-- Unsupported              UNSUPPORTED         asked for in good form, not offered here
-    |-- ServerError                  ours: the servers answer 500
-    |   |-- ModelError               MODEL_ERROR         a model raised or answered nonsense
-    |   `-- OutOfMemory              OUT_OF_MEMORY       the device is too small even for one window
-    `-- StartError                   START_FAILED        a model or setting that must stop the process
+    |   `-- Unsupported              UNSUPPORTED         well formed, but not offered here
+    |-- ServerError                  the endpoint's fault: the servers answer 500
+    |   |-- ModelError               MODEL_ERROR         a model raised or returned nonsense
+    |   `-- OutOfMemory              OUT_OF_MEMORY       not even one window fits into memory
+    `-- StartError                   START_FAILED        a model or setting that stops the process
 
-The one decision: a message is built here and nowhere else, so the promise about messages (the code
-first, ASCII, at most 500 characters) cannot be forgotten by whoever raises one.
+The one decision: the constructor alone formats messages (code first, ASCII, at most 500
+characters), so that no caller can break that promise.
 """
 
 from __future__ import annotations
@@ -30,16 +29,13 @@ class EndpointError(Exception):
     code: ClassVar[str] = "ERROR"
 
     def __init__(self, text: str) -> None:
-        printable = (
-            " ".join(f"{self.code}: {text}".split())
-            .encode("ascii", "backslashreplace")
-            .decode("ascii")
-        )
-        super().__init__(printable[:MAX_MESSAGE_CHARACTERS])
+        line = " ".join(f"{self.code}: {text}".split())
+        message = line.encode("ascii", "backslashreplace").decode("ascii")
+        super().__init__(message[:MAX_MESSAGE_CHARACTERS])
 
 
 class ClientError(EndpointError, ValueError):
-    """The request is at fault. A ValueError, because that is what the servers answer with 400."""
+    """The request is at fault. A ValueError, which the servers answer with status 400."""
 
 
 class InvalidRequest(ClientError):
@@ -49,7 +45,7 @@ class InvalidRequest(ClientError):
 
 
 class InvalidParameter(ClientError):
-    """A parameter has a wrong type, lies out of bounds or contradicts another."""
+    """A parameter has a wrong type, is out of bounds or contradicts another."""
 
     code = "INVALID_PARAMETER"
 
@@ -73,17 +69,17 @@ class Unsupported(ClientError):
 
 
 class ServerError(EndpointError):
-    """The endpoint is at fault. Not a ValueError, so that the servers answer 500."""
+    """The endpoint is at fault. Not a ValueError, so that the servers answer with status 500."""
 
 
 class ModelError(ServerError):
-    """A model raised, or answered something that cannot be a transcript."""
+    """A model raised an exception, or returned something that cannot be right."""
 
     code = "MODEL_ERROR"
 
 
 class OutOfMemory(ServerError):
-    """The device's memory does not suffice, even for a batch of one window."""
+    """The device has too little memory, even for a batch of one window."""
 
     code = "OUT_OF_MEMORY"
 

@@ -1,9 +1,9 @@
-"""Between a model's name and its weights: what may be loaded, and one plain line where that fails.
+"""Failures to load a model, as one line that names the environment variable to correct.
 
-The one decision: loading is a context, not a loader. Every room loads its models as its library
-wants, inside `loading`, which first checks a folder against the SHA256SUMS it carries (pyannote
-unpickles weights, and a pickle can run code) and afterwards turns whatever the libraries raised
-into a StartError that names the variable to mend.
+The one decision: `loading` is a context manager, not a loader. Each module loads its models with
+its own library inside that context. The context first compares a local folder with its SHA256SUMS
+(pyannote unpickles weights, and a pickle can run code). It then turns whatever the libraries raise
+into a StartError.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ UNAUTHORIZED, FORBIDDEN = 401, 403
 
 @contextmanager
 def loading(variable: str, name: str) -> Iterator[None]:
-    """Load the model `name`, a hub id or a local folder, that the environment's `variable` asks
-    for.
+    """Load model `name`, a hub id or local folder from the environment's `variable`, in the block.
 
-    Raises StartError, `variable` first, for whatever goes wrong inside and for a folder that is not
-    what it lists.
+    Raises StartError, its text beginning with `variable`, for every exception of the block and for
+    a folder that does not match its checksums.
     """
     disable_progress_bar()
     try:
@@ -49,15 +48,14 @@ def loading(variable: str, name: str) -> Iterator[None]:
 
 
 def verify_checksums(folder: Path) -> None:
-    """Compare every file that `folder`/SHA256SUMS lists with its digest; a folder without a list
-    passes.
+    """Compare each file listed in `folder`/SHA256SUMS with its digest; without a list do nothing.
 
     Raises StartError naming the first file that is missing or differs.
     """
-    listing = folder / CHECKSUMS
-    if not listing.is_file():
+    checksums = folder / CHECKSUMS
+    if not checksums.is_file():
         return
-    for line in listing.read_text(encoding="utf-8").splitlines():
+    for line in checksums.read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
         if not _has_digest(folder / name, digest):
             raise StartError(
@@ -73,33 +71,38 @@ def _has_digest(file: Path, digest: str) -> bool:
 
 
 def _reason(name: str, error: Exception) -> str:
-    """Say why `name` did not load, from the first telling exception among `error` and its
-    causes.
-    """
+    """Say why `name` did not load: the hub's refusal, if `error` or a cause of it is one."""
     causes = list(_causes(error))
-    return next(filter(None, (_refusal(name, cause) for cause in causes)), None) or _other_reason(
-        causes
-    )
+    for cause in causes:
+        refusal = _hub_refusal(name, cause)
+        if refusal is not None:
+            return refusal
+    return _other_reason(causes)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and the chain of exceptions that led to it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _refusal(name: str, error: BaseException) -> str | None:
-    """What the hub's refusals mean to a deployer; None for exceptions that are none, or only wrap
-    one.
-    """
+def _hub_refusal(name: str, error: BaseException) -> str | None:
+    """Explain an exception of huggingface_hub to a deployer; None for any other exception."""
     repository = getattr(error, "repo_id", None) or name
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if isinstance(error, GatedRepoError):
-        return _licence(name, repository)
+        return _licence_steps(name, repository)
     if status == UNAUTHORIZED:
-        return f"the hub let nobody in to {repository}: HF_TOKEN is missing or wrong, or there is no such repository"
+        return (
+            f"the hub denied access to {repository}: "
+            "HF_TOKEN is missing or wrong, or there is no such repository"
+        )
     if isinstance(error, RepositoryNotFoundError):
-        return f"the hub has no repository {repository} that HF_TOKEN may read, and no folder has that name"
+        return (
+            f"the hub has no repository {repository} that HF_TOKEN may read, "
+            "and no folder has that name"
+        )
     if isinstance(error, RevisionNotFoundError):
         return f"{repository} has no such revision"
     if status == FORBIDDEN:
@@ -111,7 +114,8 @@ def _refusal(name: str, error: BaseException) -> str | None:
     return None
 
 
-def _licence(name: str, repository: str) -> str:
+def _licence_steps(name: str, repository: str) -> str:
+    """What to do where `repository`, which is or is loaded by the model `name`, is gated."""
     if repository == name:
         steps = f"access to {name} is restricted: accept its licence at https://hf.co/{name}"
     else:
@@ -127,5 +131,5 @@ def _other_reason(causes: list[BaseException]) -> str:
         return "the hub cannot be reached, and the files are not in the local cache"
     if any("safetensors" in str(cause) for cause in causes):
         return "it has no safetensors weights, and pickled ones are not loaded"
-    said = next(iter(str(causes[0]).splitlines()), "")
-    return f"could not be loaded ({type(causes[0]).__name__}: {said})"
+    first_line = next(iter(str(causes[0]).splitlines()), "")
+    return f"could not be loaded ({type(causes[0]).__name__}: {first_line})"

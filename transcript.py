@@ -1,8 +1,7 @@
-"""What the rooms hand each other: who said what, when, as plain frozen values.
+"""The values that modules exchange: words, chunks, speakers and transcripts.
 
-The one decision: times are floats in seconds on the clock of the audio as the client sent it;
-nothing here knows windows, sampling rates or models. Rounding to the two decimals of the response
-happens where the response is made.
+The one decision: times are floats, in seconds from the start of the client's audio. Nothing here
+depends on windows, sampling rates or models. Times are rounded only in the response.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One spoken word, `start` and `end` in seconds, and who said it where that is known.
+    """One spoken word, `start` and `end` in seconds, and its speaker where that is known.
 
-    `text` keeps the space before it and the punctuation around it, so that a chunk's words, joined,
-    are its text. `probability` is the main model's own, the mean over the word's tokens. `overlap`
-    marks a word spoken while another voice is heard.
+    `text` keeps the space before the word and the punctuation around it: the texts of a chunk's
+    words, joined, are the chunk's text. `probability` is the mean of the main model's probabilities
+    of the word's tokens. `overlap` marks a word during which another speaker speaks too.
     """
 
     text: str
@@ -29,10 +28,10 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One of Whisper's own segments; `text` keeps its leading space, as the tokenizer gave it.
+    """One of Whisper's segments; `text` keeps the leading space that the tokenizer gave it.
 
-    `avg_logprob` and `no_speech_prob` are those of the window it was heard in, under OpenAI's
-    names; `words` is empty where nobody asked for them.
+    `avg_logprob` and `no_speech_prob` are OpenAI's, of the window that the chunk was decoded in.
+    `words` is empty unless words were requested.
     """
 
     text: str
@@ -45,7 +44,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerTurn:
-    """A stretch in which one speaker is heard; turns of different speakers may overlap."""
+    """A span of time in which one speaker speaks; turns of different speakers may overlap."""
 
     speaker: str
     start: float
@@ -54,7 +53,7 @@ class SpeakerTurn:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerSegment:
-    """Text given to one speaker, or to nobody (`None`) where no turn covers it."""
+    """Consecutive text of one speaker; `speaker` is None where no turn covers it."""
 
     speaker: str | None
     text: str
@@ -65,12 +64,12 @@ class SpeakerSegment:
 
 @dataclass(slots=True)
 class DecodeStats:
-    """What decoding one request took, for benchmarks and logs.
+    """Counts and times of decoding one request, for benchmarks and logs.
 
-    `drafted` counts the drafts that the main model judged: up to and including the first wrong one
-    of each row and step. `drafted_rows` counts rows over all steps that drafted for them, so that
-    a row gained 1 + accepted / drafted_rows tokens in such a step. Steps shared with other requests
-    count for each. Seconds are those of the host's clock.
+    `drafted` counts draft tokens up to and including the first rejected one of each row and step;
+    those after it are not counted. `drafted_rows` counts pairs of a row and a step that drafted for
+    it. `steps_by_drafts` maps a draft length to the number of steps that used it. A step shared
+    with other requests counts for each of them. Seconds are wall-clock time on the host.
     """
 
     steps: int = 0
@@ -85,22 +84,23 @@ class DecodeStats:
 
     @property
     def acceptance(self) -> float | None:
-        """The share of judged drafts that were right; None where nothing was drafted."""
+        """Accepted draft tokens as a share of `drafted`; None where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens a row gained in a step that drafted for it, on average; 1 where there was none."""
+        """Mean tokens that a row gained in a step that drafted for it; 1 where no step did."""
         return 1 + self.accepted / max(1, self.drafted_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The whole answer of speech recognition: chunks in order of time, and what to tell the client.
+    """The result of speech recognition: chunks in order of time, and warnings for the client.
 
-    `language` is Whisper's code ("en") or None where no window held speech to detect it from and
-    none was asked for; `language_probability` is its share among all languages, None where it was
-    not detected.
+    `language` is Whisper's code ("en"); None where none was requested and there was no speech to
+    detect it from. `language_probability` is its probability among all languages; None where it was
+    not detected. `speech` holds the spans of detected speech, (start, end) in seconds, in order and
+    disjoint; speaker turns are clipped to them. `stats` is ignored when transcripts are compared.
     """
 
     chunks: tuple[Chunk, ...]
@@ -112,5 +112,5 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """All chunks' text, joined as the tokenizer spaced it."""
+        """The texts of all chunks, joined; spaces are the tokenizer's."""
         return "".join(chunk.text for chunk in self.chunks)

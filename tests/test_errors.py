@@ -1,6 +1,4 @@
-"""The promise about messages: the code first, ASCII, one line, at most 500 characters; and who is
-to blame.
-"""
+"""Messages (code first, ASCII, one line, at most 500 characters) and the tree of errors."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def test_the_codes_are_those_of_the_contract(kind, codes):
     assert {leaf.code for leaf in leaves(kind)} == codes
 
 
-def test_servers_tell_client_faults_by_value_error():
+def test_client_errors_and_no_others_are_value_errors():
     assert all(issubclass(leaf, ValueError) for leaf in leaves(ClientError))
     assert not any(issubclass(leaf, ValueError) for leaf in [*leaves(ServerError), StartError])
 

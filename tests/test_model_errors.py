@@ -1,4 +1,4 @@
-"""One plain line for whatever keeps a model from loading; the exceptions are the libraries' own."""
+"""One line for every failure to load a model; the exceptions are the libraries' own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "owner/model"
 
 
 def hub_error(status: int, code: str = "", repository: str = NAME) -> Exception:
-    """What huggingface_hub raises for a file of `repository` that the hub answered so."""
+    """What huggingface_hub raises when the hub answers a request for a file so."""
     request = httpx2.Request(
         "HEAD", f"https://huggingface.co/{repository}/resolve/main/config.json"
     )
@@ -32,16 +32,14 @@ def hub_error(status: int, code: str = "", repository: str = NAME) -> Exception:
 
 
 def refusal_of(error: Exception) -> str:
-    """The line for `error`, raised as transformers does: wrapped, and the wrapper says something
-    else.
-    """
+    """The line for `error` as the cause of another exception, which is how transformers raises."""
     with pytest.raises(StartError) as caught, loading("ASR_MODEL", NAME):
         raise OSError("a long story\nof several lines") from error
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (
             hub_error(403, "GatedRepo"),
@@ -73,14 +71,14 @@ def refusal_of(error: Exception) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_the_hub_refused_is_told_in_one_line(error, said):
+def test_refusals_of_the_hub_are_explained_in_one_line(error, expected):
     line = refusal_of(error)
     assert line.startswith("START_FAILED: ASR_MODEL=owner/model: ")
-    assert said in line
+    assert expected in line
     assert "\n" not in line
 
 
-def test_our_own_refusals_keep_their_words_and_gain_the_variable():
+def test_start_errors_keep_their_text_and_gain_the_variable():
     with pytest.raises(StartError) as caught, loading("ASSISTANT_MODEL", NAME):
         raise StartError("the assistant does not fit")
     assert str(caught.value) == "START_FAILED: ASSISTANT_MODEL: the assistant does not fit"
@@ -92,7 +90,7 @@ def test_the_third_party_exception_stays_reachable():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_nothing_is_said_where_nothing_is_wrong(whisper_folder, capfd):
+def test_nothing_is_printed_where_nothing_is_wrong(whisper_folder, capfd):
     with loading("ASR_MODEL", str(whisper_folder)):
         AutoModelForSpeechSeq2Seq.from_pretrained(whisper_folder)
     assert capfd.readouterr() == ("", "")
@@ -145,9 +143,7 @@ def list_checksums(folder) -> None:
 
 @pytest.fixture
 def listed(tmp_path):
-    """A folder of two files, one of them deeper, and their true checksums as `sha256sum` writes
-    them.
-    """
+    """A folder with a file, a nested file and their checksums in the format of `sha256sum`."""
     (tmp_path / "embedding").mkdir()
     (tmp_path / "config.yaml").write_bytes(b"version: 1\n")
     (tmp_path / "embedding" / "weights.bin").write_bytes(bytes(range(256)) * 1000)
@@ -155,7 +151,7 @@ def listed(tmp_path):
     return tmp_path
 
 
-def test_a_folder_that_is_what_it_lists_passes(listed):
+def test_a_folder_that_matches_its_checksums_passes(listed):
     verify_checksums(listed)
     (listed / "SHA256SUMS").unlink()
     verify_checksums(listed)
@@ -172,7 +168,7 @@ def flip_a_bit(file) -> None:
     [flip_a_bit, lambda file: file.unlink(), lambda file: file.write_bytes(b"")],
     ids=["bit", "gone", "empty"],
 )
-def test_a_folder_that_is_not_what_it_lists_is_refused_before_anything_is_loaded(listed, damage):
+def test_a_folder_that_differs_from_its_checksums_is_refused_before_loading(listed, damage):
     damage(listed / "embedding" / "weights.bin")
     refusal = (
         r"^START_FAILED: DIARIZATION_MODEL: .*embedding/weights.bin is missing or is not the file"

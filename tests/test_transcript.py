@@ -1,4 +1,4 @@
-"""The values that rooms hand each other: frozen, and a text that is its chunks."""
+"""The values that modules exchange: frozen, compared by content, and a text that is its chunks'."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import dataclasses
 
 import pytest
 
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+from transcript import (
+    Chunk,
+    DecodeStats,
+    SpeakerSegment,
+    SpeakerTurn,
+    Transcript,
+    Word,
+)
 
 VALUES = [
     Word("yes", 0.0, 0.5),
@@ -34,5 +41,23 @@ def test_the_text_is_the_chunks_text_as_the_tokenizer_spaced_it():
     assert Transcript(chunks, "en").text == " Good-bye, all."
 
 
-def test_nothing_said_is_an_empty_text():
+def test_no_chunks_are_an_empty_text():
     assert Transcript((), None).text == ""
+
+
+def test_transcripts_compare_without_their_stats():
+    slow = Transcript((), None, stats=DecodeStats(decode_seconds=9.0))
+    assert slow == Transcript((), None)
+    assert slow != Transcript((), None, speech=((0.0, 1.0),))
+
+
+def test_stats_of_three_rows_that_drafted():
+    """Rows gained 1 + 3, 1 + 0 and 1 + 2 tokens; of 4 + 1 + 3 drafts judged, 5 were accepted."""
+    stats = DecodeStats(drafted=8, accepted=5, drafted_rows=3)
+    assert stats.acceptance == 5 / 8
+    assert stats.tokens_per_step == pytest.approx((4 + 1 + 3) / 3)
+
+
+def test_stats_without_drafts():
+    assert DecodeStats(steps=4, tokens=4).acceptance is None
+    assert DecodeStats(steps=4, tokens=4).tokens_per_step == 1
