@@ -1,8 +1,9 @@
-"""The answer a client reads, in plain Python types.
+"""The JSON object that a client receives, in plain Python types.
 
-The one decision: times become what the contract promises here and nowhere else: finite, in order, within the audio,
-seconds with two decimals, whatever the models said. Files are made of these times: tables (tsv, rttm) tell them as they
-are, and subtitles, whose own rules decide how long they are shown, start from them and stay within the audio as well.
+The one decision: only this module makes times what the contract promises, whatever the models
+returned: finite, in order, within the audio, in seconds with two decimals. The files of `output`
+are made from these times: TSV and RTTM print them, SRT and VTT derive cue times from them, which
+also stay within the audio.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from config import InferenceConfig
 from subtitles import Rendering, render
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
+# Items with words, and items with times.
 Block = TypeVar("Block", Chunk, SpeakerSegment)
-Span = TypeVar("Span", Chunk, SpeakerSegment, SpeakerTurn, Word)
+Timed = TypeVar("Timed", Chunk, SpeakerSegment, SpeakerTurn, Word)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found out about one recording of `duration` seconds.
+    """The results for one recording of `duration` seconds.
 
-    `segments` and `turns` are None where nobody asked who spoke. The words of the segments, in order, are those of the
-    chunks.
+    `segments` and `turns` are None without diarization. The words of all segments, in order, are
+    the words of all chunks.
     """
 
     duration: float
@@ -36,14 +38,14 @@ class Answer:
 
 
 def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
-    """The JSON object that answers a request with these parameters."""
+    """The JSON object that answers a request with the parameters `config`."""
     duration = round(float(answer.duration), 2)
     chunks = clamp_times(answer.transcript.chunks, duration)
     segments = clamp_times(answer.segments or (), duration)
     by_word = config.return_timestamps == "word"
-    answered: dict[str, Any] = {
-        "speakers": [_speaker(segment, by_word) for segment in segments],
-        "chunks": [_chunk(chunk) for chunk in chunks] if config.return_timestamps else [],
+    body: dict[str, Any] = {
+        "speakers": [_segment_json(segment, by_word) for segment in segments],
+        "chunks": [_chunk_json(chunk) for chunk in chunks] if config.return_timestamps else [],
         "text": answer.transcript.text,
         "language": answer.transcript.language,
         "language_probability": _rounded(answer.transcript.language_probability),
@@ -51,54 +53,64 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         "warnings": list(answer.warnings),
     }
     if by_word:
-        spans: Sequence[Chunk | SpeakerSegment] = chunks if answer.segments is None else segments
         has_speakers = answer.segments is not None
-        answered["words"] = [_word(word, has_speakers) for span in spans for word in span.words]
+        blocks: Sequence[Chunk | SpeakerSegment] = segments if has_speakers else chunks
+        body["words"] = [_word_json(word, has_speakers) for block in blocks for word in block.words]
     if config.output:
-        rendering = Rendering(
-            duration, chunks, segments, _settled_turns(answer.turns or (), duration)
-        )
-        answered["output"] = {form: render(form, rendering) for form in config.output}
-    return answered
+        turns = _clamp_turns(answer.turns or (), duration)
+        rendering = Rendering(duration, chunks, segments, turns)
+        body["output"] = {name: render(name, rendering) for name in config.output}
+    return body
 
 
-def clamp_times(spans: Sequence[Block], duration: float) -> list[Block]:
-    """The spans and their words, with times as promised; NaN counts as no time passed."""
-    words = [word for span in spans for word in span.words]
-    timed = iter(
-        [replace(word, start=start, end=end) for word, (start, end) in _in_order(words, duration)]
+def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
+    """Clamp and round the times of blocks and of their words, each in order over all blocks.
+
+    A time before the one that precedes it, or NaN, becomes that one.
+    """
+    words = [word for block in blocks for word in block.words]
+    clamped_words = iter(
+        [replace(word, start=start, end=end) for word, start, end in _clamp(words, duration)]
     )
-    return [
-        replace(span, start=start, end=end, words=tuple(islice(timed, len(span.words))))
-        for span, (start, end) in _in_order(spans, duration)
-    ]
+    clamped = []
+    for block, start, end in _clamp(blocks, duration):
+        own_words = tuple(islice(clamped_words, len(block.words)))
+        clamped.append(replace(block, start=start, end=end, words=own_words))
+    return clamped
 
 
-def _settled_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[SpeakerTurn]:
-    """The turns, each on its own because they overlap, without those that two decimals leave no time."""
-    spans = [span for turn in turns for span in _in_order([turn], duration)]
-    return [replace(turn, start=start, end=end) for turn, (start, end) in spans if end > start]
+def _clamp_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[SpeakerTurn]:
+    """Clamp and round each turn by itself, as turns may overlap; drop those left without length."""
+    clamped = []
+    for turn in turns:
+        for _, start, end in _clamp([turn], duration):
+            if end > start:
+                clamped.append(replace(turn, start=start, end=end))
+    return clamped
 
 
-def _in_order(spans: Sequence[Span], duration: float) -> Iterator[tuple[Span, tuple[float, float]]]:
-    """Each span with a start and an end, none before what precedes it, none past the end of the audio."""
+def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, float, float]]:
+    """Each item with a start and an end, none before the previous item's end or after the audio."""
     now = 0.0
-    for span in spans:
-        start = min(max(now, float(span.start)), duration)
-        now = min(max(start, float(span.end)), duration)
-        yield span, (round(start, 2), round(now, 2))
+    for item in items:
+        # max returns its first argument where the second is NaN.
+        start = min(max(now, float(item.start)), duration)
+        now = min(max(start, float(item.end)), duration)
+        yield item, round(start, 2), round(now, 2)
 
 
-def _speaker(segment: SpeakerSegment, by_word: bool) -> dict[str, Any]:
-    entry = {
+def _segment_json(segment: SpeakerSegment, by_word: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {
         "speaker": segment.speaker,
         "text": segment.text,
         "timestamp": [segment.start, segment.end],
     }
-    return entry | ({"words": [_word(word, True) for word in segment.words]} if by_word else {})
+    if by_word:
+        entry["words"] = [_word_json(word, True) for word in segment.words]
+    return entry
 
 
-def _chunk(chunk: Chunk) -> dict[str, Any]:
+def _chunk_json(chunk: Chunk) -> dict[str, Any]:
     return {
         "text": chunk.text,
         "timestamp": [chunk.start, chunk.end],
@@ -107,13 +119,15 @@ def _chunk(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _word(word: Word, has_speakers: bool) -> dict[str, Any]:
-    entry = {
+def _word_json(word: Word, has_speakers: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {
         "word": word.text,
         "timestamp": [word.start, word.end],
         "probability": _rounded(word.probability),
     }
-    return entry | ({"speaker": word.speaker, "overlap": word.overlap} if has_speakers else {})
+    if has_speakers:
+        entry["speaker"], entry["overlap"] = word.speaker, word.overlap
+    return entry
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The answer as the contract spells it, whatever the models said."""
+"""The response against the contract, whatever the models returned."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from config import InferenceConfig
 from response import Answer, clamp_times, response
-from subtitles import FORMS
+from subtitles import FORMATS
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (
@@ -30,10 +30,10 @@ SEGMENTS = (
 )
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
 TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98765)
-TOLD_APART = Answer(1.0, TRANSCRIPT, SEGMENTS, TURNS, ("careful",))
+WITH_SPEAKERS = Answer(1.0, TRANSCRIPT, SEGMENTS, TURNS, ("careful",))
 
 
-def answered(answer: Answer = TOLD_APART, **parameters: object) -> dict[str, object]:
+def answered(answer: Answer = WITH_SPEAKERS, **parameters: object) -> dict[str, object]:
     return response(answer, InferenceConfig.read(parameters))
 
 
@@ -60,7 +60,7 @@ def test_the_answer_has_the_documented_form():
     }
 
 
-def test_words_are_listed_and_given_to_their_speakers():
+def test_words_are_listed_under_their_speakers():
     answer = answered(return_timestamps="word")
     good, morning, yes = (
         {
@@ -77,30 +77,29 @@ def test_words_are_listed_and_given_to_their_speakers():
     assert "".join(word["word"] for word in answer["words"]) == answer["text"]
 
 
-def test_words_name_no_speaker_where_nobody_asked():
+def test_words_have_no_speaker_without_diarization():
     answer = answered(Answer(1.0, TRANSCRIPT), return_timestamps="word")
     assert [set(word) for word in answer["words"]] == [{"word", "timestamp", "probability"}] * 3
     assert answer["speakers"] == []
 
 
 @pytest.mark.parametrize(("wanted", "chunks"), [(True, 2), ("segment", 2), ("word", 2), (False, 0)])
-def test_chunks_are_hidden_where_times_are_not_wanted(wanted, chunks):
+def test_chunks_are_empty_where_times_are_not_wanted(wanted, chunks):
     answer = answered(return_timestamps=wanted)
     assert len(answer["chunks"]) == chunks
     assert ("words" in answer) == (wanted == "word")
 
 
-def test_every_output_asked_for_comes_as_text():
-    answer = answered(output=list(FORMS))
-    assert set(answer["output"]) == set(FORMS)
+def test_every_requested_output_is_a_text():
+    answer = answered(output=list(FORMATS))
+    assert set(answer["output"]) == set(FORMATS)
     assert answer["output"]["txt"] == "SPEAKER_00: good morning\nSPEAKER_01: yes\n"
-    # The last subtitle has time to be read only if it comes as soon as the one before has been
-    # said.
+    # The last cue appears before its first word, or it could not be read before the audio ends.
     assert "00:00:00,400 --> 00:00:01,000" in answer["output"]["srt"]
     assert answer["output"]["rttm"].count("\n") == len(TURNS)
 
 
-def test_silence_is_an_empty_answer():
+def test_silence_is_an_empty_response():
     assert answered(
         Answer(2.0, Transcript((), None), (), ()), return_timestamps="word", output=["srt"]
     ) == {
@@ -116,11 +115,11 @@ def test_silence_is_an_empty_answer():
     }
 
 
-spans = some.lists(some.tuples(some.floats(), some.floats()), max_size=20)
-durations = some.floats(0, 1e5).map(lambda seconds: round(seconds, 2))
+spans = st.lists(st.tuples(st.floats(), st.floats()), max_size=20)
+durations = st.floats(0, 1e5).map(lambda seconds: round(seconds, 2))
 
 
-@given(spans, spans, durations, some.sampled_from(["word", True]))
+@given(spans, spans, durations, st.sampled_from(["word", True]))
 def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, duration, wanted):
     words = tuple(Word(" a", *span, "S") for span in inner)
     chunks = tuple(
@@ -147,13 +146,13 @@ def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, du
 
 @given(
     spans,
-    some.lists(some.tuples(some.sampled_from("AB"), some.floats(), some.floats()), max_size=20),
+    st.lists(st.tuples(st.sampled_from("AB"), st.floats(), st.floats()), max_size=20),
     durations,
 )
-def test_files_tell_times_within_the_audio(inner, heard, duration):
+def test_times_in_files_are_within_the_audio(inner, spoken, duration):
     words = tuple(Word(" a.", *span, "S") for span in inner)
     segments = (SpeakerSegment("S", " a." * len(words), 0.0, duration, words),) if words else ()
-    turns = tuple(SpeakerTurn(*turn) for turn in heard)
+    turns = tuple(SpeakerTurn(*turn) for turn in spoken)
     files = answered(
         Answer(duration, Transcript((), "en"), segments, turns), output=["srt", "vtt", "rttm"]
     )["output"]
@@ -169,7 +168,7 @@ def test_files_tell_times_within_the_audio(inner, heard, duration):
         assert (start, length) == (round(start, 2), round(length, 2))
 
 
-def test_a_turn_tells_the_same_times_as_the_rest_of_the_answer():
+def test_turns_are_rounded_as_all_times_are():
     turns = (
         SpeakerTurn("A", 0.1234, 0.5678),
         SpeakerTurn("B", 0.2, 0.204),
@@ -182,8 +181,8 @@ def test_a_turn_tells_the_same_times_as_the_rest_of_the_answer():
     ]
 
 
-@given(some.lists(some.integers(0, 10_000), max_size=20).map(sorted))
-def test_times_in_order_are_left_alone(hundredths):
+@given(st.lists(st.integers(0, 10_000), max_size=20).map(sorted))
+def test_times_in_order_are_not_changed(hundredths):
     moments = [moment / 100 for moment in hundredths]
     chunks = [
         Chunk("", start, end, words=(Word("", start, end),))

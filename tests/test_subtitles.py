@@ -1,4 +1,4 @@
-"""Transcripts as files, parsed back with libraries that others read such files with."""
+"""Transcripts as files, read back with the libraries that people read such files with."""
 
 from __future__ import annotations
 
@@ -12,41 +12,37 @@ import pysubs2
 import pytest
 import webvtt
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 from pyannote.database.util import load_rttm
 
-from config import Form
+from config import OutputFormat
 from subtitles import (
-    FORMS,
-    LEAST_SECONDS,
-    LINE_WIDTH,
-    LINES,
-    MOST_SECONDS,
+    FORMATS,
+    MAX_COLUMNS,
+    MAX_LINES,
+    MAX_SECONDS,
+    MIN_SECONDS,
     Rendering,
-    cues,
+    display_width,
+    make_cues,
     render,
-    width,
 )
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
-LETTERS = some.one_of(
-    some.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), some.sampled_from("-->")
-)
-SPEAKERS = some.sampled_from([None, "SPEAKER_00", "SPEAKER_01"])
+LETTERS = st.one_of(st.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), st.sampled_from("-->"))
+SPEAKERS = st.sampled_from([None, "SPEAKER_00", "SPEAKER_01"])
 
 
-@some.composite
+@st.composite
 def spoken(draw, letters=LETTERS, longest=50):
-    """Words in order of time, hundredths of a second apart; some instantaneous, some long, some
-    after pauses.
-    """
+    """Words in order of time, in hundredths of a second; some instantaneous, some after pauses."""
     entries = draw(
-        some.lists(
-            some.tuples(
-                some.text(letters, min_size=1, max_size=longest),
-                some.booleans(),
-                some.integers(0, 300),
-                some.integers(0, 900),
+        st.lists(
+            st.tuples(
+                st.text(letters, min_size=1, max_size=longest),
+                st.booleans(),
+                st.integers(0, 300),
+                st.integers(0, 900),
                 SPEAKERS,
             ),
             max_size=30,
@@ -60,12 +56,12 @@ def spoken(draw, letters=LETTERS, longest=50):
     return words
 
 
-@some.composite
+@st.composite
 def recorded(draw, letters=LETTERS, longest=50):
-    """Words, and how long the audio is; where it ends before they do, they crowd at its end."""
+    """Words and the audio's duration; words after its end are moved to its end."""
     words = draw(spoken(letters, longest))
     spoken_until = round(words[-1].end * 100) if words else 0
-    hundredths = draw(some.integers(max(0, spoken_until - 1000), spoken_until + 200))
+    hundredths = draw(st.integers(max(0, spoken_until - 1000), spoken_until + 200))
     duration = hundredths / 100
     return [
         replace(word, start=min(word.start, duration), end=min(word.end, duration))
@@ -89,55 +85,55 @@ def rendering_of(words: list[Word], duration: float = 100.0) -> Rendering:
     return Rendering(duration, chunks, segments)
 
 
-def squeezed(text: str) -> str:
+def without_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-@given(recorded(), some.booleans())
-def test_subtitles_hold_every_word_within_the_limits(recording, named):
+@given(recorded(), st.booleans())
+def test_cues_contain_every_word_within_the_limits(recording, named):
     words, duration = recording
-    found = cues(words, named, duration)
+    found = make_cues(words, named, duration)
     shown = ""
     for cue in found:
         name = f"{cue.speaker}: " if named and cue.speaker else ""
         assert cue.lines[0].startswith(name)
-        assert 1 <= len(cue.lines) <= LINES
+        assert 1 <= len(cue.lines) <= MAX_LINES
         assert all(line[len(name) * (not place) :].strip() for place, line in enumerate(cue.lines))
-        assert all(width(line) <= LINE_WIDTH for line in cue.lines)
-        assert cue.end - cue.start <= MOST_SECONDS + 1e-3
+        assert all(display_width(line) <= MAX_COLUMNS for line in cue.lines)
+        assert cue.end - cue.start <= MAX_SECONDS + 1e-3
         shown += "".join(cue.lines)[len(name) :]
-    assert squeezed(shown) == squeezed("".join(word.text for word in words))
+    assert without_spaces(shown) == without_spaces("".join(word.text for word in words))
 
 
-@given(recorded(), some.booleans())
-def test_subtitles_never_overlap_and_are_short_only_where_the_next_one_comes(recording, named):
+@given(recorded(), st.booleans())
+def test_cues_never_overlap_and_are_short_only_before_the_next_one(recording, named):
     words, duration = recording
-    found = cues(words, named, duration)
+    found = make_cues(words, named, duration)
     for cue, later in pairwise(found):
         assert cue.end <= later.start
-        assert cue.end - cue.start >= LEAST_SECONDS - 1e-3 or cue.end == pytest.approx(
+        assert cue.end - cue.start >= MIN_SECONDS - 1e-3 or cue.end == pytest.approx(
             later.start, abs=0.0011
         )
     for last in found[-1:]:
         before = found[-2].end if len(found) > 1 else 0.0
-        assert last.end - last.start >= LEAST_SECONDS - 1e-3 or last.start == pytest.approx(
+        assert last.end - last.start >= MIN_SECONDS - 1e-3 or last.start == pytest.approx(
             before, abs=0.0011
         )
 
 
-@given(recorded(), some.booleans())
-def test_subtitles_are_shown_within_the_audio_for_a_millisecond_at_least(recording, named):
+@given(recorded(), st.booleans())
+def test_cues_last_a_millisecond_at_least_within_the_audio(recording, named):
     words, duration = recording
-    found = cues(words, named, duration)
+    found = make_cues(words, named, duration)
     for cue in found:
         assert 0 <= cue.start <= cue.end <= duration
         if duration >= len(found) / 1000:
             assert round(cue.end * 1000) > round(cue.start * 1000)
 
 
-def test_subtitles_at_the_very_end_share_what_time_is_left():
+def test_cues_at_the_very_end_share_the_time_left():
     words = [Word(" So.", 7, 9), *(Word(" Bye.", 10, 10) for _ in range(4))]
-    found = cues(words, False, 10.0)
+    found = make_cues(words, False, 10.0)
     assert [(cue.start, cue.end) for cue in found] == [
         (7, 9),
         (9, 9.25),
@@ -147,43 +143,49 @@ def test_subtitles_at_the_very_end_share_what_time_is_left():
     ]
 
 
-def test_a_subtitle_at_the_end_comes_in_time_to_be_read():
-    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 0.11, 0.5)], False, 0.7)] == [
+def test_a_cue_at_the_end_appears_in_time_to_be_read():
+    assert [(cue.start, cue.end) for cue in make_cues([Word(" Yes.", 0.11, 0.5)], False, 0.7)] == [
         (0, 0.7)
     ]
-    assert [(cue.start, cue.end) for cue in cues([Word(" Yes.", 4.5, 4.9)], False, 5.0)] == [
+    assert [(cue.start, cue.end) for cue in make_cues([Word(" Yes.", 4.5, 4.9)], False, 5.0)] == [
         (4.167, 5)
     ]
 
 
-@given(spoken(some.sampled_from("abc-.?語\n"), 29), some.booleans())
-def test_words_that_a_line_holds_are_not_broken(words, named):
-    longest = LINE_WIDTH - named * len("SPEAKER_00: ")
-    words = [replace(word, text=f" {word.text}") for word in words if width(word.text) <= longest]
+@given(spoken(st.sampled_from("abc-.?語\n"), 29), st.booleans())
+def test_words_that_fit_a_line_are_not_split(words, named):
+    longest = MAX_COLUMNS - named * len("SPEAKER_00: ")
+    words = [
+        replace(word, text=f" {word.text}") for word in words if display_width(word.text) <= longest
+    ]
     shown = []
-    for cue in cues(words, named, 1000.0):
+    for cue in make_cues(words, named, 1000.0):
         name = f"{cue.speaker}: " if named and cue.speaker else ""
         shown += " ".join(cue.lines)[len(name) :].split()
     assert shown == "".join(word.text for word in words).split()
 
 
 @pytest.mark.parametrize("length", [22, 34, 42])
-def test_a_long_word_has_a_line_of_its_own(length):
+def test_a_long_word_stays_in_one_piece(length):
     words = [Word(" Die", 0, 0.2), Word(f" {'d' * length}", 0.2, 1), Word(" fährt", 1, 1.4)]
-    lines = [line for cue in cues(words, False, 5.0) for line in cue.lines]
+    lines = [line for cue in make_cues(words, False, 5.0) for line in cue.lines]
     assert "d" * length in " ".join(lines).split()
 
 
-def test_a_passage_without_word_times_is_cut_between_its_words():
-    text = " The words of this passage were not timed, so that they share the time of the whole by their letters."
-    found = cues([Word(text, 0, 10)], False, 10.0)
+def test_a_block_without_word_times_is_split_between_its_words():
+    text = (
+        " The words of this passage were not timed, "
+        "so that they share the time of the whole by their letters."
+    )
+    found = make_cues([Word(text, 0, 10)], False, 10.0)
     assert " ".join(line for cue in found for line in cue.lines).split() == text.split()
     assert found[-1].end == 10
 
 
 def read_srt(text: str) -> list[pysubs2.SSAEvent]:
-    """What pysubs2 reads; a last subtitle is added, since it takes digits on the last line of a
-    file for a number.
+    """The events that pysubs2 reads.
+
+    It takes digits on the last line of a file for a cue's number, so that a last cue is added here.
     """
     closed = f"{text}\n0\n99:00:00,000 --> 99:00:01,000\nend\n"
     *events, last = pysubs2.SSAFile.from_string(closed, format_="srt").events
@@ -195,7 +197,7 @@ def read_srt(text: str) -> list[pysubs2.SSAEvent]:
 def test_srt_is_read_back(recording):
     words, duration = recording
     events = read_srt(render("srt", rendering_of(words, duration)))
-    expected = cues(words, True, duration)
+    expected = make_cues(words, True, duration)
     assert [(event.start, event.end) for event in events] == [
         (round(cue.start * 1000), round(cue.end * 1000)) for cue in expected
     ]
@@ -208,10 +210,10 @@ def test_srt_is_read_back(recording):
 @pytest.mark.parametrize(
     "said", ["---->", "-->", "<i>b</i>", r"{\an8}hi", r"C:\new", "<font color=red>", "a < b > c"]
 )
-def test_srt_holds_nothing_that_players_interpret(said):
+def test_srt_contains_nothing_that_players_interpret(said):
     text = render("srt", rendering_of([Word(f" {said}", 0, 1)]))
     (event,) = read_srt(text)
-    assert len(event.plaintext) == width(event.plaintext) == len(said)
+    assert len(event.plaintext) == display_width(event.plaintext) == len(said)
     _, _, shown = text.split("\n", 2)
     assert not set("<>{}\\") & set(shown)
 
@@ -220,7 +222,7 @@ def test_srt_holds_nothing_that_players_interpret(said):
 def test_vtt_is_read_back_with_its_voices(recording):
     words, duration = recording
     captions = webvtt.from_string(render("vtt", rendering_of(words, duration))).captions
-    expected = cues(words, False, duration)
+    expected = make_cues(words, False, duration)
     assert [caption.voice for caption in captions] == [cue.speaker for cue in expected]
     assert [(caption.start_in_seconds, caption.end_in_seconds) for caption in captions] == [
         (int(cue.start + 0.0005), int(cue.end + 0.0005)) for cue in expected
@@ -233,7 +235,7 @@ def test_vtt_is_read_back_with_its_voices(recording):
 
 
 @given(spoken())
-def test_tsv_has_a_row_a_segment(words):
+def test_tsv_has_a_row_for_each_segment(words):
     rendering = rendering_of(words)
     rows = list(csv.DictReader(io.StringIO(render("tsv", rendering), newline=""), delimiter="\t"))
     assert [(int(row["start"]), int(row["end"]), row["speaker"] or None) for row in rows] == [
@@ -255,7 +257,7 @@ def test_rttm_is_read_back_by_pyannote(tmp_path):
     ] == [(turn.speaker, turn.start, turn.end) for turn in turns]
 
 
-def test_text_names_the_speakers_where_they_are_known():
+def test_text_names_speakers_where_they_are_known():
     words = [
         Word(" yes", 0, 0.4, "SPEAKER_00"),
         Word(" no", 0.5, 0.9, "SPEAKER_01"),
@@ -267,30 +269,30 @@ def test_text_names_the_speakers_where_they_are_known():
 def test_without_speakers_the_chunks_are_shown():
     chunks = [Chunk(" Good morning.", 0.0, 1.0), Chunk(" Yes.", 1.5, 2.0)]
     assert render("txt", Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
-    assert [cue.lines for cue in cues(Rendering(2.5, chunks).words, True, 2.5)] == [
+    assert [cue.lines for cue in make_cues(Rendering(2.5, chunks).words, True, 2.5)] == [
         ("Good morning.",),
         ("Yes.",),
     ]
 
 
-def test_every_form_that_can_be_asked_for_is_rendered():
-    assert list(FORMS) == list(get_args(Form))
+def test_every_format_that_can_be_requested_is_rendered():
+    assert list(FORMATS) == list(get_args(OutputFormat))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_nothing_said_is_an_empty_file_of_its_kind(form):
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_speech_is_an_empty_file_of_its_format(form):
     assert render(form, Rendering(1.0, ())) == {
         "vtt": "WEBVTT\n",
         "tsv": "start\tend\ttext\tspeaker\n",
     }.get(form, "")
 
 
-def test_a_sentence_begins_a_subtitle_of_its_own():
+def test_a_sentence_begins_a_new_cue():
     words = [Word(" Yes.", 0, 0.4), Word(" I", 0.5, 0.6), Word(" do.", 0.7, 0.9)]
-    assert [cue.lines for cue in cues(words, False, 10.0)] == [("Yes.",), ("I do.",)]
+    assert [cue.lines for cue in make_cues(words, False, 10.0)] == [("Yes.",), ("I do.",)]
 
 
-def test_two_lines_are_about_as_wide():
+def test_two_lines_are_of_similar_width():
     words = [Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)]
-    (cue,) = cues(words, False, 10.0)
+    (cue,) = make_cues(words, False, 10.0)
     assert cue.lines == ("xxxxxxx xxxxxxx xxxxxxx", "xxxxxxx xxxxxxx xxxxxxx")
