@@ -1,3 +1,5 @@
+"""What a client may write for a language."""
+
 from __future__ import annotations
 
 import pytest
@@ -21,7 +23,7 @@ def test_codes_names_and_aliases_in_any_case(text, code):
 
 
 @pytest.mark.parametrize("text", ["", "klingon", "e", "<|en|>", "en-US"])
-def test_what_is_no_language(text):
+def test_other_text_is_no_language(text):
     assert language_code(text) is None
 
 

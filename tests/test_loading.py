@@ -1,3 +1,5 @@
+"""Checkpoints that load and ones that are refused."""
+
 from __future__ import annotations
 
 import pytest
@@ -31,7 +33,9 @@ def test_published_configurations_load_and_answer(name, tmp_path):
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))
     transcriber = Transcriber(models, fallback=None, detect=hears_sound)
     transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
-    assert transcript.language in (models.special_tokens.languages if shape.multilingual else {"en"})
+    assert transcript.language in (
+        models.special_tokens.languages if shape.multilingual else {"en"}
+    )
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
     untimed = transcriber.transcribe(
         noise(2.0), TranscriptionOptions(language="English", timestamps=False)
@@ -39,20 +43,22 @@ def test_published_configurations_load_and_answer(name, tmp_path):
     assert len(untimed.chunks) <= 1
 
 
-def test_what_a_checkpoint_would_have_generation_do_changes_nothing(tmp_path):
-    answers = []
-    for name, wishes in (
+def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
+    transcripts = []
+    for name, options in (
         ("plain", {}),
-        ("wishful", {"num_beams": 5, "temperature": 0.7, "do_sample": True}),
+        ("sampling", {"num_beams": 5, "temperature": 0.7, "do_sample": True}),
     ):
         model = model_of(SMALL, seed=3)
-        model.generation_config.update(**wishes)
+        model.generation_config.update(**options)
         transcriber = Transcriber(
             load(save(tmp_path / name, SMALL, model)), fallback=None, detect=hears_sound
         )
-        answers.append(transcriber.transcribe(noise(2.0), TranscriptionOptions(timestamps=False)))
-    assert answers[0].text
-    assert answers[0] == answers[1]
+        transcripts.append(
+            transcriber.transcribe(noise(2.0), TranscriptionOptions(timestamps=False))
+        )
+    assert transcripts[0].text
+    assert transcripts[0] == transcripts[1]
 
 
 def test_attention_dtype_and_mode(tmp_path):
@@ -83,7 +89,7 @@ def test_pickled_weights_are_not_read(tmp_path):
         load(tmp_path)
 
 
-def test_a_token_is_not_part_of_what_is_printed():
+def test_a_token_is_not_printed():
     assert "hf_secret" not in repr(Checkpoint("owner/name", token="hf_secret"))
 
 

@@ -1,3 +1,5 @@
+"""Segments of token sequences, against transformers' own and by their properties."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.output.segments import Segment, read_segments
+from asr.output.segments import Segment, Segments, read_segments
 from testing.tiny_whispers import SMALL, model_of
 
 BEGIN = 1000
@@ -16,25 +18,25 @@ def at(seconds: float) -> int:
 
 
 def test_closed_segments():
-    heard = read_segments([at(0), 5, 6, at(1.2), at(1.8), 7, at(2.9)], BEGIN, 30.0)
-    assert heard.closed == (Segment((5, 6), 0.0, 1.2), Segment((7,), 1.8, pytest.approx(2.9)))
-    assert heard.unfinished is None
+    found = read_segments([at(0), 5, 6, at(1.2), at(1.8), 7, at(2.9)], BEGIN, 30.0)
+    assert found.closed == (Segment((5, 6), 0.0, 1.2), Segment((7,), 1.8, pytest.approx(2.9)))
+    assert found.unfinished is None
 
 
-def test_a_lone_start_leaves_a_tail_from_the_last_end():
-    heard = read_segments([at(0), 5, at(12), at(12.5)], BEGIN, 30.0)
-    assert heard.closed == (Segment((5,), 0.0, 12.0),)
-    assert heard.unfinished == Segment((), 12.0, 30.0)
+def test_a_lone_start_is_an_unfinished_segment_from_the_last_end():
+    found = read_segments([at(0), 5, at(12), at(12.5)], BEGIN, 30.0)
+    assert found.closed == (Segment((5,), 0.0, 12.0),)
+    assert found.unfinished == Segment((), 12.0, 30.0)
 
 
 def test_text_without_an_end_is_unfinished():
-    heard = read_segments([at(0), 5, at(12), at(12.5), 6, 7], BEGIN, 30.0)
-    assert heard.unfinished == Segment((6, 7), 12.0, 30.0)
+    found = read_segments([at(0), 5, at(12), at(12.5), 6, 7], BEGIN, 30.0)
+    assert found.unfinished == Segment((6, 7), 12.0, 30.0)
 
 
-def test_text_that_nothing_precedes_is_closed_by_the_window():
-    heard = read_segments([at(0.5), 5, 6], BEGIN, 14.0)
-    assert heard == type(heard)((Segment((5, 6), 0.5, 14.0),))
+def test_text_after_no_closed_segment_is_closed_by_the_window():
+    found = read_segments([at(0.5), 5, 6], BEGIN, 14.0)
+    assert found == Segments((Segment((5, 6), 0.5, 14.0),))
 
 
 def test_a_single_end_means_silence_after_it():
@@ -47,9 +49,9 @@ def test_no_tokens_no_segments():
 
 
 def test_times_beyond_the_window_are_its_end():
-    heard = read_segments([at(0), 5, at(9), at(9), 6, at(20), at(20)], BEGIN, 10.0)
-    assert [segment.end for segment in heard.closed] == [9.0, 10.0]
-    assert heard.unfinished is None
+    found = read_segments([at(0), 5, at(9), at(9), 6, at(20), at(20)], BEGIN, 10.0)
+    assert [segment.end for segment in found.closed] == [9.0, 10.0]
+    assert found.unfinished is None
 
 
 @given(
@@ -57,18 +59,16 @@ def test_times_beyond_the_window_are_its_end():
     st.floats(0.1, 30),
 )
 def test_any_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
-    heard = read_segments(tokens, BEGIN, seconds)
-    segments = [*heard.closed, *([heard.unfinished] if heard.unfinished else [])]
+    found = read_segments(tokens, BEGIN, seconds)
+    segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
     kept = [token for segment in segments for token in segment.tokens]
     text = [token for token in tokens if token < BEGIN]
-    assert kept == text or (kept == text[: len(kept)] and heard.closed[-1].end == seconds)
+    assert kept == text or (kept == text[: len(kept)] and found.closed[-1].end == seconds)
     assert all(0 <= segment.start <= segment.end <= seconds for segment in segments)
 
 
 def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
-    """transformers' own reading of a window of 30 seconds: its segments, and the frame where it
-    goes on.
-    """
+    """transformers' segments of a window of 30 seconds, and the mel frame at which it continues."""
     model = model_of(SMALL)
     return model._retrieve_segment(
         seek_sequence=torch.tensor(tokens),
@@ -96,10 +96,10 @@ def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
         [at(0), 5, at(7)],
     ],
 )
-def test_segments_and_tails_as_transformers_reads_them(tokens):
-    theirs, resume = published_rules(tokens, BEGIN)
+def test_segments_and_seek_are_those_of_transformers(tokens):
+    theirs, seek = published_rules(tokens, BEGIN)
     ours = read_segments(tokens, BEGIN, 30.0)
     text = [[token for token in segment["tokens"].tolist() if token < BEGIN] for segment in theirs]
     assert [list(segment.tokens) for segment in ours.closed] == text
-    tail = 3000 if ours.unfinished is None else round(ours.unfinished.start * 100)
-    assert int(resume) == tail
+    expected = 3000 if ours.unfinished is None else round(ours.unfinished.start * 100)
+    assert int(seek) == expected

@@ -1,3 +1,5 @@
+"""Special tokens as published checkpoints have them, complete or not, and prompts made of them."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -28,12 +30,12 @@ def read(shape, generation_config: GenerationConfig | None = None) -> SpecialTok
 
 
 def test_large_v3_as_published():
-    vocabulary = read(LARGE_V3)
-    assert vocabulary.start_of_transcript == 50_258
-    assert vocabulary.no_speech == 50_363
-    assert vocabulary.timestamp_begin == 50_365
-    assert vocabulary.languages["yue"] == 50_358
-    assert vocabulary.prompt("de", "translate", timestamps=False) == (
+    special_tokens = read(LARGE_V3)
+    assert special_tokens.start_of_transcript == 50_258
+    assert special_tokens.no_speech == 50_363
+    assert special_tokens.timestamp_begin == 50_365
+    assert special_tokens.languages["yue"] == 50_358
+    assert special_tokens.prompt("de", "translate", timestamps=False) == (
         50_258,
         50_261,
         50_359,
@@ -42,9 +44,9 @@ def test_large_v3_as_published():
 
 
 def test_an_english_only_prompt_has_neither_language_nor_task():
-    vocabulary = read(PUBLISHED["tiny.en"])
-    assert vocabulary.prompt("en", "transcribe", timestamps=True) == (50_257,)
-    assert vocabulary.prompt("en", "transcribe", timestamps=False) == (50_257, 50_362)
+    special_tokens = read(PUBLISHED["tiny.en"])
+    assert special_tokens.prompt("en", "transcribe", timestamps=True) == (50_257,)
+    assert special_tokens.prompt("en", "transcribe", timestamps=False) == (50_257, 50_362)
 
 
 @pytest.mark.parametrize("missing", ["lang_to_id", "task_to_id", "no_timestamps_token_id"])
@@ -57,7 +59,7 @@ def test_what_a_checkpoint_leaves_out_is_read_from_its_tokenizer(missing):
 @pytest.mark.parametrize(
     ("shape", "multilingual"), [(PUBLISHED["tiny"], True), (PUBLISHED["tiny.en"], False)]
 )
-def test_an_old_checkpoint_is_told_by_the_size_of_its_vocabulary(shape, multilingual):
+def test_an_old_checkpoint_is_multilingual_by_the_size_of_its_vocabulary(shape, multilingual):
     generation_config = generation_config_of(shape)
     for field in ("is_multilingual", "lang_to_id", "task_to_id"):
         if hasattr(generation_config, field):
@@ -76,7 +78,7 @@ def test_a_list_of_end_tokens_means_the_first():
     assert read(SMALL, generation_config).end_of_text == 400
 
 
-def test_no_timestamps_no_start():
+def test_a_vocabulary_without_timestamps_is_refused():
     generation_config = generation_config_of(SMALL)
     generation_config.no_timestamps_token_id = None
     tokenizer = tokenizer_of(replace(SMALL, languages=0))
@@ -85,7 +87,7 @@ def test_no_timestamps_no_start():
         read_special_tokens("tiny", model_of(SMALL).config, generation_config, tokenizer)
 
 
-def test_multilingual_without_languages_no_start():
+def test_a_multilingual_checkpoint_without_languages_is_refused():
     generation_config = generation_config_of(SMALL)
     generation_config.lang_to_id = {}
     tokenizer = tokenizer_of(SMALL)

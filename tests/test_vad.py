@@ -1,3 +1,5 @@
+"""Speech detection: the package's own probabilities, no word missed, and no sound but speech."""
+
 from __future__ import annotations
 
 import subprocess
@@ -15,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.frontend.vad import (
-    LASTS,
+    PEAK_THRESHOLD,
     SHORTEST_PAUSE,
     SHORTEST_SPEECH,
-    STARTS,
+    START_THRESHOLD,
     STEP,
-    SURE,
+    STOP_THRESHOLD,
     SpeechDetector,
     find_speech,
 )
@@ -41,7 +43,7 @@ def detector() -> SpeechDetector:
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
-    """Dialogues of development voices, espeak's and flite's: calm, hurried and over one another."""
+    """Dialogues in development voices: with pauses, hurried, overlapping, at different levels."""
     generator = np.random.default_rng(7)
     styles = [
         Style(pause=(1, 4)),
@@ -61,16 +63,15 @@ def scenes() -> list[Scene]:
 
 
 def test_probabilities_are_those_of_the_packages_own_model(detector):
-    """Full-scale audio, which is not levelled; the package's script hears it step by step and keeps
-    one state.
+    """On full-scale audio, which is not amplified. The package's script takes one step a call and
+    keeps its state.
     """
     samples = conversation()[: 40 * SAMPLE_RATE + 100]
     samples = samples / np.abs(samples[: 16 * SAMPLE_RATE]).max()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        theirs = torch.jit.load(
-            str(distribution("silero-vad").locate_file("silero_vad/data/silero_vad.jit"))
-        )
+        file = distribution("silero-vad").locate_file("silero_vad/data/silero_vad.jit")
+        theirs = torch.jit.load(str(file))
     steps = torch.from_numpy(np.pad(samples, (0, -len(samples) % STEP))).split(STEP)
     with torch.inference_mode():
         expected = [theirs(step[None], SAMPLE_RATE).item() for step in steps]
@@ -84,11 +85,12 @@ def test_every_step_has_a_probability_and_no_span_exceeds_the_audio(detector, le
     assert all(0 <= span.start < span.stop <= length for span in detector(samples))
 
 
-def test_neither_loading_nor_detecting_touches_the_process():
-    """Importing the package would set torch's threads; and nothing warns."""
+def test_neither_loading_nor_detecting_changes_the_process():
+    """Importing the package would set torch's number of threads. Nothing warns either."""
     code = (
         "import sys, torch, numpy as np; torch.set_num_threads(3)\n"
-        "from asr.frontend.vad import SpeechDetector; SpeechDetector()(np.zeros(16000, np.float32))\n"
+        "from asr.frontend.vad import SpeechDetector\n"
+        "SpeechDetector()(np.zeros(16000, np.float32))\n"
         "assert torch.get_num_threads() == 3 and 'silero_vad' not in sys.modules"
     )
     subprocess.run(
@@ -98,22 +100,21 @@ def test_neither_loading_nor_detecting_touches_the_process():
 
 def test_threads_do_not_disturb_each_other(detector, scenes):
     alone = [detector(scene.samples) for scene in scenes]
-    answers: dict[int, object] = {}
-    threads = [
-        threading.Thread(
-            target=lambda place=place: answers.update({place: detector(scenes[place].samples)})
-        )
-        for place in range(len(scenes))
-    ]
+    found: dict[int, object] = {}
+
+    def detect(number: int) -> None:
+        found[number] = detector(scenes[number].samples)
+
+    threads = [threading.Thread(target=detect, args=(number,)) for number in range(len(scenes))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [answers[place] for place in range(len(scenes))] == alone
+    assert [found[number] for number in range(len(scenes))] == alone
 
 
 def test_memory_does_not_grow_with_the_audio(detector):
-    """A quarter of an hour, mapped onto one block of memory, takes no copy of it."""
+    """A quarter of an hour is not copied: the peak stays far below the size of its samples."""
     samples = np.resize(conversation()[: 60 * SAMPLE_RATE], 900 * SAMPLE_RATE)
     tracemalloc.start()
     detector(samples)
@@ -122,7 +123,7 @@ def test_memory_does_not_grow_with_the_audio(detector):
     assert peak < samples.nbytes / 10
 
 
-# ---- speech is heard
+# ---- speech is found
 
 
 def white(samples: np.ndarray, below_db: float) -> np.ndarray:
@@ -149,30 +150,25 @@ CONDITIONS = {
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_no_word_lies_outside_speech_and_its_margins(detector, scenes, condition):
     for scene in scenes:
-        heard = np.zeros(len(scene.samples), bool)
+        covered = np.zeros(len(scene.samples), bool)
         for span in detector(CONDITIONS[condition](scene.samples)):
-            heard[max(0, span.start - MARGIN) : span.stop + MARGIN] = True
-        missed = [
-            word.text
-            for word in scene.words
-            if not heard[round(word.start * SAMPLE_RATE) : round(word.end * SAMPLE_RATE)].all()
-        ]
-        assert missed == []
+            covered[max(0, span.start - MARGIN) : span.stop + MARGIN] = True
+        for word in scene.words:
+            start, stop = round(word.start * SAMPLE_RATE), round(word.end * SAMPLE_RATE)
+            assert covered[start:stop].all(), word.text
 
 
 def test_pauses_are_found(detector, scenes):
-    """At least nine of ten pauses of 0.4 s and longer, else windows could not end in them."""
-    pauses = [
-        ((before.end + after.start) / 2, after.start - before.end)
-        for before, after in pairwise(scenes[0].words)
-    ]
+    """At least nine of ten pauses of 0.4 s and longer, so that windows can end in them."""
     spans = detector(scenes[0].samples)
-    long = [moment * SAMPLE_RATE for moment, length in pauses if length >= 0.4]
-    found = [
-        moment for moment in long if not any(span.start <= moment < span.stop for span in spans)
-    ]
-    assert len(long) >= 5
-    assert len(found) >= 0.9 * len(long)
+    pauses = found = 0
+    for before, after in pairwise(scenes[0].words):
+        if after.start - before.end >= 0.4:
+            middle = (before.end + after.start) / 2 * SAMPLE_RATE
+            pauses += 1
+            found += not any(span.start <= middle < span.stop for span in spans)
+    assert pauses >= 5
+    assert found >= 0.9 * pauses
 
 
 # ---- and nothing else
@@ -180,11 +176,8 @@ def test_pauses_are_found(detector, scenes):
 
 def tone(*frequencies: float) -> np.ndarray:
     time = np.arange(20 * SAMPLE_RATE) / SAMPLE_RATE
-    return (
-        0.5
-        / len(frequencies)
-        * sum(np.sin(2 * np.pi * frequency * time) for frequency in frequencies)
-    )
+    waves = [np.sin(2 * np.pi * frequency * time) for frequency in frequencies]
+    return 0.5 * np.mean(waves, axis=0)
 
 
 def clicks() -> np.ndarray:
@@ -209,7 +202,7 @@ SOUNDS = {
 
 @pytest.mark.parametrize("name", SOUNDS)
 @pytest.mark.parametrize("db", [0, -40])
-def test_what_is_not_speech_is_not_heard(detector, name, db):
+def test_sounds_other_than_speech_are_not_speech(detector, name, db):
     assert detector(in_16_bits(SOUNDS[name].clip(-1, 1), db)) == ()
 
 
@@ -219,24 +212,23 @@ def test_what_is_not_speech_is_not_heard(detector, name, db):
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=60))
 def test_spans_are_runs_with_hysteresis(probabilities):
-    """Against the definition: runs that last, if they start; joined over short pauses; kept if long
-    enough.
+    """Against the definition, run by run: a run lasts while probabilities stay up and counts if one
+    is high enough; runs with short pauses between them are joined; long enough ones are kept.
     """
     runs: list[list[int]] = []
-    for lasts, steps in groupby(
-        range(len(probabilities)), lambda step: probabilities[step] >= LASTS
-    ):
-        run = list(steps)
-        if not lasts or max(probabilities[step] for step in run) < STARTS:
+    steps = range(len(probabilities))
+    for lasts, group in groupby(steps, lambda step: probabilities[step] >= STOP_THRESHOLD):
+        run = list(group)
+        if not lasts or max(probabilities[step] for step in run) < START_THRESHOLD:
             continue
         if runs and run[0] - runs[-1][-1] - 1 < SHORTEST_PAUSE:
             runs[-1] += run
         else:
             runs.append(run)
-    expected = [
-        Span(run[0] * STEP, (run[-1] + 1) * STEP)
-        for run in runs
-        if sum(probabilities[step] >= STARTS for step in run) >= SHORTEST_SPEECH
-        and max(probabilities[step] for step in run) >= SURE
-    ]
+    expected = []
+    for run in runs:
+        likely = sum(probabilities[step] >= START_THRESHOLD for step in run)
+        peak = max(probabilities[step] for step in run)
+        if likely >= SHORTEST_SPEECH and peak >= PEAK_THRESHOLD:
+            expected.append(Span(run[0] * STEP, (run[-1] + 1) * STEP))
     assert list(find_speech(np.array(probabilities), len(probabilities) * STEP)) == expected

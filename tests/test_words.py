@@ -1,6 +1,4 @@
-"""Words of token sequences: spaces, punctuation, languages without spaces, characters of several
-tokens.
-"""
+"""Words of token sequences: with spaces, punctuation, without spaces, and of split characters."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ TOKENIZER = tokenizer_of(Published(text_entries=300, languages=4, seconds=1))
 def split(tokens, language="en"):
     """The words of `tokens`, given as texts or bytes."""
     entries = [token if isinstance(token, bytes) else token.encode() for token in tokens]
-    words = split_words(
-        range(len(entries)),
-        lambda ids: b"".join(entries[each] for each in ids).decode(errors="replace"),
-        language,
-    )
+
+    def decode(ids):
+        return b"".join(entries[each] for each in ids).decode(errors="replace")
+
+    words = split_words(range(len(entries)), decode, language)
     assert [word.first for word in words[1:]] == [word.stop for word in words[:-1]]
     return words
 
@@ -78,7 +76,7 @@ def test_a_character_of_several_tokens_is_never_cut(language):
     assert [(word.text, word.first, word.stop) for word in words] == expected
 
 
-def test_bytes_that_are_no_text_cost_no_word_but_their_own():
+def test_bytes_that_are_no_text_spoil_no_other_word():
     assert texts([" a", b" \xe4", b"\xbd", " b", " c"]) == [
         " a",
         " \N{REPLACEMENT CHARACTER} b",
@@ -100,8 +98,10 @@ def test_punctuation_is_not_spoken():
 def test_joined_words_are_the_text_whatever_the_tokens(tokens, language):
     words = split_words(tokens, TOKENIZER.decode, language)
     assert "".join(word.text for word in words) == TOKENIZER.decode(tokens)
-    assert [word.first for word in words] == [0, *(word.stop for word in words)][: len(words)]
-    assert [word.stop for word in words][-1:] == [len(tokens)][: len(words)]
-    assert all(
-        word.text and 0 <= word.spoken < word.silent <= word.stop - word.first for word in words
-    )
+    stop = 0
+    for word in words:
+        assert word.text
+        assert word.first == stop
+        assert 0 <= word.spoken < word.silent <= word.stop - word.first
+        stop = word.stop
+    assert stop == len(tokens) or not words

@@ -1,3 +1,1 @@
-"""What a Whisper checkpoint is: its weights, its assistant's, its special tokens and its
-languages.
-"""
+"""Whisper checkpoints: loading a model and its assistant, special tokens, languages."""

@@ -1,13 +1,14 @@
-"""The smaller model that drafts for the main one: which kind a checkpoint is, and whether it fits.
+"""Loads the assistant, the smaller model that drafts tokens, and checks that it fits the main one.
 
-Two kinds exist. Distil-Whisper's checkpoints keep the main model's encoder and a few of its decoder
-layers: only their decoder is loaded, and it reads the main model's encoder output (Gandhi et al.
-2023, "Distil-Whisper", section 3.3). Any other Whisper with the same vocabulary, whisper-tiny for
-one, listens with an encoder of its own.
+There are two kinds. Distil-Whisper checkpoints keep the main model's encoder and a few of its
+decoder layers: only their decoder is loaded, and it reads the main model's encoder output (Gandhi
+et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper with the same vocabulary, for example
+whisper-tiny, uses an encoder of its own.
 
-The one decision: an encoder is shared only where it is the same one. Equal shapes say little (every
-fine-tuned model has them), so the weights are compared with the main model's, tensor by tensor, in
-float16, the precision in which Whisper is published; a second copy of it never reaches the device.
+The one decision: an encoder is shared only if its weights are equal. Equal shapes prove nothing,
+since fine-tuned models have them too, so the weights are compared tensor by tensor in float16, the
+precision in which Whisper is published. The comparison is made on the CPU; a second copy of the
+encoder never reaches the device.
 """
 
 from __future__ import annotations
@@ -48,20 +49,22 @@ ENCODER_SHAPE = (
 
 
 def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperModels:
-    """The same models with an assistant beside them, on the main model's device and in its dtype.
+    """The same models with an assistant, on the main model's device and in its dtype.
 
-    StartError naming both models where they do not fit; what transformers raises passes through.
+    Raises StartError naming both models if they do not fit; errors of transformers are passed on.
     """
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
     _require_same_input(models, checkpoint, config)
     model = _load(models, checkpoint, config)
     tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source)
-    vocabulary = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
-    _require_same_tokens(models, checkpoint, vocabulary)
-    only_language = _only_language(model, vocabulary)
+    special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
+    _require_same_tokens(models, checkpoint, special)
     assistant = Assistant(
-        checkpoint.name, model, not model.config.is_encoder_decoder, only_language
+        checkpoint.name,
+        model,
+        shares_encoder=not model.config.is_encoder_decoder,
+        only_language=_only_language(model, special),
     )
     return dataclasses.replace(models, assistant=assistant)
 
@@ -69,26 +72,23 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
 def _load(
     models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfig
 ) -> PreTrainedModel:
-    """The assistant's decoder where it can read the main model's encoder output, else all of it."""
-    same_shape = all(
-        getattr(models.model.config, fact) == getattr(config, fact) for fact in ENCODER_SHAPE
-    )
+    """The assistant's decoder if it can read the main model's encoder output, else all of it."""
+    main_config = models.model.config
+    same_shape = all(getattr(main_config, name) == getattr(config, name) for name in ENCODER_SHAPE)
     if config.architectures == ["WhisperForCausalLM"]:
         if not same_shape:
-            raise _misfit(
-                models, checkpoint, "it has no encoder, and was made for one of another shape"
-            )
+            reason = "it has no encoder, and was made for one of another shape"
+            raise _misfit(models, checkpoint, reason)
         return load_weights(AutoModelForCausalLM, checkpoint, models.device, models.model.dtype)
-    whole = load_weights(
-        AutoModelForSpeechSeq2Seq, checkpoint, torch.device("cpu"), models.model.dtype
-    )
+    cpu = torch.device("cpu")
+    whole = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, cpu, models.model.dtype)
     shares = same_shape and _equal_encoders(models.model, whole)
     return on_device(decoder_alone(whole) if shares else whole, models.device)
 
 
 def decoder_alone(whole: PreTrainedModel) -> PreTrainedModel:
-    """The model without its encoder, as Distil-Whisper's assistants are used; the weights are not
-    copied.
+    """The model's decoder as a causal model, the form in which Distil-Whisper drafts; it shares the
+    model's weights.
     """
     configuration = copy.deepcopy(whole.config)
     decoder: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -101,32 +101,37 @@ def decoder_alone(whole: PreTrainedModel) -> PreTrainedModel:
 
 
 def _equal_encoders(main: PreTrainedModel, other: PreTrainedModel) -> bool:
-    mine = main.get_encoder().state_dict()
-    return all(
-        torch.equal(weight.half(), mine[name].to("cpu").half())
-        for name, weight in other.get_encoder().state_dict().items()
-    )
+    """Whether all weights of the encoders are equal in float16; `other` is on the CPU."""
+    expected = main.get_encoder().state_dict()
+    for name, weight in other.get_encoder().state_dict().items():
+        if not torch.equal(weight.half(), expected[name].to("cpu").half()):
+            return False
+    return True
 
 
 def _require_same_input(
     models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfig
 ) -> None:
-    for fact in ("vocab_size", "num_mel_bins", "max_source_positions", "max_target_positions"):
-        ours, theirs = getattr(models.model.config, fact), getattr(config, fact)
+    for name in ("vocab_size", "num_mel_bins", "max_source_positions", "max_target_positions"):
+        ours, theirs = getattr(models.model.config, name), getattr(config, name)
         if ours != theirs:
-            raise _misfit(models, checkpoint, f"{fact} is {theirs} here and {ours} there")
+            raise _misfit(models, checkpoint, f"{name} is {theirs} here and {ours} there")
 
 
 def _require_same_tokens(
-    models: WhisperModels, checkpoint: Checkpoint, vocabulary: SpecialTokens
+    models: WhisperModels, checkpoint: Checkpoint, special_tokens: SpecialTokens
 ) -> None:
-    ours, theirs = models.special_tokens, vocabulary
-    if (ours.end_of_text, ours.start_of_transcript, ours.no_timestamps) != (
-        theirs.end_of_text,
-        theirs.start_of_transcript,
-        theirs.no_timestamps,
-    ):
+    if _numbers(models.special_tokens) != _numbers(special_tokens):
         raise _misfit(models, checkpoint, "their special tokens have different numbers")
+
+
+def _numbers(special_tokens: SpecialTokens) -> tuple[int, int, int]:
+    """The ids that move if a vocabulary differs in its text or in its languages."""
+    return (
+        special_tokens.end_of_text,
+        special_tokens.start_of_transcript,
+        special_tokens.no_timestamps,
+    )
 
 
 def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> StartError:
@@ -135,9 +140,10 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
     )
 
 
-def _only_language(model: PreTrainedModel, vocabulary: SpecialTokens) -> str | None:
-    """English for assistants that know nothing else: Distil-Whisper's pin it in their generation
-    configuration.
+def _only_language(model: PreTrainedModel, special_tokens: SpecialTokens) -> str | None:
+    """English for assistants that know only English. Distil-Whisper's pin it in the generation
+    configuration of a multilingual vocabulary.
     """
     pinned = str(getattr(model.generation_config, "language", None) or "").strip("<|>").lower()
-    return ENGLISH if pinned in (ENGLISH, "english") or not vocabulary.multilingual else None
+    is_english_only = not special_tokens.multilingual or pinned in (ENGLISH, "english")
+    return ENGLISH if is_english_only else None

@@ -1,7 +1,8 @@
-"""Which language a client means, in Whisper's own codes.
+"""Whisper's language codes for what a client writes, and their English names.
 
-The one decision: codes, names and aliases come from the table that ships with the tokenizer, so
-nothing is listed twice; which of them a checkpoint knows is the vocabulary's matter.
+The one decision: codes, names and aliases come from the table that ships with transformers'
+Whisper tokenizer, so that nothing is listed twice. Which of them a checkpoint knows is a fact of
+its `SpecialTokens`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ CODES = tuple(LANGUAGES)
 
 
 def language_code(text: str) -> str | None:
-    """Whisper's code for a code or an English name ("DE", "German", "castilian"); None where there
-    is no such.
+    """Whisper's code for a code or an English name ("DE", "German", "castilian"); None for any
+    other text.
     """
     wanted = text.strip().lower()
     if wanted in LANGUAGES:
@@ -24,5 +25,5 @@ def language_code(text: str) -> str | None:
 
 
 def language_name(code: str) -> str:
-    """The English name of a code, capitalised, for messages."""
+    """The English name of a code, capitalised, for messages; the code itself if it is unknown."""
     return str(LANGUAGES.get(code, code)).title()

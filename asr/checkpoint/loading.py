@@ -1,9 +1,7 @@
-"""Loads a Whisper checkpoint, ready to decode: model, tokenizer, feature extractor and the facts
-that steer it.
+"""Loads a Whisper checkpoint: model, tokenizer, feature extractor, special tokens.
 
-The one decision: what a checkpoint ships as its generation configuration (forced tokens, beams,
-languages, thresholds) steers nothing by itself. The facts in it that matter are read once into
-`SpecialTokens`, typed, and decoding asks no more.
+The one decision: the checkpoint's generation configuration (forced tokens, beams, languages,
+thresholds) has no effect of its own. What decoding needs from it is read once into `SpecialTokens`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,9 @@ FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frame
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a model comes from: a hub id (with a revision, or the newest) or an absolute folder."""
+    """Where a model comes from: a hub id, with a revision or None for the newest, or an absolute
+    path.
+    """
 
     name: str
     revision: str | None = None
@@ -40,7 +40,7 @@ class Checkpoint:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The arguments that every `from_pretrained` takes."""
+        """The arguments common to every `from_pretrained`."""
         return {
             "pretrained_model_name_or_path": self.name,
             "revision": self.revision,
@@ -50,8 +50,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Assistant:
-    """A drafting model; `shares_encoder` where it is a decoder that reads the main model's encoder
-    output.
+    """A draft model. With `shares_encoder` it is only a decoder and reads the main model's encoder
+    output; `only_language` is the one code it knows, None for a multilingual model.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Assistant:
 
 @dataclass(frozen=True, slots=True)
 class WhisperModels:
-    """One Whisper, complete, with an assistant where one was loaded; never changed after
-    loading.
+    """A main model with all that belongs to it, and its assistant if any; immutable, so that
+    threads can share it.
     """
 
     name: str
@@ -75,20 +75,19 @@ class WhisperModels:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return torch.device(self.model.device)
 
     @property
     def window_seconds(self) -> float:
-        """The longest stretch of audio that one encoder pass covers; 30 for every published
-        checkpoint.
-        """
+        """How much audio one encoder pass covers, in seconds; 30 for every published checkpoint."""
         return float(self.feature_extractor.chunk_length)
 
 
 def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:
-    """Load the main model. StartError where it is not a usable Whisper; what transformers raises
-    passes through.
+    """Load the main model.
+
+    Raises StartError if it is not a usable Whisper; errors of transformers are passed on.
     """
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
@@ -96,8 +95,8 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     _require_matching_features(checkpoint, config, feature_extractor)
     tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source)
     model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, dtype)
-    vocabulary = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
-    return WhisperModels(checkpoint.name, model, tokenizer, feature_extractor, vocabulary)
+    special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
+    return WhisperModels(checkpoint.name, model, tokenizer, feature_extractor, special)
 
 
 def load_weights(
@@ -106,8 +105,8 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
 ) -> PreTrainedModel:
-    """Weights from safetensors alone (a pickle can run code), in evaluation mode, attention through
-    SDPA.
+    """A model in evaluation mode with SDPA attention, its weights from safetensors files only (a
+    pickle can run code).
     """
     model: PreTrainedModel = auto_class.from_pretrained(
         **checkpoint.source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
@@ -116,14 +115,15 @@ def load_weights(
 
 
 def on_device(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    """The model moved there, in evaluation mode."""
-    model.to(device)  # type: ignore[arg-type]  # transformers wraps torch's `to`, which hides its signature
+    """The model itself, moved to the device and in evaluation mode."""
+    # transformers wraps torch's `to` and hides its signature.
+    model.to(device)  # type: ignore[arg-type]
     model.eval()
     return model
 
 
 def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
-    """StartError unless the configuration is a Whisper's."""
+    """Raise StartError unless the configuration is a Whisper's."""
     if config.model_type != "whisper":
         raise StartError(f"{checkpoint.name} is a {config.model_type} model, not a Whisper")
 
@@ -131,10 +131,11 @@ def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
 def _require_matching_features(
     checkpoint: Checkpoint, config: PretrainedConfig, feature_extractor: WhisperFeatureExtractor
 ) -> None:
-    offered = (feature_extractor.feature_size, feature_extractor.nb_max_frames)
-    wanted = (config.num_mel_bins, config.max_source_positions * FRAMES_PER_POSITION)
-    if offered != wanted:
+    bins, frames = feature_extractor.feature_size, feature_extractor.nb_max_frames
+    expected_bins = config.num_mel_bins
+    expected_frames = config.max_source_positions * FRAMES_PER_POSITION
+    if (bins, frames) != (expected_bins, expected_frames):
         raise StartError(
-            f"{checkpoint.name}: its feature extractor makes {offered[0]} mel bins by {offered[1]} frames, "
-            f"its encoder reads {wanted[0]} by {wanted[1]}"
+            f"{checkpoint.name}: its feature extractor makes {bins} mel bins by {frames} frames, "
+            f"its encoder reads {expected_bins} by {expected_frames}"
         )

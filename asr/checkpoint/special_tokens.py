@@ -1,8 +1,8 @@
-"""The special tokens of one checkpoint: what steers Whisper and what its timestamps are called.
+"""The special tokens of one checkpoint, and the prompts made of them.
 
-The one decision: these facts are read once, when a checkpoint is loaded, from its generation
-configuration and, where an older or distilled checkpoint leaves a field out, from its tokenizer.
-Nothing downstream asks again.
+The one decision: they are read once, when a checkpoint is loaded: from its generation configuration
+and, for fields that an older or distilled checkpoint leaves out, from its tokenizer. No other
+module looks at either.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizer
 from asr.checkpoint.languages import CODES
 from errors import StartError
 
-MULTILINGUAL_VOCABULARY = (
-    51_865  # openai/whisper's own test for published checkpoints that do not say
-)
+# The size from which a vocabulary is multilingual: openai/whisper's own test (`model.py`), for
+# checkpoints that do not say.
+MULTILINGUAL_SIZE = 51_865
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Ids of Whisper's special tokens; text tokens lie below `end_of_text`, timestamps from
-    `timestamp_begin` on.
+    """Ids of Whisper's special tokens, and limits that depend on the vocabulary.
+
+    Text tokens lie below `end_of_text`, timestamps from `timestamp_begin` on. `size` is the
+    vocabulary's. `suppress` are never sampled, `begin_suppress` not as the first token, and the
+    first timestamp is at most `max_initial_timestamp_index` steps of 20 ms. `max_length` is the
+    most tokens a sequence can have. `start_of_previous` (<|startofprev|>) is None where the
+    vocabulary lacks it: such a model takes no prompt.
     """
 
     size: int
@@ -42,34 +47,33 @@ class SpecialTokens:
 
     @property
     def timestamp_begin(self) -> int:
-        """The id of <|0.00|>; ids rise by one every 20 ms."""
+        """The id of <|0.00|>; each further id is 20 ms later."""
         return self.no_timestamps + 1
 
     @property
     def longest_previous(self) -> int:
-        """How many tokens may be said to have come before: half of all, as openai/whisper, less the
-        one announcing.
+        """The most tokens of previous text in a prompt: as in openai/whisper half of `max_length`,
+        less <|startofprev|>.
         """
         return self.max_length // 2 - 1
 
     def prompt(
         self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """The tokens a window's decoding starts from; an English-only checkpoint takes neither
-        language nor task.
+        """The tokens that precede a window's text; those of an English-only checkpoint contain
+        neither language nor task.
 
-        `previous` are tokens of text said before, at most `longest_previous` of them.
+        `previous` are tokens of earlier text, at most `longest_previous` of them.
         """
-        before = (
-            (self.start_of_previous, *previous)
-            if previous and self.start_of_previous is not None
-            else ()
-        )
-        steering = (
-            (self.languages[language], self.tasks[task]) if self.multilingual and language else ()
-        )
-        closing = () if timestamps else (self.no_timestamps,)
-        return (*before, self.start_of_transcript, *steering, *closing)
+        tokens: list[int] = []
+        if previous and self.start_of_previous is not None:
+            tokens += [self.start_of_previous, *previous]
+        tokens.append(self.start_of_transcript)
+        if self.multilingual and language:
+            tokens += [self.languages[language], self.tasks[task]]
+        if not timestamps:
+            tokens.append(self.no_timestamps)
+        return tuple(tokens)
 
 
 def read_special_tokens(
@@ -78,8 +82,9 @@ def read_special_tokens(
     generation_config: GenerationConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> SpecialTokens:
-    """Gather the facts of a checkpoint. StartError where it has no timestamps or, multilingual, no
-    languages.
+    """The special tokens of the checkpoint called `name`.
+
+    Raises StartError if it has no timestamps, or is multilingual and names no languages.
     """
     declared, entries = generation_config.to_dict(), tokenizer.get_vocab()
     no_timestamps = declared.get("no_timestamps_token_id") or entries.get("<|notimestamps|>")
@@ -111,7 +116,7 @@ def read_special_tokens(
 def _is_multilingual(config: PretrainedConfig, declared: dict[str, Any]) -> bool:
     if declared.get("is_multilingual") is not None:
         return bool(declared["is_multilingual"])
-    return bool(declared.get("lang_to_id")) or config.vocab_size >= MULTILINGUAL_VOCABULARY
+    return bool(declared.get("lang_to_id")) or config.vocab_size >= MULTILINGUAL_SIZE
 
 
 def _languages(declared: dict[str, Any], entries: dict[str, int]) -> dict[str, int]:
@@ -123,14 +128,11 @@ def _languages(declared: dict[str, Any], entries: dict[str, int]) -> dict[str, i
 def _tasks(declared: dict[str, Any], entries: dict[str, int]) -> dict[str, int]:
     if declared.get("task_to_id"):
         return dict(declared["task_to_id"])
-    return {
-        task: entries[f"<|{task}|>"]
-        for task in ("transcribe", "translate")
-        if f"<|{task}|>" in entries
-    }
+    tasks = {task: entries.get(f"<|{task}|>") for task in ("transcribe", "translate")}
+    return {task: token for task, token in tasks.items() if token is not None}
 
 
 def _first(*values: int | list[int] | None) -> int:
-    """The first value that is set; a list of end tokens means its first."""
+    """The first value that is set; of a list of tokens, its first."""
     value = next(value for value in values if value is not None)
     return value[0] if isinstance(value, list) else value

@@ -1,3 +1,1 @@
-"""From samples to what a model reads: where somebody speaks, which windows to decode next, and
-their spectrograms.
-"""
+"""From samples to model input: spans of speech, windows to decode, log-mel spectrograms."""

@@ -1,14 +1,15 @@
-"""Where somebody speaks: Silero's voice activity detector over hours of audio at once.
+"""Finds speech: Silero's voice activity detector, over hours of audio at once.
 
-Whisper speaks on silence, noise and music; what this detector does not take for speech is never
-decoded. It would rather hear too much: missed words are lost, silence that is heard costs time.
+Whisper makes up words for silence, noise and music; what this detector does not take for speech is
+never decoded. Its thresholds err towards speech: missed words are lost, while silence taken for
+speech only costs time.
 
 The one decision: the network of the `silero-vad` package is written out here around the package's
-weights, and nothing else of the package is used. Its own form is a script that keeps the state of
-one stream inside the model, takes 32 ms a call and is loaded with a deprecated function, and
-importing the package sets torch's threads for the whole process. Here a call shares nothing with
-another, the convolutions see a block at once and only the recurrent layer goes frame by frame: the
-same probabilities, eleven times faster.
+weights, and nothing else of the package is used. The package's own model is a TorchScript that
+keeps the state of one stream inside, takes 32 ms a call and is loaded with a deprecated function;
+importing the package sets torch's threads for the whole process. Here calls share no state, the
+convolutions process a block at once, and only the LSTM goes step by step: the same probabilities,
+eleven times faster.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from torch import Tensor, nn
 
 from asr.frontend.windows import Span
 
-STEP, CONTEXT = 512, 64  # samples: a probability each 32 ms, from these and the few before them
-BLOCK = 512 * STEP  # samples looked at at once, 16 s
-FULL_SCALE, MOST_GAIN = (
-    0.5,
-    300,
-)  # 50 dB: speech at -60 dB is heard, the dither of 16 bits stays quiet
-STARTS, LASTS = 0.3, 0.15  # probabilities at which speech starts, and above which it lasts
-SURE = 0.5  # that it must reach somewhere; noise that sets in may come close
-SHORTEST_SPEECH = 5  # steps likely to be speech; a word alone has six and more, where music sets in there may be four
-SHORTEST_PAUSE = 4
+# Samples: one probability for each 32 ms, from these and from the samples just before them.
+STEP, CONTEXT = 512, 64
+BLOCK = 512 * STEP  # samples processed at once, 16 s
+# Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
+TARGET_PEAK, MAX_GAIN = 0.5, 300
+# Speech starts at the first probability and lasts down to the second (hysteresis).
+START_THRESHOLD, STOP_THRESHOLD = 0.3, 0.15
+PEAK_THRESHOLD = 0.5  # which a span must reach once; the onset of noise may come close to it
+# Steps at START_THRESHOLD or above: a single word has at least six, the onset of music may have 4.
+SHORTEST_SPEECH = 5
+SHORTEST_PAUSE = 4  # steps; shorter pauses do not separate spans
 
 DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 
@@ -46,21 +48,20 @@ class SpeechDetector:
         self.network = load_network()
 
     def __call__(self, samples: NDArray[np.float32]) -> tuple[Span, ...]:
-        """The spans of `samples` (n,), mono at 16 kHz, in which somebody speaks: in order, apart
-        from each other.
-        """
+        """The spans of speech in `samples` (n,), mono at 16 kHz, in order and without overlap."""
         return find_speech(self.probabilities(samples), len(samples))
 
     @torch.inference_mode()
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """How likely each step of 512 samples, the last one filled up with silence, is speech.
+        """The probability of speech in each step of 512 samples, (steps,); the last step is padded
+        with silence.
 
-        Every block is brought to full scale first: speech is not missed for being recorded quietly.
+        Blocks are amplified first: the network misses speech that was recorded quietly.
         """
         state: tuple[Tensor, Tensor] | None = None
         found = [np.zeros(0, np.float32)]
         for steps in _blocks(samples):
-            gain = min(max(FULL_SCALE / max(float(steps.abs().max()), 1e-9), 1.0), MOST_GAIN)
+            gain = min(max(TARGET_PEAK / max(float(steps.abs().max()), 1e-9), 1.0), MAX_GAIN)
             block, state = self.network(steps * gain, state)
             found.append(block.numpy())
         return np.concatenate(found)
@@ -75,18 +76,14 @@ class SileroNetwork(nn.Module):
         super().__init__()
         self.spectrum = nn.Conv1d(1, 258, 256, stride=128, bias=False)
         self.convolutions = nn.Sequential(
-            *(
-                nn.Conv1d(129, 128, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv1d(128, 64, 3, stride=2, padding=1),
-                nn.ReLU(),
-            ),
-            *(
-                nn.Conv1d(64, 64, 3, stride=2, padding=1),
-                nn.ReLU(),
-                nn.Conv1d(64, 128, 3, padding=1),
-                nn.ReLU(),
-            ),
+            nn.Conv1d(129, 128, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv1d(128, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv1d(64, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv1d(64, 128, 3, padding=1),
+            nn.ReLU(),
         )
         self.recurrent = nn.LSTM(128, 128)
         self.speech = nn.Linear(128, 1)
@@ -94,9 +91,7 @@ class SileroNetwork(nn.Module):
     def forward(
         self, steps: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Probabilities (steps,) for samples (steps, 64 + 512) and what to remember for the next
-        steps.
-        """
+        """Probabilities (steps,) for samples (steps, 64 + 512), and the LSTM's state after them."""
         spectrum = self.spectrum(F.pad(steps[:, None], (0, CONTEXT), "reflect"))  # (steps, 258, 4)
         real, imaginary = spectrum.chunk(2, dim=1)
         features = self.convolutions((real.square() + imaginary.square()).sqrt())  # (steps, 128, 1)
@@ -105,20 +100,18 @@ class SileroNetwork(nn.Module):
 
 
 def load_network() -> SileroNetwork:
-    """The network with the weights that the installed package ships; reads one file and imports
-    nothing of it.
+    """The network with the weights of the installed `silero-vad` package, read from its file
+    without importing it.
     """
     file = distribution("silero-vad").locate_file("silero_vad/data/silero_vad.jit")
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # torch.jit.load; only the weights are taken
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
         packed = torch.jit.load(str(file), map_location="cpu").state_dict()
     weights = {"spectrum.weight": packed["_model.stft.forward_basis_buffer"]}
     for kind in ("weight", "bias"):
-        for place in range(4):
-            weights[f"convolutions.{2 * place}.{kind}"] = packed[
-                f"_model.encoder.{place}.reparam_conv.{kind}"
+        for layer in range(4):
+            weights[f"convolutions.{2 * layer}.{kind}"] = packed[
+                f"_model.encoder.{layer}.reparam_conv.{kind}"
             ]
         for side in ("ih", "hh"):
             weights[f"recurrent.{kind}_{side}_l0"] = packed[f"_model.decoder.rnn.{kind}_{side}"]
@@ -130,31 +123,48 @@ def load_network() -> SileroNetwork:
 
 
 def find_speech(probabilities: NDArray[np.float32], length: int) -> tuple[Span, ...]:
-    """Runs of likely speech in `length` samples: with hysteresis, across short pauses, without
-    those too short.
+    """The spans of speech in `length` samples, given the probability of each step.
+
+    A span lasts while probabilities are not below STOP_THRESHOLD, and counts if one of them reaches
+    START_THRESHOLD. Spans with a short pause between them are joined; those with too few likely
+    steps, or none at PEAK_THRESHOLD, are dropped.
     """
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], probabilities >= LASTS, [False]])))
+    speech = np.concatenate([[False], probabilities >= STOP_THRESHOLD, [False]])
+    edges = np.flatnonzero(np.diff(speech))
     starts, stops = edges[::2], edges[1::2]
-    likely = np.concatenate([[0], np.cumsum(probabilities >= STARTS)])
-    sure = np.concatenate([[0], np.cumsum(probabilities >= SURE)])
-    heard = likely[stops] > likely[starts]
-    starts, stops = starts[heard], stops[heard]
+    likely = _count_before(probabilities >= START_THRESHOLD)
+    certain = _count_before(probabilities >= PEAK_THRESHOLD)
+    started = likely[stops] > likely[starts]
+    starts, stops = _join(starts[started], stops[started])
+    long_enough = likely[stops] - likely[starts] >= SHORTEST_SPEECH
+    kept = long_enough & (certain[stops] > certain[starts])
+    spans: list[Span] = []
+    for start, stop in zip(starts[kept].tolist(), stops[kept].tolist(), strict=True):
+        spans.append(Span(start * STEP, min(stop * STEP, length)))
+    return tuple(spans)
+
+
+def _count_before(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many of the first n flags are set, for each n from 0 to their number."""
+    return np.concatenate([[0], np.cumsum(flags)])
+
+
+def _join(
+    starts: NDArray[np.intp], stops: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The same spans, those with less than SHORTEST_PAUSE between them made one."""
+    if not len(starts):
+        return starts, stops
     apart = starts[1:] - stops[:-1] >= SHORTEST_PAUSE
-    starts, stops = (
-        starts[np.append(True, apart)[: len(starts)]],
-        stops[np.append(apart, True)[: len(stops)]],
-    )
-    kept = (likely[stops] - likely[starts] >= SHORTEST_SPEECH) & (sure[stops] > sure[starts])
-    bounds = zip(starts[kept].tolist(), stops[kept].tolist(), strict=True)
-    return tuple(Span(start * STEP, min(stop * STEP, length)) for start, stop in bounds)
+    return starts[np.append(True, apart)], stops[np.append(apart, True)]
 
 
 def _blocks(samples: NDArray[np.float32]) -> Iterator[Tensor]:
-    """The samples in blocks of steps (steps, 64 + 512), each step after the last samples of the one
-    before it.
+    """The samples in blocks of steps, (steps, 64 + 512) each: a step's samples after the last 64 of
+    the step before it.
     """
     for first in range(0, len(samples), BLOCK):
         block = np.asarray(samples[max(0, first - CONTEXT) : first + BLOCK], np.float32)
         before = CONTEXT if first == 0 else 0
-        filled = np.pad(block, (before, -(len(block) + before - CONTEXT) % STEP))
-        yield torch.from_numpy(filled).unfold(0, CONTEXT + STEP, STEP)
+        padded = np.pad(block, (before, -(len(block) + before - CONTEXT) % STEP))
+        yield torch.from_numpy(padded).unfold(0, CONTEXT + STEP, STEP)

@@ -1,0 +1,32 @@
+"""The time base is that of transformers' Whisper: its feature extractor, encoder and tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import WhisperConfig, WhisperFeatureExtractor
+
+from testing.tiny_whispers import SMALL, tokenizer_of
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TIME_PRECISION, TOKENS_PER_SECOND
+
+
+def test_the_sampling_rate_is_the_feature_extractors():
+    assert WhisperFeatureExtractor().sampling_rate == SAMPLE_RATE
+
+
+def test_a_token_covers_the_samples_of_one_encoder_position():
+    extractor, config = WhisperFeatureExtractor(), WhisperConfig()
+    assert config.max_source_positions * SAMPLES_PER_TOKEN == extractor.n_samples
+    assert config.max_source_positions == TOKENS_PER_SECOND * extractor.chunk_length
+
+
+@pytest.mark.parametrize("steps", [0, 1, 57, 1500])
+def test_timestamp_tokens_are_one_precision_apart(steps):
+    tokenizer = tokenizer_of(SMALL)
+    begin = tokenizer.convert_tokens_to_ids("<|0.00|>")
+    text = tokenizer.decode([begin + steps], decode_with_timestamps=True)
+    assert text == f"<|{steps * TIME_PRECISION:.2f}|>"
+
+
+def test_the_units_agree_with_each_other():
+    assert SAMPLES_PER_TOKEN * TOKENS_PER_SECOND == SAMPLE_RATE
+    assert pytest.approx(1) == TIME_PRECISION * TOKENS_PER_SECOND
