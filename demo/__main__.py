@@ -1,8 +1,8 @@
-"""`scripts/demo`: hear the endpoint out as a client would, and show the answer to a person.
+"""`scripts/demo`: sends one recording to the endpoint and prints the answer for a person.
 
-The one decision: the demo knows nothing that a client could not know. It sends the documented JSON
-to `EndpointHandler` and draws what comes back; its progress display reads the endpoint's own log
-records.
+The one decision: the demo is a client. It sends the documented JSON to `EndpointHandler` and prints
+what comes back; its progress display shows the endpoint's own log records. Everything but the
+answer goes to stderr, and every failure is one line there and exit status 1.
 """
 
 from __future__ import annotations
@@ -22,18 +22,28 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from config import ModelSettings
-from errors import EndpointError
+from config import DEMO_MODELS, ModelSettings
+from errors import ClientError, EndpointError, StartError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
+SMALL_VOCABULARY = (
+    "The models that ship with this repository know {words} English words, those of the bundled"
+    " conversation. Of any other speech they make nonsense.\n"
+    "To transcribe real speech: scripts/demo {audio} --model openai/whisper-base"
+)
+VOCABULARY_SIZE = 133
+# The options that name models, by the field of ModelSettings and the variable that they replace.
+MODEL_OPTIONS = {
+    "asr_model": "--model",
+    "assistant_model": "--assistant",
+    "diarization_model": "--diarization",
+}
 
 
 class ProgressLog(logging.Handler):
-    """Shows the endpoint's log records as one line of progress: the step's name, and how far where
-    it counts.
-    """
+    """Shows the endpoint's log records as one line of progress with a bar where they count."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(logging.INFO)
@@ -41,7 +51,7 @@ class ProgressLog(logging.Handler):
         self.task = progress.add_task("starting", total=None)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take over the record's message and, where it has them, its `done` and `total`."""
+        """Show the record's message and, where it has them, its `done` and `total`."""
         self.progress.update(
             self.task,
             description=record.getMessage(),
@@ -52,9 +62,7 @@ class ProgressLog(logging.Handler):
 
 @contextmanager
 def progress_shown(console: Console) -> Iterator[None]:
-    """Display what the endpoint logs while the block runs; nothing is left on the screen
-    afterwards.
-    """
+    """Show what the endpoint logs while the block runs, on a terminal; it disappears afterwards."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -62,7 +70,8 @@ def progress_shown(console: Console) -> Iterator[None]:
         TimeElapsedColumn(),
     )
     logger = logging.getLogger("endpoint")
-    with Progress(*columns, console=console, transient=True) as progress:
+    terminal = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not terminal) as progress:
         shown = ProgressLog(progress)
         logger.addHandler(shown)
         logger.setLevel(logging.INFO)
@@ -73,9 +82,12 @@ def progress_shown(console: Console) -> Iterator[None]:
 
 
 def request_body(options: argparse.Namespace) -> dict[str, Any]:
-    """The JSON a client sends, after a round trip through its text form."""
+    """The JSON that a client would send, after a round trip through its text form.
+
+    Raises OSError where the file cannot be read.
+    """
     parameters = {
-        "assisted": options.assisted,
+        "assisted": options.assisted or options.assistant is not None,
         "return_timestamps": "word" if options.words else True,
         "output": ["srt"] if options.srt else [],
     }
@@ -93,18 +105,16 @@ def clock(seconds: float) -> str:
     return f"{minutes:.0f}:{rest:04.1f}"
 
 
-def colours(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
+def speaker_styles(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
     """A colour for each speaker named in `entries`."""
     speakers = sorted({entry["speaker"] for entry in entries if entry.get("speaker")})
     return {speaker: SPEAKER_STYLES[i % len(SPEAKER_STYLES)] for i, speaker in enumerate(speakers)}
 
 
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """One line a turn: when, who in a colour of their own, what. Chunks where nobody was told
-    apart.
-    """
+    """One line a turn: start time, speaker, text. One line a chunk where there are no speakers."""
     entries = response["speakers"] or response["chunks"]
-    styles = colours(entries)
+    styles = speaker_styles(entries)
     width = max(map(len, styles), default=0)
     for entry in entries:
         speaker = entry.get("speaker") or ""
@@ -115,10 +125,8 @@ def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
 
 
 def word_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """One line a word: from when to when, how sure, who, what; marked where another voice is heard
-    too.
-    """
-    styles = colours(response["words"])
+    """One line a word: start, end, probability, speaker, word; marked where speakers overlap."""
+    styles = speaker_styles(response["words"])
     width = max(map(len, styles), default=0)
     for word in response["words"]:
         start, end = word["timestamp"]
@@ -135,15 +143,17 @@ def word_lines(response: dict[str, Any]) -> Iterator[Text]:
 
 
 def summary(response: dict[str, Any], wall: float) -> str:
-    """Duration, wall time and how many times faster than playing it that was."""
+    """Duration, language, number of speakers where there are any, wall time and speed."""
     duration = response["duration"]
-    speakers = len({entry["speaker"] for entry in response["speakers"] if entry["speaker"]})
-    heard = f"{clock(duration)} of audio, language {response['language'] or 'unknown'}, speakers {speakers}"
-    return f"{heard}; took {wall:.1f} s, {duration / wall:.1f} times faster than playing it"
+    about = f"{clock(duration)} of audio, language {response['language'] or 'unknown'}"
+    speakers = {entry["speaker"] for entry in response["speakers"] if entry["speaker"]}
+    if speakers:
+        about += f", speakers {len(speakers)}"
+    return f"{about}; took {wall:.1f} s, {duration / wall:.1f} times faster than playing it"
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
-    """The transcript, its warnings and the summary, as a person wants to read them."""
+    """Print the transcript, its warnings and the summary."""
     for line in word_lines(response) if "words" in response else transcript_lines(response):
         console.print(line, soft_wrap=True)
     if not response["chunks"]:
@@ -153,76 +163,140 @@ def show(response: dict[str, Any], wall: float, console: Console) -> None:
     console.print(summary(response, wall), style="bold", highlight=False, soft_wrap=True)
 
 
-def refused(reason: str, console: Console) -> int:
-    """Print the reason, whole and on one line; returns the exit status."""
+def refuse(reason: str, console: Console) -> int:
+    """Print the reason on one line and return the exit status of a failure."""
     console.print(reason, style="red", markup=False, highlight=False, soft_wrap=True)
     return 1
 
 
-def answer(body: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """Load the endpoint and send it one request; returns its response and the wall time in seconds,
-    loading excluded.
+def model_settings(options: argparse.Namespace) -> ModelSettings:
+    """The models of the command line, else those of the environment, else the embedded ones.
 
-    The handler is imported here because that takes seconds, which the progress display should
-    already cover.
+    Raises ValueError where one of them is neither a folder nor a hub id.
     """
-    from handler import EndpointHandler
-
-    endpoint = EndpointHandler(str(REPOSITORY), ModelSettings.for_demo())
-    started = time.perf_counter()
-    response = endpoint(body)
-    return response, time.perf_counter() - started
+    if options.model is None:
+        return ModelSettings.for_demo()
+    return ModelSettings.for_models(options.model, options.assistant, options.diarization)
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The demo's command line."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/demo", description="Transcribe a conversation with its speakers."
-    )
-    parser.add_argument(
-        "audio",
-        nargs="?",
-        type=Path,
-        default=CONVERSATION,
-        help="default: the bundled conversation",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the endpoint's raw answer")
-    form.add_argument(
-        "--words", action="store_true", help="print every word with its times and speaker"
-    )
-    form.add_argument("--srt", action="store_true", help="print subtitles")
-    parser.add_argument(
-        "--assisted", action="store_true", help="let the assistant draft (speculative decoding)"
-    )
-    return parser.parse_args(arguments)
+def warn_of_small_vocabulary(
+    settings: ModelSettings, options: argparse.Namespace, console: Console
+) -> None:
+    """Say that the embedded models cannot transcribe real speech where they are given some."""
+    bundled = options.audio.resolve() == CONVERSATION
+    if bundled or not Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
+        return
+    text = SMALL_VOCABULARY.format(words=VOCABULARY_SIZE, audio=options.audio)
+    console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit status is 1 where the endpoint refuses the audio or the file cannot be
-    read.
+def downloaded(settings: ModelSettings, names: dict[str, str], console: Console) -> ModelSettings:
+    """The settings with every model of the hub downloaded. Raises EndpointError where one is not.
+
+    The module that does it imports transformers, which takes seconds that are spent only if needed.
     """
-    options = parse_arguments(arguments)
-    out, err = Console(), Console(stderr=True)
-    try:
-        body = request_body(options)
-    except OSError as error:
-        return refused(f"{options.audio}: {error.strerror}", err)
-    try:
-        with progress_shown(err):
-            response, wall = answer(body)
-    except (
-        EndpointError,
-        ValueError,
-    ) as error:  # ValueError: an environment that names no usable model
-        return refused(str(error), err)
+    models = [getattr(settings, field) for field in MODEL_OPTIONS]
+    if all(model is None or Path(model.name).is_dir() for model in models):
+        return settings
+    with progress_shown(console):
+        from demo.download import with_local_models
+    return with_local_models(settings, names, console)
+
+
+def answer(
+    body: dict[str, Any], settings: ModelSettings, console: Console
+) -> tuple[dict[str, Any], float]:
+    """Load the endpoint and send it one request; the response and its wall time in seconds.
+
+    Loading is not timed. The endpoint is imported here because that takes seconds, which the
+    progress display covers. Raises EndpointError and, where the endpoint cannot start, SystemExit.
+    """
+    with progress_shown(console):
+        from handler import EndpointHandler
+
+        endpoint = EndpointHandler(str(REPOSITORY), settings)
+        started = time.perf_counter()
+        response = endpoint(body)
+        return response, time.perf_counter() - started
+
+
+def print_answer(response: dict[str, Any], wall: float, options: argparse.Namespace) -> None:
+    """Print the response to stdout in the form that was asked for."""
     if options.json:
         sys.stdout.write(json.dumps(response, indent=2, ensure_ascii=False) + "\n")
     elif options.srt:
         sys.stdout.write(response["output"]["srt"])
     else:
-        show(response, wall, out)
+        show(response, wall, Console())
+
+
+def model_reference(text: str) -> str:
+    """A folder's absolute path, relative to where the demo was started; other text unchanged."""
+    folder = Path(text).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else text
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The demo's command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo",
+        description="Transcribe a recording with its speakers.",
+        epilog="MODEL is a hub id (owner/name or owner/name@revision), downloaded once, or a"
+        " folder. Without --model the small embedded models are used: they know"
+        f" {VOCABULARY_SIZE} words, those of the bundled conversation.",
+    )
+    parser.add_argument(
+        "audio", nargs="?", type=Path, default=CONVERSATION, help="default: the bundled one"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the endpoint's answer as it is")
+    form.add_argument("--words", action="store_true", help="print every word with its times")
+    form.add_argument("--srt", action="store_true", help="print subtitles")
+    parser.add_argument(
+        "--assisted", action="store_true", help="let the assistant draft (speculative decoding)"
+    )
+    models = parser.add_argument_group("models of your own")
+    for option, help_text in (
+        ("--model", "a Whisper, such as openai/whisper-base"),
+        ("--assistant", "a smaller Whisper that drafts for it; implies --assisted"),
+        ("--diarization", "a pyannote pipeline; without one, no speakers"),
+    ):
+        models.add_argument(option, type=model_reference, metavar="MODEL", help=help_text)
+    options = parser.parse_args(arguments)
+    if options.model is None and (options.assistant or options.diarization):
+        parser.error("--assistant and --diarization go with --model")
+    return options
+
+
+def run(options: argparse.Namespace, err: Console) -> int:
+    """Answer the command line and return the exit status."""
+    names = MODEL_OPTIONS if options.model else {field: field.upper() for field in MODEL_OPTIONS}
+    try:
+        body = request_body(options)
+    except OSError as error:
+        return refuse(f"{options.audio}: {error.strerror}", err)
+    try:
+        settings = model_settings(options)
+        warn_of_small_vocabulary(settings, options, err)
+        settings = downloaded(settings, names, err)
+        response, wall = answer(body, settings, err)
+    except ClientError as error:
+        return refuse(f"{options.audio}: {error}", err)
+    except (EndpointError, ValueError, SystemExit) as error:
+        reason = str(error).removeprefix(f"{StartError.code}: ")
+        for field, name in names.items():
+            reason = reason.replace(field.upper(), name)
+        return refuse(reason, err)
+    print_answer(response, wall, options)
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; the exit status is 1 where there is no answer, 2 for a wrong command line."""
+    try:
+        return run(parse_arguments(arguments), Console(stderr=True))
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

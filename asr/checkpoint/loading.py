@@ -93,7 +93,10 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     require_whisper(checkpoint, config)
     feature_extractor = AutoFeatureExtractor.from_pretrained(**checkpoint.source)
     _require_matching_features(checkpoint, config, feature_extractor)
-    tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source)
+    # Clean-up is not done for Whisper's tokenizer, which warns wherever a checkpoint asks for it.
+    tokenizer = AutoTokenizer.from_pretrained(
+        **checkpoint.source, clean_up_tokenization_spaces=False
+    )
     model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, dtype)
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
     return WhisperModels(checkpoint.name, model, tokenizer, feature_extractor, special)

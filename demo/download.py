@@ -1,0 +1,58 @@
+"""Fetches models from the hub, with progress bars, before the endpoint loads them.
+
+The one decision: a model of the hub is downloaded here and handed to the endpoint as a folder. The
+endpoint shows no bars, as a server should not, and it repeats a failed request for half a minute.
+Here the first failure ends the demo with one line.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.utils.tqdm import enable_progress_bars
+from rich.console import Console
+
+from config import ModelReference, ModelSettings
+from model_errors import loading
+
+# What transformers reads of a Whisper: many repositories hold the weights in other formats too.
+WHISPER_FILES = ("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors")
+
+
+def with_local_models(
+    settings: ModelSettings, names: Mapping[str, str], console: Console
+) -> ModelSettings:
+    """The same settings with a local folder in place of every hub id, downloaded if need be.
+
+    `names` maps the fields of the settings to what the user calls them. Raises StartError of one
+    line where a model cannot be had.
+    """
+    folders = {}
+    for field, name in names.items():
+        model = getattr(settings, field)
+        if model is not None and not Path(model.name).is_dir():
+            patterns = None if field == "diarization_model" else WHISPER_FILES
+            console.print(f"Fetching {model.name}", style="dim", highlight=False)
+            with loading(name, model.name):
+                folders[field] = _fetch(model, settings.token, patterns)
+    return settings.model_copy(update=folders)
+
+
+def _fetch(
+    model: ModelReference, token: str | None, patterns: tuple[str, ...] | None
+) -> ModelReference:
+    """The snapshot of `model` in the local cache, complete as far as the hub can be reached."""
+    with warnings.catch_warnings():
+        # It warns where HF_HUB_DISABLE_PROGRESS_BARS forbids bars, which is as the user wishes.
+        warnings.simplefilter("ignore")
+        enable_progress_bars()
+    folder = snapshot_download(
+        model.name,
+        revision=model.revision,
+        token=token,
+        allow_patterns=None if patterns is None else list(patterns),
+    )
+    return ModelReference(folder)
