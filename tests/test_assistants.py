@@ -119,7 +119,8 @@ def test_an_english_only_pair(tmp_path):
     main = loaded(ENGLISH_SIZED, dtype=torch.float32)
     models = load_assistant(save(tmp_path, ENGLISH_SIZED), main)
     assert models.assistant.only_language == "en"
-    transcriber = Transcriber(models, fallback=None, detect=hears_sound)
-    plain = transcriber.transcribe(noise(2.0), TranscriptionOptions())
-    assisted = transcriber.transcribe(noise(2.0), TranscriptionOptions(assisted=True))
+    transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
+    options = transcriber.validate(TranscriptionOptions())
+    plain = transcriber.transcribe(noise(2.0), options)
+    assisted = transcriber.transcribe(noise(2.0), replace(options, assisted=True))
     assert [chunk.text for chunk in assisted.chunks] == [chunk.text for chunk in plain.chunks] != []

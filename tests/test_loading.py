@@ -31,15 +31,14 @@ def load(folder) -> WhisperModels:
 def test_published_configurations_load_and_answer(name, tmp_path):
     shape = PUBLISHED[name]
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))
-    transcriber = Transcriber(models, fallback=None, detect=hears_sound)
-    transcript = transcriber.transcribe(noise(2.0), TranscriptionOptions())
+    transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
+    transcript = transcriber.transcribe(noise(2.0), transcriber.validate(TranscriptionOptions()))
     assert transcript.language in (
         models.special_tokens.languages if shape.multilingual else {"en"}
     )
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
-    untimed = transcriber.transcribe(
-        noise(2.0), TranscriptionOptions(language="English", timestamps=False)
-    )
+    options = transcriber.validate(TranscriptionOptions(language="English", timestamps=False))
+    untimed = transcriber.transcribe(noise(2.0), options)
     assert len(untimed.chunks) <= 1
 
 
@@ -52,7 +51,7 @@ def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
         model = model_of(SMALL, seed=3)
         model.generation_config.update(**options)
         transcriber = Transcriber(
-            load(save(tmp_path / name, SMALL, model)), fallback=None, detect=hears_sound
+            load(save(tmp_path / name, SMALL, model)), fallback=None, detect_speech=hears_sound
         )
         transcripts.append(
             transcriber.transcribe(noise(2.0), TranscriptionOptions(timestamps=False))
