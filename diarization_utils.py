@@ -1,14 +1,13 @@
-"""Who said what: the words of a transcript given to speaker turns.
+"""Who said what: words of a transcript are assigned to speakers by the times of speaker turns.
 
-The one decision: pure functions on times and names. What found the turns and what heard the words
-is not known here, and no text is read: a word goes to a speaker for when it was said, never for
-what it says.
+The one decision: pure functions of times and names. They do not depend on how turns or words were
+found, and no text is read.
 
-Two facts decide how. The ends of turns are less exact than those of words, so a word at the edge of
-a turn, or in the middle of a very short one, is weak evidence; and people seldom take turns inside
-one of Whisper's own segments, which end where sentences do. So the speakers of a segment's words
-are chosen together: those who are heard for the longest time during the words, less a price for
-each change (Viterbi's algorithm over the words, speakers as states).
+Two facts shape the method. Turns have less exact ends than words, so that a word at the edge of a
+turn, or inside a very short turn, is weak evidence. And people seldom take turns inside one of
+Whisper's segments, which end where sentences do. So the speakers of all words of a segment are
+chosen together by Viterbi's algorithm, with speakers as states: the most speech during the words,
+minus a cost for each change of speaker.
 """
 
 from __future__ import annotations
@@ -23,73 +22,71 @@ from numpy.typing import NDArray
 
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
-# What a change of speaker within one of Whisper's segments costs, in seconds of the new speaker's
-# speech.
-CHANGE_WITHIN = 0.4
-# How far from a turn, in seconds, words may lie to be given to its speaker: twice the 0.25 s that
-# scoring forgives.
-NEAREST = 0.5
-# For how long, in seconds, one speaker may be unheard amid a chunk and be taken to speak on: as
-# short as the pauses that people make within a sentence, in which another seldom answers.
-LONGEST_HOLE = 2.0
-# The share of a word from which two voices at once make it an overlapped one.
-OVERLAP_SHARE = 0.2
-# A segment is cut where its speaker is silent for longer than this, in seconds.
-LONGEST_PAUSE = 2.0
-# What a word without duration is widened to, in seconds, so that it can lie within a turn.
-INSTANT = 0.01
+# All in seconds, except MIN_OVERLAP.
+# Cost of a change of speaker within a chunk, in speech of the new speaker.
+CHANGE_COST = 0.4
+# A word may be assigned to a turn no farther away than this: twice the 0.25 s of tolerance with
+# which diarization is scored.
+MAX_DISTANCE = 0.5
+# A gap in one speaker's turns within a chunk is filled up to this length. Pauses within a sentence
+# are as long, and seldom does another speaker answer in them.
+MAX_GAP = 2.0
+# The share of a word during which two speakers speak that makes it an overlapped word.
+MIN_OVERLAP = 0.2
+# A pause longer than this ends a speaker segment.
+MAX_PAUSE = 2.0
+# A word without duration is widened to this, so that it can lie within a turn.
+MIN_DURATION = 0.01
 
 Seconds = NDArray[np.float64]
-Stretches = tuple[Seconds, Seconds]
+Intervals = tuple[Seconds, Seconds]  # starts and ends, each (n,), in order and disjoint
 
 
 def attribute(
     chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn], exclusive: Sequence[SpeakerTurn]
 ) -> tuple[Chunk, ...]:
-    """Name the speaker of every word of `chunks`, and mark words spoken while another voice is
-    heard.
+    """Assign every word of `chunks` to a speaker, and mark words during which two speakers speak.
 
-    `exclusive` turns hold one speaker at a time and `turns` whoever is heard: a word of a speaker
-    found in both counts in full, in one by half. A word in a turn always has a speaker, and so has
-    one within NEAREST seconds of a turn, for which the nearest speaks most. Farther from every turn
-    it is nobody's (None), unless the words with speakers that are next to it in its chunk, before
-    and after, are one speaker's and at most LONGEST_HOLE seconds apart: then a hole in the
-    diarization is likelier. A word without a time (NaN) follows the one before it in its chunk, the
-    first ones that after them. A chunk whose words are not known is taken as a single word. No word
-    is lost, doubled, moved or retimed. O((n + m) log m) per speaker for n words and m turns.
+    `turns` may overlap; `exclusive` turns have one speaker at a time. A word counts half for each
+    of the two in which its speaker speaks. A word in a turn always gets a speaker, and so does one
+    within MAX_DISTANCE of a turn, where nearer turns count more. A word farther from every turn
+    gets None, with one exception: the assigned words next to it in its chunk, before and after, are
+    of the same speaker and at most MAX_GAP apart. A gap in the diarization is likelier then. A word
+    without time (NaN) gets the speaker of the word before it in its chunk; at the chunk's start,
+    of the first word with a time. A chunk without words is taken as one word. No word is lost,
+    doubled, moved or retimed. O((n + m) log m) per speaker for n words and m turns.
     """
     units = [chunk.words or (Word(chunk.text, chunk.start, chunk.end),) for chunk in chunks]
-    named = iter(_named(units, turns, exclusive))
+    words = iter(_attribute_words(units, turns, exclusive))
     return tuple(
-        replace(chunk, words=tuple(next(named) for _ in unit))
+        replace(chunk, words=tuple(next(words) for _ in unit))
         for chunk, unit in zip(chunks, units, strict=True)
     )
 
 
 def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Join attributed words into segments of one speaker, cut also at pauses of more than
-    LONGEST_PAUSE seconds.
+    """Join attributed words into segments of one speaker, without pauses of over MAX_PAUSE.
 
-    The segments' texts, joined, are the chunks' words, joined.
+    The texts of all segments, joined, equal the texts of the chunks' words, joined.
     """
-    words = [word for chunk in chunks for word in chunk.words]
-    cuts = [
-        place
-        for place, (before, word) in enumerate(pairwise(words), 1)
-        if word.speaker != before.speaker or word.start - before.end > LONGEST_PAUSE
-    ]
-    return [
-        _segment(words[first:after])
-        for first, after in pairwise([0, *cuts, len(words)])
-        if after > first
-    ]
+    groups: list[list[Word]] = []
+    for word in chain.from_iterable(chunk.words for chunk in chunks):
+        if groups and _continues(groups[-1][-1], word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return [_segment(group) for group in groups]
+
+
+def _continues(before: Word, word: Word) -> bool:
+    # Written so that a time of NaN is no pause.
+    return word.speaker == before.speaker and not word.start - before.end > MAX_PAUSE
 
 
 def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Make one segment of each attributed chunk, under the speaker who said most of it, by time.
+    """Make each attributed chunk a segment of the speaker who speaks most in it, by time.
 
-    It lasts from the first word to the last: Whisper's own times of a chunk, which its words are
-    not bound by, are rougher than theirs.
+    A segment lasts from its first word to its last, whose times are more exact than the chunk's.
     """
     return [
         replace(_segment(chunk.words), speaker=_main_speaker(chunk.words), text=chunk.text)
@@ -103,129 +100,131 @@ def _segment(words: Sequence[Word]) -> SpeakerSegment:
 
 
 def _main_speaker(words: Sequence[Word]) -> str | None:
-    """The speaker with the longest speech, the first of equals; nobody only where no word has a
-    speaker.
-    """
+    """The speaker of the longest total duration (the first of equals); None if no word has one."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for word in words:
         if word.speaker is not None:
-            seconds[word.speaker] += max(word.end - word.start, INSTANT)
+            seconds[word.speaker] += max(word.end - word.start, MIN_DURATION)
     return max(seconds, key=lambda speaker: seconds[speaker], default=None)
 
 
-def _named(
+def _attribute_words(
     units: Sequence[Sequence[Word]], turns: Sequence[SpeakerTurn], exclusive: Sequence[SpeakerTurn]
 ) -> list[Word]:
-    """The words of all `units`, those of one chunk each, with speaker and overlap."""
+    """All words of `units`, one unit for each chunk, with speaker and overlap."""
     words = list(chain.from_iterable(units))
-    names = list(
-        dict.fromkeys(
-            turn.speaker for turn in sorted((*turns, *exclusive), key=lambda turn: turn.start)
-        )
-    )
+    names = _speakers_in_order([*turns, *exclusive])
     if not names or not words:
         return [replace(word, speaker=None, overlap=False) for word in words]
     starts = np.array([word.start for word in words], float)
-    ends = np.maximum([word.end for word in words], starts + INSTANT)
-    voices = [(_stretches(name, turns), _stretches(name, exclusive)) for name in names]
-    # (words, speakers), seconds
-    speech = np.stack(
-        [sum(_speech(each, starts, ends) for each in voice) / 2 for voice in voices], axis=1
-    )
-    away = np.stack(
-        [np.minimum(*(_distance(each, starts, ends) for each in voice)) for voice in voices], axis=1
-    )
-    evidence = np.nan_to_num(speech - np.minimum(away, NEAREST))
+    ends = np.maximum([word.end for word in words], starts + MIN_DURATION)
+    all_intervals = [_intervals_of(name, turns) for name in names]
+    exclusive_intervals = [_intervals_of(name, exclusive) for name in names]
+    speech, distance = np.empty((2, len(words), len(names)))
+    for index, both in enumerate(zip(all_intervals, exclusive_intervals, strict=True)):
+        speech[:, index] = sum(_speech_seconds(each, starts, ends) for each in both) / 2
+        distance[:, index] = np.minimum(*(_distances(each, starts, ends) for each in both))
+    evidence = np.nan_to_num(speech - np.minimum(distance, MAX_DISTANCE))
     speakers: list[str | None] = []
     for first, after in pairwise([0, *accumulate(len(unit) for unit in units)]):
-        here = slice(first, after)
-        likeliest = [names[speaker] for speaker in _likeliest(evidence[here])]
-        speakers += _in_reach(likeliest, away[here].min(axis=1), starts[here], ends[here])
-    overlap = _speech(
-        _overlapped([heard for heard, _ in voices]), starts, ends
-    ) >= OVERLAP_SHARE * (ends - starts)
+        unit = slice(first, after)
+        likeliest = [names[index] for index in viterbi(evidence[unit])]
+        nearest = distance[unit].min(axis=1)
+        speakers += _unassign_distant(likeliest, nearest, starts[unit], ends[unit])
+    overlap_seconds = _speech_seconds(_overlap(all_intervals), starts, ends)
+    overlapped = overlap_seconds >= MIN_OVERLAP * (ends - starts)
     return [
-        replace(word, speaker=speaker, overlap=bool(two))
-        for word, speaker, two in zip(words, speakers, overlap, strict=True)
+        replace(word, speaker=speaker, overlap=bool(overlap))
+        for word, speaker, overlap in zip(words, speakers, overlapped, strict=True)
     ]
 
 
-def _likeliest(evidence: Seconds) -> list[int]:
-    """The speakers (n,) of a chunk's words: those with most `evidence` (n, speakers) in sum, less
-    the price of changes.
+def _speakers_in_order(turns: Sequence[SpeakerTurn]) -> list[str]:
+    """Each speaker once, by the start of the first turn."""
+    by_start = sorted(turns, key=lambda turn: turn.start)
+    return list(dict.fromkeys(turn.speaker for turn in by_start))
 
-    Viterbi's algorithm; as every change costs the same, only the best speaker so far is worth
-    changing from.
+
+def viterbi(evidence: Seconds) -> list[int]:
+    """The best speaker of each word (n,): the largest sum of `evidence` (n, speakers) minus costs.
+
+    As every change costs the same, only a change from the best speaker so far can be worth it.
     """
     stay = np.arange(evidence.shape[1])
-    total, origins = evidence[0], []
+    total, backpointers = evidence[0], []
     for seconds in evidence[1:]:
-        leader = int(total.argmax())
-        changed = total[leader] - CHANGE_WITHIN
-        origins.append(np.where(total >= changed, stay, leader))
+        best = int(total.argmax())
+        changed = total[best] - CHANGE_COST
+        backpointers.append(np.where(total >= changed, stay, best))
         total = np.maximum(total, changed) + seconds
     path = [int(total.argmax())]
-    for origin in reversed(origins):
-        path.append(int(origin[path[-1]]))
+    for previous in reversed(backpointers):
+        path.append(int(previous[path[-1]]))
     return path[::-1]
 
 
-def _in_reach(
-    likeliest: Sequence[str], away: Seconds, starts: Seconds, ends: Seconds
+def _unassign_distant(
+    likeliest: Sequence[str], distance: Seconds, starts: Seconds, ends: Seconds
 ) -> list[str | None]:
-    """The speakers of a chunk's words, nobody where they are too far `away` from every turn; see
-    `attribute`.
+    """The speakers of a chunk's words, None where every turn is too far; see `attribute`.
+
+    `distance` (n,) is each word's distance to the nearest turn, NaN for words without a time.
     """
-    timed = np.flatnonzero(~np.isnan(away))
+    timed = np.flatnonzero(~np.isnan(distance))
     if not len(timed):
-        return [None] * len(away)
-    reached = np.flatnonzero(away <= NEAREST).tolist()
-    found: list[str | None] = [None] * len(away)
-    for place in reached:
-        found[place] = likeliest[place]
-    for before, after in pairwise(reached):
-        if likeliest[before] == likeliest[after] and starts[after] - ends[before] <= LONGEST_HOLE:
-            found[before:after] = [likeliest[before]] * (after - before)
-    followed = timed[np.maximum(np.searchsorted(timed, np.arange(len(away)), side="right") - 1, 0)]
-    return [found[place] for place in followed]
+        return [None] * len(distance)
+    near = np.flatnonzero(distance <= MAX_DISTANCE).tolist()
+    speakers: list[str | None] = [None] * len(distance)
+    for index in near:
+        speakers[index] = likeliest[index]
+    for before, after in pairwise(near):
+        if likeliest[before] == likeliest[after] and starts[after] - ends[before] <= MAX_GAP:
+            speakers[before:after] = [likeliest[before]] * (after - before)
+    # For each word, the last word with a time up to it; before all of them, the first.
+    positions = np.searchsorted(timed, np.arange(len(distance)), side="right") - 1
+    return [speakers[index] for index in timed[np.maximum(positions, 0)]]
 
 
-def _stretches(name: str, turns: Sequence[SpeakerTurn]) -> Stretches:
-    """Starts and ends of one speaker's speech, in order, apart from each other."""
-    spans = np.array(
-        sorted((turn.start, turn.end) for turn in turns if turn.speaker == name), float
-    ).reshape(-1, 2)
-    reach = np.maximum.accumulate(spans[:, 1])
-    first = np.append(True, spans[1:, 0] > reach[:-1])[: len(spans)]
-    return spans[first, 0], reach[np.roll(first, -1)]
+def _intervals_of(name: str, turns: Sequence[SpeakerTurn]) -> Intervals:
+    """When the speaker `name` speaks: the turns of that speaker, merged where they overlap."""
+    own_turns = sorted((turn.start, turn.end) for turn in turns if turn.speaker == name)
+    spans = np.array(own_turns, float).reshape(-1, 2)
+    latest_end = np.maximum.accumulate(spans[:, 1])
+    # True where a turn starts after all earlier ones have ended.
+    first = np.append(True, spans[1:, 0] > latest_end[:-1])[: len(spans)]
+    return spans[first, 0], latest_end[np.roll(first, -1)]
 
 
-def _overlapped(voices: Sequence[Stretches]) -> Stretches:
-    """The stretches in which two voices or more are heard."""
-    times = np.concatenate([*(starts for starts, _ in voices), *(ends for _, ends in voices)])
-    steps = np.repeat([1, -1], len(times) // 2)
-    order = np.lexsort((steps, times))
-    times, crowded = times[order], steps[order].cumsum() >= 2
-    return times[:-1][crowded[:-1]], times[1:][crowded[:-1]]
+def _overlap(speakers: Sequence[Intervals]) -> Intervals:
+    """When two or more of `speakers` speak."""
+    starts = np.concatenate([starts for starts, _ in speakers])
+    ends = np.concatenate([ends for _, ends in speakers])
+    times = np.concatenate([starts, ends])
+    steps = np.repeat([1, -1], len(starts))
+    order = np.lexsort((steps, times))  # at equal times, ends come first
+    times, speaking = times[order], steps[order].cumsum()
+    several = speaking[:-1] >= 2
+    return times[:-1][several], times[1:][several]
 
 
-def _speech(stretches: Stretches, starts: Seconds, ends: Seconds) -> Seconds:
-    """Seconds of speech within each word.
+def _speech_seconds(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
+    """Seconds of speech during each word.
 
-    The speech up to a moment grows along straight lines with knots at the stretches' ends, so that
-    two interpolations replace a comparison of every word with every stretch.
+    The total speech up to a moment is piecewise linear in time, with knots at the ends of the
+    intervals: two interpolations replace a comparison of every word with every interval.
     """
-    if not len(stretches[0]):
+    if not len(intervals[0]):
         return np.zeros_like(starts)
-    lengths = stretches[1] - stretches[0]
-    spoken = lengths.cumsum()
-    knots, seconds = np.stack(stretches, 1).ravel(), np.stack((spoken - lengths, spoken), 1).ravel()
+    lengths = intervals[1] - intervals[0]
+    total = np.cumsum(lengths)
+    knots = np.stack(intervals, 1).ravel()
+    seconds = np.stack((total - lengths, total), 1).ravel()
     return np.asarray(np.interp(ends, knots, seconds) - np.interp(starts, knots, seconds))
 
 
-def _distance(stretches: Stretches, starts: Seconds, ends: Seconds) -> Seconds:
-    """Seconds from each word to the nearest stretch; 0 where they meet."""
-    after = np.searchsorted(stretches[1], starts, side="right")
-    following = np.append(stretches[0], np.inf)[after] - ends
-    preceding = starts - np.append(-np.inf, stretches[1])[after]
-    return np.asarray(np.minimum(np.maximum(following, 0.0), preceding))
+def _distances(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
+    """Seconds from each word to the nearest interval; 0 where they overlap."""
+    following = np.searchsorted(intervals[1], starts, side="right")
+    to_following = np.append(intervals[0], np.inf)[following] - ends
+    to_preceding = starts - np.append(-np.inf, intervals[1])[following]
+    return np.asarray(np.minimum(np.maximum(to_following, 0.0), to_preceding))

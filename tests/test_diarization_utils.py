@@ -1,6 +1,4 @@
-"""Words to speakers, against definitions written out the slow way on a grid of hundredths of a
-second.
-"""
+"""Attribution against its definition, counted slowly on a grid of hundredths of a second."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diarization_utils import (
-    CHANGE_WITHIN,
-    INSTANT,
-    LONGEST_HOLE,
-    LONGEST_PAUSE,
-    NEAREST,
-    OVERLAP_SHARE,
+    CHANGE_COST,
+    MAX_DISTANCE,
+    MAX_GAP,
+    MAX_PAUSE,
+    MIN_DURATION,
+    MIN_OVERLAP,
     attribute,
     segment_per_chunk,
     speaker_segments,
@@ -29,8 +27,9 @@ from transcript import Chunk, SpeakerTurn, Word
 
 @st.composite
 def chunk_lists(draw, most_words=4):
-    """Chunks in order of time, words told apart by their text; some without duration, some far
-    apart, some unknown.
+    """Chunks in order of time, each word of another text.
+
+    Some words have no duration, some are far apart, and some chunks have no words.
     """
     chunks, clock, number = [], 0, 0
     for count in draw(st.lists(st.integers(0, most_words), max_size=5)):
@@ -69,7 +68,7 @@ def moments(start: float, end: float) -> set[int]:
     return set(range(round(start * 100), max(round(end * 100), round(start * 100) + 1)))
 
 
-def heard(speaker: str, turns) -> set[int]:
+def speaking(speaker: str, turns) -> set[int]:
     return {at for turn in turns if turn.speaker == speaker for at in range(*spanned(turn))}
 
 
@@ -94,20 +93,22 @@ def hundredths_away_from_all(words, turns) -> list[float]:
 
 
 def evidence(word: Word, speaker: str, turns, exclusive) -> float:
-    """Seconds that speak for `speaker`, in hundredths counted one by one."""
+    """Seconds of evidence for `speaker`, counted in hundredths one by one."""
     during = moments(word.start, word.end)
-    spoken = sum(len(during & heard(speaker, each)) for each in (turns, exclusive)) / 2
-    return (spoken - min(NEAREST * 100, hundredths_away(word, speaker, [*turns, *exclusive]))) / 100
+    spoken = sum(len(during & speaking(speaker, each)) for each in (turns, exclusive)) / 2
+    return (
+        spoken - min(MAX_DISTANCE * 100, hundredths_away(word, speaker, [*turns, *exclusive]))
+    ) / 100
 
 
-def worth(speakers, unit, turns, exclusive) -> float:
-    """What is to be as large as possible within a chunk."""
+def score(speakers, unit, turns, exclusive) -> float:
+    """The sum that attribution maximises within a chunk."""
     changes = sum(before != after for before, after in pairwise(speakers))
     gained = sum(
         evidence(word, speaker, turns, exclusive)
         for word, speaker in zip(unit, speakers, strict=True)
     )
-    return gained - CHANGE_WITHIN * changes
+    return gained - CHANGE_COST * changes
 
 
 # ---- which speaker
@@ -127,48 +128,44 @@ def test_no_word_is_lost_doubled_moved_or_retimed(chunks, turns, exclusive):
 
 @settings(max_examples=60)
 @given(chunk_lists(), turn_lists(5), turn_lists(5))
-def test_no_other_speakers_of_a_chunk_are_worth_more(chunks, turns, exclusive):
+def test_no_other_speakers_of_a_chunk_score_more(chunks, turns, exclusive):
     names = sorted({turn.speaker for turn in (*turns, *exclusive)})
     for unit, chunk in zip(units_of(chunks), attribute(chunks, turns, exclusive), strict=True):
         away = hundredths_away_from_all(unit, [*turns, *exclusive])
-        if NEAREST * 100 in away:
+        if MAX_DISTANCE * 100 in away:
             continue
-        near = [place for place, hundredths in enumerate(away) if hundredths < NEAREST * 100]
-        said, given_to = (
-            [unit[place] for place in near],
-            [chunk.words[place].speaker for place in near],
-        )
-        assert None not in given_to
+        near = [index for index, hundredths in enumerate(away) if hundredths < MAX_DISTANCE * 100]
+        said = [unit[index] for index in near]
+        assigned = [chunk.words[index].speaker for index in near]
+        assert None not in assigned
         best = max(
-            worth(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said))
+            score(speakers, said, turns, exclusive) for speakers in product(names, repeat=len(said))
         )
-        assert worth(given_to, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
+        assert score(assigned, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
 
 
 @given(chunk_lists(8), turn_lists(), turn_lists())
-def test_a_word_far_from_every_turn_is_nobodys_but_in_a_short_hole_of_one_speaker(
+def test_a_word_far_from_every_turn_has_no_speaker_but_in_a_short_gap_of_one(
     chunks, turns, exclusive
 ):
     for unit, chunk in zip(units_of(chunks), attribute(chunks, turns, exclusive), strict=True):
         away = hundredths_away_from_all(unit, [*turns, *exclusive])
-        near = [place for place, hundredths in enumerate(away) if hundredths <= NEAREST * 100]
-        for place in set(range(len(unit))).difference(near):
-            before = max((each for each in near if each < place), default=None)
-            after = min((each for each in near if each > place), default=None)
+        near = [index for index, hundredths in enumerate(away) if hundredths <= MAX_DISTANCE * 100]
+        for index in set(range(len(unit))).difference(near):
+            before = max((each for each in near if each < index), default=None)
+            after = min((each for each in near if each > index), default=None)
             expected = None
             if before is not None and after is not None:
-                hole = (
+                gap = (
                     round(unit[after].start * 100)
                     - max(moments(unit[before].start, unit[before].end))
                     - 1
                 )
                 speakers = {chunk.words[before].speaker, chunk.words[after].speaker}
-                expected = (
-                    speakers.pop() if len(speakers) == 1 and hole <= LONGEST_HOLE * 100 else None
-                )
-                if hole == LONGEST_HOLE * 100:
+                expected = speakers.pop() if len(speakers) == 1 and gap <= MAX_GAP * 100 else None
+                if gap == MAX_GAP * 100:
                     continue
-            assert NEAREST * 100 in away or chunk.words[place].speaker == expected
+            assert MAX_DISTANCE * 100 in away or chunk.words[index].speaker == expected
 
 
 @given(chunk_lists(), turn_lists(), turn_lists())
@@ -176,9 +173,9 @@ def test_overlapped_words_are_marked(chunks, turns, exclusive):
     names = {turn.speaker for turn in turns}
     for word in words_of(attribute(chunks, turns, exclusive)):
         during = moments(word.start, word.end)
-        two = [at for at in during if sum(at in heard(name, turns) for name in names) >= 2]
+        two = [at for at in during if sum(at in speaking(name, turns) for name in names) >= 2]
         share = len(two) / len(during)
-        assert share == pytest.approx(OVERLAP_SHARE) or word.overlap == (share > OVERLAP_SHARE)
+        assert share == pytest.approx(MIN_OVERLAP) or word.overlap == (share > MIN_OVERLAP)
 
 
 @given(chunk_lists(), turn_lists(), turn_lists())
@@ -189,9 +186,7 @@ def test_a_chunk_does_not_depend_on_its_neighbours(chunks, turns, exclusive):
 
 @given(chunk_lists(), st.lists(st.floats(-0.2, 0.2), min_size=8, max_size=8), st.integers(2, 8))
 def test_ends_of_turns_that_are_off_by_a_fifth_of_a_second_move_no_word(chunks, errors, count):
-    """Each chunk is a speaker's turn, from its first word to its last, as diarization might find
-    it.
-    """
+    """Each chunk is one speaker's turn; the turn's ends are those of its words, with errors."""
     spoken = [
         chunk
         for chunk in chunks
@@ -214,9 +209,7 @@ def test_a_chunk_of_two_speakers_is_divided_between_its_words():
 
 
 @pytest.mark.parametrize(("seconds", "speaker"), [(0.4, "S0"), (1.0, "S1")])
-def test_a_word_of_another_speaker_amid_a_chunk_must_be_long_enough_to_be_believed(
-    seconds, speaker
-):
+def test_another_speaker_within_a_chunk_must_speak_for_longer_than_a_change_costs(seconds, speaker):
     middle = Word(" b", 1.0, 1.0 + seconds)
     words = (Word(" a", 0, 1), middle, Word(" c", middle.end, middle.end + 1))
     turns = [
@@ -228,7 +221,7 @@ def test_a_word_of_another_speaker_amid_a_chunk_must_be_long_enough_to_be_believ
     assert [word.speaker for word in chunk.words] == ["S0", speaker, "S0"]
 
 
-def test_a_short_word_in_a_chunk_of_its_own_is_believed():
+def test_a_short_word_in_a_chunk_of_its_own_keeps_its_speaker():
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 1, 1.2), SpeakerTurn("S0", 1.2, 2)]
     spans = [(0, 1), (1, 1.2), (1.2, 2)]
     chunks = [Chunk(" a", *span, words=(Word(" a", *span),)) for span in spans]
@@ -239,7 +232,7 @@ def test_a_short_word_in_a_chunk_of_its_own_is_believed():
     ]
 
 
-def test_exclusive_turns_decide_between_two_who_are_heard():
+def test_exclusive_turns_decide_between_two_who_are_speaking():
     words = (Word(" a", 1, 2),)
     turns = [SpeakerTurn("S0", 0, 3), SpeakerTurn("S1", 0, 3)]
     for speaker in ("S0", "S1"):
@@ -248,7 +241,7 @@ def test_exclusive_turns_decide_between_two_who_are_heard():
 
 
 @pytest.mark.parametrize(
-    ("gap", "speaker"), [(0.0, "S0"), (NEAREST - 0.01, "S0"), (NEAREST + 0.01, None)]
+    ("gap", "speaker"), [(0.0, "S0"), (MAX_DISTANCE - 0.01, "S0"), (MAX_DISTANCE + 0.01, None)]
 )
 def test_a_word_outside_every_turn_follows_the_nearest_within_the_limit(gap, speaker):
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 5, 6)]
@@ -259,9 +252,9 @@ def test_a_word_outside_every_turn_follows_the_nearest_within_the_limit(gap, spe
 
 
 @pytest.mark.parametrize("count", [8, 20, 21, 60])
-def test_how_much_is_said_outside_a_turn_decides_nothing_about_the_words_inside(count):
-    """The majority of a chunk's words once took the speaker from all others, or gave him words
-    seconds away.
+def test_words_outside_a_turn_do_not_change_the_words_inside(count):
+    """Once the majority of a chunk's words decided: all lost their speaker, or distant ones got
+    one.
     """
     words = tuple(Word(f" {i}", i * 0.5, i * 0.5 + 0.4) for i in range(count))
     turns = [SpeakerTurn("S0", 0, 4)]
@@ -270,16 +263,16 @@ def test_how_much_is_said_outside_a_turn_decides_nothing_about_the_words_inside(
 
 
 @pytest.mark.parametrize(
-    ("second", "hole", "speaker"),
+    ("second", "gap", "speaker"),
     [
-        ("S0", LONGEST_HOLE - 0.1, "S0"),
-        ("S0", LONGEST_HOLE + 0.1, None),
-        ("S1", LONGEST_HOLE - 0.1, None),
+        ("S0", MAX_GAP - 0.1, "S0"),
+        ("S0", MAX_GAP + 0.1, None),
+        ("S1", MAX_GAP - 0.1, None),
     ],
 )
-def test_a_word_in_a_hole_is_spoken_by_whoever_speaks_around_it(second, hole, speaker):
-    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn(second, 1 + hole, 5)]
-    words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + hole, 5))
+def test_a_word_in_a_gap_is_assigned_to_the_speaker_around_it(second, gap, speaker):
+    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn(second, 1 + gap, 5)]
+    words = (Word(" a", 0, 1), Word(" b", 1.6, 1.8), Word(" c", 1 + gap, 5))
     (chunk,) = attribute([Chunk(" a b c", 0, 5, words=words)], turns, turns)
     assert [word.speaker for word in chunk.words] == ["S0", speaker, second]
     apart = attribute(
@@ -288,7 +281,7 @@ def test_a_word_in_a_hole_is_spoken_by_whoever_speaks_around_it(second, hole, sp
     assert [word.speaker for word in words_of(apart)] == ["S0", None, second]
 
 
-def test_words_in_a_hole_of_a_turn_belong_to_the_rest_of_their_chunk():
+def test_words_in_a_gap_between_turns_follow_the_rest_of_their_chunk():
     words = tuple(Word(f" {i}", i * 0.4, i * 0.4 + 0.4) for i in range(10))
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S0", 2.8, 4), SpeakerTurn("S1", 6, 8)]
     (chunk,) = attribute([Chunk("", 0, 4, words=words)], turns, turns)
@@ -311,7 +304,7 @@ def test_a_word_without_a_time_follows_its_neighbours():
         ([math.nan, math.nan], [None, None]),
     ],
 )
-def test_words_without_a_time_are_given_as_those_beside_them_are(starts, speakers):
+def test_words_without_a_time_are_assigned_like_those_beside_them(starts, speakers):
     words = tuple(Word(" a", start, start + 0.5) for start in starts)
     turns = [SpeakerTurn("S0", 0, 4)]
     (chunk,) = attribute([Chunk("", 0, 10, words=words)], turns, turns)
@@ -319,12 +312,12 @@ def test_words_without_a_time_are_given_as_those_beside_them_are(starts, speaker
 
 
 @given(chunk_lists())
-def test_without_turns_nobody_spoke(chunks):
+def test_without_turns_no_word_has_a_speaker(chunks):
     assert {word.speaker for word in words_of(attribute(chunks, [], []))} <= {None}
     assert attribute([], [SpeakerTurn("S0", 0, 1)], []) == ()
 
 
-def test_ten_hours_of_words_are_given_in_order():
+def test_ten_hours_of_words_are_assigned_in_order():
     rng = np.random.default_rng(0)
     ends = rng.uniform(2, 8, 6_000).cumsum()
     turns = [SpeakerTurn(f"S{i % 3}", start, end) for i, (start, end) in enumerate(pairwise(ends))]
@@ -347,7 +340,7 @@ def test_ten_hours_of_words_are_given_in_order():
 
 
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_segments_hold_every_word_once_in_order(chunks, turns, exclusive):
+def test_segments_contain_every_word_once_in_order(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     segments = speaker_segments(attributed)
     assert words_of(segments) == words_of(attributed)
@@ -360,10 +353,10 @@ def test_segments_hold_every_word_once_in_order(chunks, turns, exclusive):
 @given(chunk_lists(), turn_lists(), turn_lists())
 def test_neighbours_differ_in_speaker_or_are_far_apart(chunks, turns, exclusive):
     for before, after in pairwise(speaker_segments(attribute(chunks, turns, exclusive))):
-        assert before.speaker != after.speaker or after.start - before.end > LONGEST_PAUSE
+        assert before.speaker != after.speaker or after.start - before.end > MAX_PAUSE
 
 
-def test_one_speaker_is_cut_at_a_long_pause_only():
+def test_one_speaker_is_split_at_a_long_pause_only():
     chunks = [Chunk(" a", 0, 1), Chunk(" b", 1.5, 2), Chunk(" c", 9, 10)]
     turns = [SpeakerTurn("S0", 0, 10)]
     segments = speaker_segments(attribute(chunks, turns, turns))
@@ -371,7 +364,7 @@ def test_one_speaker_is_cut_at_a_long_pause_only():
 
 
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_one_segment_a_chunk_goes_to_who_said_most_of_it(chunks, turns, exclusive):
+def test_one_segment_per_chunk_has_the_speaker_of_the_most_seconds(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)
     segments = segment_per_chunk(attributed)
     assert [(s.text, s.start, s.end, s.words) for s in segments] == [
@@ -382,7 +375,7 @@ def test_one_segment_a_chunk_goes_to_who_said_most_of_it(chunks, turns, exclusiv
         for word in segment.words:
             if word.speaker is not None:
                 said[word.speaker] = said.get(word.speaker, 0.0) + max(
-                    word.end - word.start, INSTANT
+                    word.end - word.start, MIN_DURATION
                 )
         assert said.get(segment.speaker, 0.0) == max(said.values(), default=0.0)
         assert (segment.speaker is None) == (not said)
