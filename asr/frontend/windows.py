@@ -13,7 +13,7 @@ may have to be decoded again with the next.
 
 The one decision: a pause is preferred as long as the number of windows stays small. Up to any
 point there are at most 8/7 as many windows, plus one, as a cut every `limit` samples would make;
-parts that are decoded twice are not counted. Silence that is skipped leaves room for earlier cuts.
+parts that are decoded twice are not counted. Skipped silence allows earlier cuts.
 Where the last pause comes too early for that, speech is cut at its quietest point. Everything is
 numpy and linear in the number of samples.
 """
