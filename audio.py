@@ -1,13 +1,13 @@
-"""Untrusted bytes -> samples, float32 mono 16 kHz: the only decoder.
+"""Decode untrusted bytes to samples, float32 mono at 16 kHz.
 
-PyAV, because its wheel carries ffmpeg's libraries: what ffmpeg decodes, decoded frame by frame
-inside this process, with no program to install, no temporary file and no pipe (an m4a whose index
-stands at its end has to be sought in).
+Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process: there is
+no program to install, no temporary file, and no pipe, in which an m4a with its index at the end
+could not be read.
 
-The one decision: nothing is believed that a file says about itself. libavformat sees this memory
-and nothing else, through the demuxers and decoders named below; the length is counted over the
-packets before anything is decoded and over the samples while decoding; one block of samples at a
-time is checked, downmixed and resampled.
+The one decision: nothing that a file says about itself is trusted. libavformat reads this memory
+and nothing else, with only the demuxers and decoders named below. Length is measured over packets
+before anything is decoded, and again over samples while decoding. Samples are checked, downmixed
+and resampled a block at a time.
 """
 
 from __future__ import annotations
@@ -42,26 +42,24 @@ MAX_AMPLITUDE = 1e4
 MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 192_001)  # Hz
 MAX_FORMAT_CHANGES = 100
-MAX_REREADING = (
-    4  # an index may point at every byte this often (an edit list that repeats a passage)
-)
+# Packets may add up to this many times the file: an edit list may repeat a part of it.
+MAX_REREADING = 4
 
 _BLOCK_SAMPLES = 16_384
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
 _LIBAV_MAX_FRAME = 1 << 20  # samples a channel
-_PACKET_SLACK = 1.0  # seconds: encoder padding counts in packets and is trimmed while decoding
-_DECLARED_SLACK = 0.2  # seconds: headers round, and count padding that is not decoded
-_UNSIZED_RIFF = (
-    0x7FFF_0000  # sizes from here on are what writers to a pipe put, who cannot know the size
-)
+_PACKET_SLACK = 1.0  # seconds; encoder padding is in the packets, and decoding trims it
+_DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
+_UNSIZED_RIFF = 0x7FFF_0000  # bytes; writers to a pipe, who do not know the size, claim more
 
 _DEMUXERS = (
     "aac,ac3,aiff,amr,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
 )
 _DECODERS = ",".join(
     [
-        "aac,aac_latm,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,amrnb,amrwb,eac3,flac,gsm,gsm_ms,libopus,mp1,mp1float",
-        "mp2,mp2float,mp3,mp3float,opus,speex,tta,vorbis,wavpack,wmapro,wmav1,wmav2",
+        "aac,aac_latm,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,amrnb,amrwb,eac3,flac,gsm",
+        "gsm_ms,libopus,mp1,mp1float,mp2,mp2float,mp3,mp3float,opus,speex,tta,vorbis,wavpack",
+        "wmapro,wmav1,wmav2",
         *sorted(name for name in av.codecs_available if name.startswith("pcm_")),
     ]
 )
@@ -73,15 +71,14 @@ _OPTIONS = {
 }
 _BASE64_HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
 
-# 561 bytes of mp4 can announce an index of gigabytes. libavutil refuses any single block above this
-# size, in this copy of the library only; an honest index takes 24 bytes a packet, so 32 MiB hold
-# about eight hours of AAC.
+# An mp4 of 561 bytes can claim an index of gigabytes. This limits single allocations of libavutil,
+# in PyAV's copy only. A true index takes 24 bytes a packet: 32 MiB suffice for 8 hours of AAC.
 ctypes.CDLL(av.buffer.__file__).av_max_alloc(ctypes.c_size_t(_LIBAV_MAX_BLOCK))
 
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """What one request may bring: `max_seconds` of audio, `max_bytes` after base64."""
+    """The limits of one request: `max_seconds` of audio, `max_bytes` after base64 decoding."""
 
     max_seconds: float
     max_bytes: int
@@ -89,9 +86,7 @@ class AudioLimits:
 
 @dataclass(frozen=True, eq=False)
 class Audio:
-    """`samples` (n,) mono at 16 kHz, `duration` in seconds of the original, `warnings` for the
-    client.
-    """
+    """Mono `samples` (n,) at 16 kHz, the original's `duration` in seconds, and warnings."""
 
     samples: NDArray[np.float32]
     duration: float
@@ -99,19 +94,19 @@ class Audio:
 
 
 @dataclass
-class _Findings:
-    """What decoding has learnt about one file so far."""
+class _Progress:
+    """What is known of one file so far: seconds decoded, undecodable packets, an incomplete one."""
 
     seconds: Fraction = Fraction(0)
     damaged: bool = False
-    cut: bool = False
+    truncated: bool = False
 
 
 def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
-    """The audio file's bytes.
+    """The bytes of the audio file.
 
-    Text must be base64 of RFC 4648 section 4 (the standard alphabet, padded); white space may stand
-    anywhere and a `data:*;base64,` header in front. Bytes are the file already. Raises
+    Text must be base64 of RFC 4648, section 4: the standard alphabet, padded. White space is
+    allowed anywhere, and a `data:*;base64,` header in front. Bytes are returned unchanged. Raises
     InvalidAudio, AudioTooLong.
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
@@ -124,11 +119,10 @@ def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
 def _decode_text(text: str, limits: AudioLimits) -> bytes:
     header = _BASE64_HEADER.match(text)
     try:
-        digits = (
-            text[header.end() if header else 0 :].encode("ascii").translate(None, b" \t\n\r\v\f")
-        )
+        digits = text[header.end() if header else 0 :].encode("ascii")
     except UnicodeEncodeError:
         raise InvalidAudio("inputs is not base64: it holds a character that is not ASCII") from None
+    digits = digits.translate(None, b" \t\n\r\v\f")
     _refuse_large(len(digits) * 3 // 4 - digits[-2:].count(b"="), limits)
     if len(digits) % 4 or digits.endswith(b"==="):
         raise InvalidAudio("inputs is not base64: its length or its padding is wrong")
@@ -141,30 +135,31 @@ def _decode_text(text: str, limits: AudioLimits) -> bytes:
 
 
 def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
-    """Samples of the best audio stream in a file of any format named at the top of this module.
+    """Decode the best audio stream of a file in any of the formats named above.
 
-    Channels are averaged. The audio is brought to `sampling_rate` (Hz) and from there to 16 kHz,
-    both times by libswresample's Kaiser-windowed sinc, the resampler behind Whisper's own
-    `load_audio`; equal rates take no step. Raises InvalidAudio where less than 0.1 s can be
-    decoded, samples are not finite or beyond 1e4, channels exceed 8 or the rate lies outside 4-192
-    kHz; AudioTooLong beyond `limits`, before decoding unless the packets lie.
+    Channels are averaged. The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz,
+    by libswresample, which Whisper's `load_audio` uses too; equal rates are not resampled. Raises
+    InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or exceed 1e4,
+    more than 8 channels, and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before
+    decoding, or while decoding if the packets' durations are wrong.
     """
     _refuse_large(len(data), limits)
-    findings = _Findings()
+    progress = _Progress()
     with _opened(data) as (container, stream):
         _refuse_bomb(container, stream, len(data), limits)
     with _opened(data) as (container, stream):
-        blocks = _blocks(_frames(container, stream, findings), findings, sampling_rate, limits)
+        blocks = _blocks(_frames(container, stream, progress), progress, sampling_rate, limits)
         samples = bytearray()  # grows in place, so that the peak is one copy
         for block in blocks:
             samples += block
-        warnings = _warnings(data, container, stream, findings)
-    if findings.seconds < MIN_SECONDS:
+        warnings = _warnings(data, container, stream, progress)
+    if progress.seconds < MIN_SECONDS:
         raise InvalidAudio(
             f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded"
         )
-    heard = np.frombuffer(samples, np.float32)[: ceil(findings.seconds * SAMPLE_RATE)]
-    return Audio(heard, float(findings.seconds), warnings)
+    # The resampler may add a few samples at the end.
+    length = ceil(progress.seconds * SAMPLE_RATE)
+    return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
 
 
 def _refuse_large(size: int, limits: AudioLimits) -> None:
@@ -178,7 +173,7 @@ def _too_long(limits: AudioLimits) -> AudioTooLong:
     )
 
 
-def _refuse_form(rate: int, channels: int) -> None:
+def _check_format(rate: int, channels: int) -> None:
     if rate not in NATIVE_RATES:
         raise InvalidAudio(
             f"its sample rate is {rate} Hz, accepted are {NATIVE_RATES[0]} to {NATIVE_RATES[-1]} Hz"
@@ -189,9 +184,7 @@ def _refuse_form(rate: int, channels: int) -> None:
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
-    """The container in `data` and its audio stream; what libav raises inside becomes InvalidAudio
-    here.
-    """
+    """Open the container in `data`; libav's exceptions in the block become InvalidAudio."""
     try:
         with av.open(BytesIO(data), mode="r", options=_OPTIONS) as container:
             yield container, _audio_stream(container)
@@ -202,13 +195,14 @@ def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
 
 
 def _audio_stream(container: InputContainer) -> AudioStream:
+    """The best audio stream, with its decoder open; all other streams are discarded."""
     stream = container.streams.best("audio")
     if not isinstance(stream, AudioStream):
         raise InvalidAudio("no audio stream found")
     codec = stream.codec_context
     if codec is None or codec.name not in _DECODERS.split(","):
         raise InvalidAudio("its audio codec is not supported")
-    _refuse_form(codec.sample_rate, codec.channels)
+    _check_format(codec.sample_rate, codec.channels)
     for other in container.streams:
         if other is not stream:
             other.discard = Discard.all
@@ -221,12 +215,13 @@ def _audio_stream(container: InputContainer) -> AudioStream:
 def _refuse_bomb(
     container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits
 ) -> None:
-    """Refuses, without decoding, packets that last too long or amount to far more than the `size`
-    bytes of the file.
+    """Refuse, without decoding, packets that last too long or are much larger than the file.
+
+    `size` is the file's, in bytes.
     """
     ticks = read = 0
     tick = float(stream.time_base)
-    for packet in _packets(container, stream, _Findings()):
+    for packet in _packets(container, stream, _Progress()):
         ticks += packet.duration or 0
         read += max(packet.size, 1)
         if ticks * tick > limits.max_seconds + _PACKET_SLACK:
@@ -236,59 +231,58 @@ def _refuse_bomb(
 
 
 def _packets(
-    container: InputContainer, stream: AudioStream, findings: _Findings
+    container: InputContainer, stream: AudioStream, progress: _Progress
 ) -> Iterator[Packet[AudioStream]]:
+    """The packets of `stream`; a container that cannot be read further ends there, as damaged."""
     try:
         for packet in container.demux(stream):
-            findings.cut |= packet.is_corrupt
+            progress.truncated |= packet.is_corrupt
             yield packet
     except av.FFmpegError:
-        findings.damaged = True
+        progress.damaged = True
 
 
 def _frames(
-    container: InputContainer, stream: AudioStream, findings: _Findings
+    container: InputContainer, stream: AudioStream, progress: _Progress
 ) -> Iterator[AudioFrame]:
-    """Decoded frames; a packet that cannot be decoded is skipped and remembered."""
-    for packet in _packets(container, stream, findings):
+    """Decoded frames; packets that cannot be decoded are skipped and noted as damage."""
+    for packet in _packets(container, stream, progress):
         try:
             yield from packet.decode()
         except av.FFmpegError:
-            findings.damaged = True
+            progress.damaged = True
 
 
-def _form(frame: AudioFrame) -> tuple[int, int, str, str]:
+def _frame_format(frame: AudioFrame) -> tuple[int, int, str, str]:
     return frame.sample_rate, frame.layout.nb_channels, frame.layout.name, frame.format.name
 
 
 def _blocks(
-    frames: Iterable[AudioFrame], findings: _Findings, sampling_rate: int, limits: AudioLimits
+    frames: Iterable[AudioFrame], progress: _Progress, sampling_rate: int, limits: AudioLimits
 ) -> Iterator[memoryview]:
-    """Float32 samples at 16 kHz as bytes; a stream may change its format, each run of one is
-    resampled by itself.
+    """Float32 samples at 16 kHz, as bytes.
+
+    A stream may change its format: consecutive frames of one format are resampled together.
     """
-    for change, ((rate, channels, _, _), run) in enumerate(groupby(frames, _form)):
+    for change, ((rate, channels, _, _), run) in enumerate(groupby(frames, _frame_format)):
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
-        _refuse_form(rate, channels)
+        _check_format(rate, channels)
         mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
         mono = _filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
-        heard = _checked(mono, findings, limits)
-        for block in _filtered(
-            heard, ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
-        ):
+        checked = _checked(mono, progress, limits)
+        resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
+        for block in _filtered(checked, *resampling):
             yield memoryview(block.planes[0])[: 4 * block.samples]
 
 
 def _checked(
-    blocks: Iterable[AudioFrame], findings: _Findings, limits: AudioLimits
+    blocks: Iterable[AudioFrame], progress: _Progress, limits: AudioLimits
 ) -> Iterator[AudioFrame]:
-    """The blocks, counted against the duration limit and looked through for samples that no
-    microphone makes.
-    """
+    """The blocks, while they are within the duration limit and their samples plausible."""
     for block in blocks:
-        findings.seconds += Fraction(block.samples, block.sample_rate)
-        if findings.seconds > limits.max_seconds:
+        progress.seconds += Fraction(block.samples, block.sample_rate)
+        if progress.seconds > limits.max_seconds:
             raise _too_long(limits)
         peak = np.abs(block.to_ndarray()).max()
         if not peak <= MAX_AMPLITUDE:  # a NaN compares false
@@ -297,8 +291,9 @@ def _checked(
 
 
 def _filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
-    """Frames of one format through a chain of libavfilter's filters, in blocks of bounded size,
-    flushed at the end.
+    """Pass frames of one format through a chain of libavfilter filters, and flush it at the end.
+
+    Yields blocks of at most _BLOCK_SAMPLES.
     """
     graph: Graph | None = None
     for frame in chain(frames, (None,)):
@@ -307,7 +302,7 @@ def _filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterat
                 return
             graph = _graph(frame, filters)
         graph.push(frame)
-        yield from _pulled(graph)
+        yield from _pull(graph)
 
 
 def _graph(frame: AudioFrame, filters: tuple[tuple[str, str], ...]) -> Graph:
@@ -325,7 +320,8 @@ def _graph(frame: AudioFrame, filters: tuple[tuple[str, str], ...]) -> Graph:
     return graph
 
 
-def _pulled(graph: Graph) -> Iterator[AudioFrame]:
+def _pull(graph: Graph) -> Iterator[AudioFrame]:
+    """The frames that `graph` has ready."""
     while True:
         try:
             frame = graph.pull()
@@ -336,7 +332,7 @@ def _pulled(graph: Graph) -> Iterator[AudioFrame]:
 
 
 def _warnings(
-    data: bytes, container: InputContainer, stream: AudioStream, findings: _Findings
+    data: bytes, container: InputContainer, stream: AudioStream, progress: _Progress
 ) -> tuple[str, ...]:
     warnings = []
     others = len(container.streams.audio) - 1
@@ -344,37 +340,38 @@ def _warnings(
         warnings.append(
             f"the file has {others + 1} audio streams: stream {stream.index} was decoded"
         )
+    decoded = float(progress.seconds)
     declared = _declared_seconds(container, stream, len(data))
-    if declared > findings.seconds + _DECLARED_SLACK:
+    if declared > progress.seconds + _DECLARED_SLACK:
         warnings.append(
-            f"the audio ends at {float(findings.seconds):.2f} s where the file announces {declared:.2f} s"
+            f"the audio ends at {decoded:.2f} s where the file announces {declared:.2f} s"
         )
-    elif _cut_short(data, findings):
-        warnings.append(f"the file is cut short: {float(findings.seconds):.2f} s could be decoded")
-    elif findings.damaged:
+    elif _cut_short(data, progress):
+        warnings.append(f"the file is cut short: {decoded:.2f} s could be decoded")
+    elif progress.damaged:
         warnings.append("parts of the file are damaged and were skipped")
     return tuple(warnings)
 
 
 def _declared_seconds(container: InputContainer, stream: AudioStream, size: int) -> float:
-    """Seconds that the container announces; 0 where it does not, or libavformat guessed them from
-    the file's size.
-    """
+    """Seconds that the container declares; 0 without any, or if guessed from the file's size."""
     if stream.duration:
         seconds = float(stream.duration * stream.time_base)
     elif container.duration and len(container.streams) == 1:
         seconds = container.duration / av.time_base
     else:
         return 0.0
+    # Without a duration in the file, libavformat divides the file's size by its bit rate.
     guessed = abs(seconds * (stream.codec_context.bit_rate or 0) / 8 - size) < size / 50
     return 0.0 if guessed else seconds
 
 
-def _cut_short(data: bytes, findings: _Findings) -> bool:
-    """Whether the last packet or Ogg page promises bytes that are not there."""
+def _cut_short(data: bytes, progress: _Progress) -> bool:
+    """Whether the last packet or Ogg page lacks bytes that its header declares."""
     if data.startswith(b"OggS"):
+        # RFC 3533: 26 bytes, the number of segments, then the length of each segment.
         page = data.rfind(b"OggS")
         lacing = data[page + 27 : page + 27 + data[page + 26]] if len(data) > page + 26 else b""
         return not lacing or page + 27 + len(lacing) + sum(lacing) > len(data)
     unsized = data.startswith(b"RIFF") and int.from_bytes(data[4:8], "little") >= _UNSIZED_RIFF
-    return findings.cut and not unsized
+    return progress.truncated and not unsized
