@@ -1,4 +1,4 @@
-"""Decoding, held against signals whose every sample is known, and against files made to do harm."""
+"""Base64, and decoding of signals whose samples are known, in every supported format."""
 
 import base64
 import random
@@ -18,41 +18,40 @@ LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 EDGE = 800  # samples that a resampler or a lossy codec may blur at either end
 SPACE = st.text(" \t\r\n\v\f", max_size=3)
 REPOSITORY = Path(audio.__file__).parent
+WRONG_BASE64 = [
+    *("", " \n", "data:audio/wav;base64,", "Q", "QQ", "QQ=", "QQ===", "QUJD====", "QUJD=", "="),
+    *("====", "QQ==QQ==", "QU=I", "_-8=", "data:audio/wav,QUI=", "data:a,b;base64,QUI="),
+    *("QUI=data:;base64,QUI=", "https://a.example/b.wav", "/etc/passwd", "file:///etc/passwd"),
+    "QUI\u00a0=",
+]
 
 
 def decoded(data: bytes, sampling_rate: int = 16_000, limits: AudioLimits = LIMITS) -> Audio:
     return decode_audio(data, sampling_rate, limits)
 
 
-def error_of(heard, truth) -> float:
-    """The largest difference away from the ends, the lengths being within a sample of each
-    other.
-    """
-    assert abs(len(heard) - len(truth)) <= 1
-    size = min(len(heard), len(truth))
-    return float(np.abs(heard[:size] - truth[:size])[EDGE:-EDGE].max())
+def max_error(samples, truth) -> float:
+    """The largest difference, without the ends; lengths may differ by one sample."""
+    assert abs(len(samples) - len(truth)) <= 1
+    size = min(len(samples), len(truth))
+    return float(np.abs(samples[:size] - truth[:size])[EDGE:-EDGE].max())
 
 
-def likeness(heard, truth) -> tuple[int, float]:
-    """How many samples `heard` comes late, and the correlation at that point."""
-    size = 2 ** (len(heard) + len(truth)).bit_length()
-    cross = np.fft.irfft(np.fft.rfft(heard, size) * np.fft.rfft(truth, size).conj(), size)
+def cross_correlate(samples, truth) -> tuple[int, float]:
+    """The delay of `samples` against `truth`, in samples, and the correlation at that delay."""
+    size = 2 ** (len(samples) + len(truth)).bit_length()
+    cross = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(truth, size).conj(), size)
     lag = int(cross.argmax())
-    return lag - size * (lag > size // 2), float(
-        cross.max() / np.linalg.norm(heard) / np.linalg.norm(truth)
-    )
+    correlation = float(cross.max() / np.linalg.norm(samples) / np.linalg.norm(truth))
+    return lag - size * (lag > size // 2), correlation
 
 
 class TestBase64:
     @given(st.binary(min_size=1, max_size=200), st.data())
     def test_white_space_may_stand_anywhere(self, data, draw):
         digits = base64.b64encode(data).decode()
-        assert (
-            decode_base64(
-                "".join(draw.draw(SPACE) + digit for digit in digits) + draw.draw(SPACE), LIMITS
-            )
-            == data
-        )
+        spaced = "".join(draw.draw(SPACE) + digit for digit in digits) + draw.draw(SPACE)
+        assert decode_base64(spaced, LIMITS) == data
 
     @pytest.mark.parametrize(
         "header", ["data:;base64,", "data:audio/wav;base64,", "\n DATA:a/b;codecs=opus;BASE64,"]
@@ -72,17 +71,12 @@ class TestBase64:
         with pytest.raises(InvalidAudio):
             decode_base64(digits[:place] + foreign + digits[place:], LIMITS)
 
-    @pytest.mark.parametrize(
-        "text",
-        ["", " \n", "data:audio/wav;base64,", "Q", "QQ", "QQ=", "QQ===", "QUJD====", "QUJD=", "=", "====", "QQ==QQ==",
-         "QU=I", "_-8=", "data:audio/wav,QUI=", "data:a,b;base64,QUI=", "QUI=data:;base64,QUI=", "https://a.example/b.wav",
-         "/etc/passwd", "file:///etc/passwd", "QUI\u00a0="],
-    )  # fmt: skip
+    @pytest.mark.parametrize("text", WRONG_BASE64)
     def test_anything_else_is_refused(self, text):
         with pytest.raises(InvalidAudio):
             decode_base64(text, LIMITS)
 
-    def test_bytes_are_the_file_already(self):
+    def test_bytes_are_returned_unchanged(self):
         assert decode_base64(b"QUI=", LIMITS) == b"QUI="
         with pytest.raises(InvalidAudio):
             decode_base64(b"", LIMITS)
@@ -103,20 +97,20 @@ class TestBase64:
 
 
 class TestSamples:
-    def test_16_khz_passes_untouched(self):
+    def test_16_khz_is_not_resampled(self):
         integers = np.random.default_rng(0).integers(-(2**15), 2**15, 20_000)
-        heard = decoded(files.wav_file(integers / 2**15, 16_000))
-        assert heard.samples.dtype == np.float32
-        assert np.array_equal(heard.samples, integers.astype(np.float32) / 2**15)
-        assert (heard.duration, heard.warnings) == (1.25, ())
+        result = decoded(files.wav_file(integers / 2**15, 16_000))
+        assert result.samples.dtype == np.float32
+        assert np.array_equal(result.samples, integers.astype(np.float32) / 2**15)
+        assert (result.duration, result.warnings) == (1.25, ())
 
     @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000, 96_000, 192_000])
     @pytest.mark.parametrize("sampling_rate", [16_000, 44_100])
     def test_every_rate_keeps_the_signal_in_place(self, rate, sampling_rate):
         seconds = round(1.2345 * rate) / rate
-        heard = decoded(files.wav_file(files.chirp(rate, seconds), rate), sampling_rate)
-        assert heard.duration == seconds
-        assert error_of(heard.samples, files.chirp(16_000, seconds)) < 5e-4
+        result = decoded(files.wav_file(files.chirp(rate, seconds), rate), sampling_rate)
+        assert result.duration == seconds
+        assert max_error(result.samples, files.chirp(16_000, seconds)) < 5e-4
 
     @pytest.mark.parametrize(
         ("kind", "step"),
@@ -124,30 +118,30 @@ class TestSamples:
     )
     def test_every_kind_of_sample(self, kind, step):
         truth = files.chirp(16_000, 0.5)
-        assert error_of(decoded(files.wav_file(truth, 16_000, kind)).samples, truth) < step
+        assert max_error(decoded(files.wav_file(truth, 16_000, kind)).samples, truth) < step
 
     @pytest.mark.parametrize("channels", range(1, 9))
     def test_channels_are_averaged(self, channels):
         levels = 0.5 / 2.0 ** np.arange(channels)
-        heard = decoded(files.wav_file(np.tile(levels, (8_000, 1)), 16_000, "f32"))
-        assert heard.samples == pytest.approx(levels.mean(), abs=1e-6)
+        result = decoded(files.wav_file(np.tile(levels, (8_000, 1)), 16_000, "f32"))
+        assert result.samples == pytest.approx(levels.mean(), abs=1e-6)
 
     @pytest.mark.parametrize(
         ("sampling_rate", "loudness"), [(8_000, 0), (11_025, 0), (16_000, 0.5), (48_000, 0.5)]
     )
-    def test_sampling_rate_decides_what_can_be_heard(self, sampling_rate, loudness):
-        heard = decoded(files.wav_file(files.tone(44_100, 1, 6_500), 44_100), sampling_rate)
-        assert np.abs(heard.samples[EDGE:-EDGE]).max() == pytest.approx(loudness, abs=0.01)
+    def test_frequencies_above_half_the_sampling_rate_are_removed(self, sampling_rate, loudness):
+        result = decoded(files.wav_file(files.tone(44_100, 1, 6_500), 44_100), sampling_rate)
+        assert np.abs(result.samples[EDGE:-EDGE]).max() == pytest.approx(loudness, abs=0.01)
 
     def test_no_more_samples_than_the_duration_holds(self):
         for count in range(4_410, 4_430):
-            heard = decoded(files.wav_file(files.chirp(44_100, 0.2)[:count], 44_100), 48_000)
-            assert heard.duration == count / 44_100
-            assert count * 16_000 / 44_100 - 1 < len(heard.samples) < count * 16_000 / 44_100 + 1
+            result = decoded(files.wav_file(files.chirp(44_100, 0.2)[:count], 44_100), 48_000)
+            assert result.duration == count / 44_100
+            assert count * 16_000 / 44_100 - 1 < len(result.samples) < count * 16_000 / 44_100 + 1
 
 
 LOSSLESS = ["a.wav", "a.flac", "alac.m4a", "a.mka", "a.aiff", "a.au", "a.caf", "a.w64"]
-# These formats do not store how much padding the encoder added: seconds that may be too many.
+# These formats do not store how much padding the encoder added: seconds of tolerance.
 PADDED = {
     "a.aac": 0.05,
     "a.mp2": 0.05,
@@ -163,49 +157,47 @@ PADDED = {
 class TestFormats:
     @pytest.mark.parametrize("name", LOSSLESS)
     def test_lossless(self, every_format, name):
-        heard = decoded(every_format[name])
-        assert (heard.duration, heard.warnings) == (2.0, ())
-        assert error_of(heard.samples, files.chirp(16_000, 2.0)) < 1e-4
+        result = decoded(every_format[name])
+        assert (result.duration, result.warnings) == (2.0, ())
+        assert max_error(result.samples, files.chirp(16_000, 2.0)) < 1e-4
 
     @pytest.mark.parametrize("name", sorted(set(files.FORMATS) - set(LOSSLESS)))
     def test_lossy(self, every_format, name):
-        heard = decoded(every_format[name])
+        result = decoded(every_format[name])
         padding = PADDED.get(name, 0)
-        lag, correlation = likeness(heard.samples, files.chirp(16_000, 2.0))
-        assert heard.warnings == ()
-        assert abs(heard.duration - 2.0) <= (padding or 1e-3)
+        lag, correlation = cross_correlate(result.samples, files.chirp(16_000, 2.0))
+        assert result.warnings == ()
+        assert abs(result.duration - 2.0) <= (padding or 1e-3)
         assert correlation > (0.9 if name == "speex.ogg" else 0.97)
         assert abs(lag) <= 16_000 * (padding or 1e-3)
 
     def test_amr_as_ffmpegs_program_decodes_it(self):
         data = files.amr_file(50)
-        heard = decoded(data)
+        result = decoded(data)
         program = files.ffmpeg(
             "-f", "amr", "-i", "-", "-f", "wav", "-c:a", "pcm_f32le", "-", source=data
         )
-        assert heard.duration == 1.0
-        assert error_of(heard.samples, decoded(program).samples) < 1e-3
+        assert result.duration == 1.0
+        assert max_error(result.samples, decoded(program).samples) < 1e-3
 
     @pytest.mark.parametrize("channels", [2, 6])
     @pytest.mark.parametrize("name", ["faststart.m4a", "opus.ogg", "a.flac", "a.ac3"])
     def test_surround_is_averaged_in_every_codec(self, name, channels):
-        voices = np.stack(
-            [files.tone(48_000, 1.0, 300 + 100 * channel) for channel in range(channels)], axis=1
-        )
-        data = files.encoded(files.wav_file(voices, 48_000), name)
+        tones = [files.tone(48_000, 1.0, 300 + 100 * channel) for channel in range(channels)]
+        data = files.encoded(files.wav_file(np.stack(tones, axis=1), 48_000), name)
         program = files.ffmpeg("-i", "-", "-f", "f32le", "-", source=data)
         mean = np.frombuffer(program, "<f4").reshape(-1, channels).mean(axis=1)
         truth = decoded(files.wav_file(mean, 48_000, "f32")).samples
-        heard = decoded(data).samples  # may be shorter: the program leaves AAC's padding at the end
-        assert error_of(heard, truth[: len(heard)]) < 1e-3
+        result = decoded(data).samples  # may be shorter, as the program keeps AAC's padding
+        assert max_error(result, truth[: len(result)]) < 1e-3
 
     def test_an_index_at_the_end_of_a_minute(self):
         minute = files.wav_file(files.chirp(16_000, 60), 16_000)
         data = files.encoded(minute, "a.m4a")
         assert data.rindex(b"moov") > data.index(b"mdat")
-        heard = decoded(data)
-        assert heard.duration == pytest.approx(60, abs=0.07)
-        assert likeness(heard.samples, files.chirp(16_000, 60))[1] > 0.99
+        result = decoded(data)
+        assert result.duration == pytest.approx(60, abs=0.07)
+        assert cross_correlate(result.samples, files.chirp(16_000, 60))[1] > 0.99
 
     @pytest.mark.parametrize(
         ("name", "codecs"),
@@ -217,46 +209,28 @@ class TestFormats:
             ("a.ts", "-c:v libx264 -c:a mp2"),
         ],
     )
-    def test_the_sound_of_a_film(self, source, name, codecs):
-        heard = decoded(files.with_video(source, name, *codecs.split()))
-        assert heard.duration == pytest.approx(2.0, abs=0.06)
-        assert likeness(heard.samples, files.chirp(16_000, 2.0))[1] > 0.95
+    def test_the_audio_of_a_video(self, source, name, codecs):
+        result = decoded(files.with_video(source, name, *codecs.split()))
+        assert result.duration == pytest.approx(2.0, abs=0.06)
+        assert cross_correlate(result.samples, files.chirp(16_000, 2.0))[1] > 0.95
 
     @pytest.mark.parametrize("name", ["a.mp3", "a.flac", "a.m4a"])
-    def test_a_cover_picture_is_not_looked_at(self, source, name):
-        picture = [
-            "-c:v",
-            "png" if name == "a.flac" else "mjpeg",
-            "-frames:v",
-            "1",
-            "-disposition:v",
-            "attached_pic",
-        ]
-        data = files.encoded(
-            source,
-            name,
-            "-f",
-            "lavfi",
-            "-i",
-            "testsrc=size=64x48:duration=0.1",
-            "-map",
-            "0:a",
-            "-map",
-            "1:v",
-            *picture,
-        )
+    def test_a_cover_picture_is_ignored(self, source, name):
+        codec = "png" if name == "a.flac" else "mjpeg"
+        picture = f"-c:v {codec} -frames:v 1 -disposition:v attached_pic"
+        inputs = "-f lavfi -i testsrc=size=64x48:duration=0.1 -map 0:a -map 1:v"
+        data = files.encoded(source, name, *inputs.split(), *picture.split())
         assert decoded(data).duration == 2.0
 
-    def test_the_best_of_two_sounds(self):
-        both = files.encoded(
-            files.wav_file(files.tone(16_000, 1, 400), 16_000), "two.mka",
-            "-f", "lavfi", "-i", "sine=900:duration=1:sample_rate=16000", "-map", "0", "-map", "1", "-c:a", "pcm_s16le",
-        )  # fmt: skip
-        heard = decoded(both)
-        assert files.pitch(heard.samples) == pytest.approx(400, abs=2)
-        assert heard.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
+    def test_the_best_of_two_audio_streams(self):
+        second = "-f lavfi -i sine=900:duration=1:sample_rate=16000 -map 0 -map 1 -c:a pcm_s16le"
+        first = files.wav_file(files.tone(16_000, 1, 400), 16_000)
+        both = files.encoded(first, "two.mka", *second.split())
+        result = decoded(both)
+        assert files.pitch(result.samples) == pytest.approx(400, abs=2)
+        assert result.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
 
-    def test_what_stands_before_the_audio_is_skipped(self, every_format):
+    def test_data_before_the_audio_is_skipped(self, every_format):
         tag = b"ID3\x04\0\0" + bytes([0, 0, 0x20, 0]) + random.Random(0).randbytes(4_096)
         chunk = b"JUNK" + (1_000).to_bytes(4, "little") + random.Random(0).randbytes(1_000)
         wav = every_format["a.wav"]
@@ -264,23 +238,23 @@ class TestFormats:
         assert decoded(wav[:12] + chunk + wav[12:]).duration == 2.0
 
     @pytest.mark.parametrize("name", ["a.aac", "a.mp3"])
-    def test_rate_and_channels_may_change_on_the_way(self, name):
+    def test_rate_and_channels_may_change_within_a_file(self, name):
         low = files.wav_file(files.tone(22_050, 1, 300), 22_050)
         high = files.wav_file(np.tile(files.tone(44_100, 1, 900)[:, None], 2), 44_100)
-        heard = decoded(files.encoded(low, name) + files.encoded(high, name))
-        assert heard.duration == pytest.approx(2.0, abs=0.2)
-        assert files.pitch(heard.samples[2_000:14_000]) == pytest.approx(300, abs=2)
-        assert files.pitch(heard.samples[-14_000:-2_000]) == pytest.approx(900, abs=2)
+        result = decoded(files.encoded(low, name) + files.encoded(high, name))
+        assert result.duration == pytest.approx(2.0, abs=0.2)
+        assert files.pitch(result.samples[2_000:14_000]) == pytest.approx(300, abs=2)
+        assert files.pitch(result.samples[-14_000:-2_000]) == pytest.approx(900, abs=2)
 
-    def test_ogg_streams_in_a_chain(self):
+    def test_chained_ogg_streams(self):
         links = [
             files.encoded(files.wav_file(files.tone(16_000, 1, hertz), 16_000), "opus.ogg")
             for hertz in (300, 900)
         ]
-        heard = decoded(b"".join(links))
-        assert heard.duration == pytest.approx(2.0, abs=0.02)
+        result = decoded(b"".join(links))
+        assert result.duration == pytest.approx(2.0, abs=0.02)
         assert [
-            files.pitch(heard.samples[start : start + 12_000]) for start in (2_000, 18_000)
+            files.pitch(result.samples[start : start + 12_000]) for start in (2_000, 18_000)
         ] == pytest.approx([300, 900], abs=2)
 
     def test_endless_changes_of_format_are_refused(self):

@@ -1,4 +1,4 @@
-"""Decoding of files that are broken, lie or mean harm: what is refused, and at what cost."""
+"""Decoding of damaged and malicious files: what is refused, and at what cost."""
 
 import ctypes
 import io
@@ -64,7 +64,7 @@ class TestFaults:
         assert decoded(files.wav_file(np.zeros(1_600), 16_000)).duration == 0.1
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, -1.01e4])
-    def test_samples_that_no_microphone_makes(self, value):
+    def test_implausible_samples(self, value):
         with pytest.raises(InvalidAudio, match="samples"):
             decoded(float_wav(value))
         with pytest.raises(InvalidAudio, match="samples"):
@@ -74,7 +74,7 @@ class TestFaults:
         with pytest.raises(InvalidAudio, match="samples"):
             decoded(float_wav(1e300, "f64"))
 
-    def test_loud_samples_are_left_alone(self):
+    def test_loud_samples_are_not_changed(self):
         assert np.abs(decoded(float_wav(0.9e4, rate=16_000)).samples).max() == pytest.approx(0.9e4)
 
     @pytest.mark.parametrize("channels", [9, 255, 65_535])
@@ -83,29 +83,28 @@ class TestFaults:
             decoded(files.raw_wav(bytes(2**18), 16_000, channels, 8))
 
     @pytest.mark.parametrize("rate", [0, 1, 3_999, 192_001, 2**32 - 1])
-    def test_rates_that_nobody_records_at(self, rate):
+    def test_rates_out_of_range(self, rate):
         with pytest.raises(InvalidAudio):
             decoded(files.raw_wav(bytes(100_000), rate))
 
     @pytest.mark.parametrize("rate", [4_000, 192_000])
-    def test_the_outermost_rates(self, rate):
+    def test_the_lowest_and_highest_rate(self, rate):
         assert decoded(files.raw_wav(bytes(rate), rate)).duration == 0.5
 
     @pytest.mark.parametrize(
         "name", sorted(set(files.FORMATS) - {"a.m4a", "alac.m4a", "a.3gp", "a.mp2", "a.ac3"})
     )
-    def test_a_file_cut_short_gives_what_is_there_and_says_so(self, every_format, name):
+    def test_a_file_cut_short_is_decoded_with_a_warning(self, every_format, name):
         whole = decoded(every_format[name])
-        heard = decoded(every_format[name][: len(every_format[name]) * 3 // 4])
-        assert 0.5 < heard.duration < 1.7
-        assert heard.warnings
-        intact = (
-            len(heard.samples) - 2_000
-        )  # the last packet is damaged, or its neighbour not there to lap over it
-        assert np.abs(heard.samples[:intact] - whole.samples[:intact]).max() < 1e-6
+        result = decoded(every_format[name][: len(every_format[name]) * 3 // 4])
+        assert 0.5 < result.duration < 1.7
+        assert result.warnings
+        # The last packet is incomplete, or lacks the next one, with which it overlaps.
+        intact = len(result.samples) - 2_000
+        assert np.abs(result.samples[:intact] - whole.samples[:intact]).max() < 1e-6
 
     @pytest.mark.parametrize("name", ["a.m4a", "alac.m4a", "a.3gp"])
-    def test_a_file_cut_before_its_index_holds_nothing(self, every_format, name):
+    def test_a_file_cut_before_its_index_is_refused(self, every_format, name):
         with pytest.raises(InvalidAudio):
             decoded(every_format[name][: len(every_format[name]) * 6 // 10])
 
@@ -113,34 +112,33 @@ class TestFaults:
     def test_a_wav_written_to_a_pipe_is_not_cut_short(self, size):
         assert decoded(files.raw_wav(bytes(32_000), 16_000, size=size)).warnings == ()
 
-    def test_damage_in_the_middle_is_skipped_and_told(self, every_format):
+    def test_damage_in_the_middle_is_skipped_with_a_warning(self, every_format):
         data = bytearray(every_format["a.aac"])
         middle = len(data) // 2
         data[middle : middle + 200] = bytes(200)
-        heard = decoded(bytes(data))
-        assert heard.warnings == ("parts of the file are damaged and were skipped",)
-        assert 1.5 < heard.duration < 2.1
+        result = decoded(bytes(data))
+        assert result.warnings == ("parts of the file are damaged and were skipped",)
+        assert 1.5 < result.duration < 2.1
 
-    def test_broken_files_raise_only_what_is_documented(self, every_format):
+    def test_damaged_files_raise_only_documented_errors(self, every_format):
         whole = [*every_format.values(), files.amr_file(100)]
-        chance = random.Random(0)
+        rng = random.Random(0)
         outcomes = set()
         for number in range(600):
             try:
-                heard = decoded(
-                    files.mutated(whole[number % len(whole)], whole, chance), AudioLimits(60, 2**20)
+                result = decoded(
+                    files.mutated(whole[number % len(whole)], whole, rng), AudioLimits(60, 2**20)
                 )
             except ClientError as error:
                 outcomes.add(error.code)
             else:
                 outcomes.add("decoded")
-                assert np.isfinite(heard.samples).all()
-                assert abs(len(heard.samples) - heard.duration * 16_000) < audio.MAX_FORMAT_CHANGES
-        assert (
-            {"decoded", "INVALID_AUDIO"}
-            <= outcomes
-            <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
-        )
+                assert np.isfinite(result.samples).all()
+                assert (
+                    abs(len(result.samples) - result.duration * 16_000) < audio.MAX_FORMAT_CHANGES
+                )
+        assert {"decoded", "INVALID_AUDIO"} <= outcomes
+        assert outcomes <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
 
     def test_nothing_is_printed(self, every_format, capfd):
         for data in every_format.values():
@@ -151,7 +149,7 @@ class TestFaults:
 
 
 class Counted(io.BytesIO):
-    """The memory that libavformat reads, counting what it reads."""
+    """A file in memory that counts the bytes read from it."""
 
     bytes_read = 0
 
@@ -162,8 +160,8 @@ class Counted(io.BytesIO):
 
 
 BOMBS = {
-    "flac that says so": lambda: files.silent_flac(10, announced=True),
-    "flac that does not": lambda: files.silent_flac(10, announced=False),
+    "flac with a length": lambda: files.silent_flac(10, announced=True),
+    "flac without a length": lambda: files.silent_flac(10, announced=False),
     "one sample a second": lambda: files.raw_wav(bytes(100_000), 1, bits=8),
     "channels": lambda: files.raw_wav(bytes(2**18), 16_000, 65_535, 8),
     "index of gigabytes": lambda: files.mp4_file(80_000_000),
@@ -202,12 +200,12 @@ class TestBounds:
             decoded(source, AudioLimits(7_200, len(source) - 1))
 
     @pytest.mark.parametrize("announced", [True, False])
-    def test_too_long_is_known_before_anything_is_decoded(self, announced, monkeypatch):
+    def test_too_long_is_refused_before_anything_is_decoded(self, announced, monkeypatch):
         monkeypatch.setattr(audio, "_frames", None)
         with pytest.raises(AudioTooLong):
             decoded(files.silent_flac(2, announced), AudioLimits(3_600, 2**20))
 
-    def test_the_duration_limit_holds_while_decoding_what_lied_about_its_length(self, monkeypatch):
+    def test_the_duration_limit_holds_while_decoding_too(self, monkeypatch):
         monkeypatch.setattr(audio, "_refuse_bomb", lambda *_: None)
         monkeypatch.setattr(audio, "BytesIO", Counted)
         monkeypatch.setattr(Counted, "bytes_read", 0)
@@ -228,7 +226,7 @@ class TestBounds:
             decoded(files.mp4_file(1_000, edits=1_000))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-    def test_bombs_take_no_memory(self, source, tmp_path):
+    def test_bombs_need_little_memory(self, source, tmp_path):
         (tmp_path / "harmless").write_bytes(source)
         for name, make in BOMBS.items():
             (tmp_path / name).write_bytes(make())
@@ -258,9 +256,7 @@ IN_ACCESS, IN_OPEN = 0x1, 0x20
 
 
 class Watch:
-    """Tells whether anything on this machine opened a file in `folder` (inotify) or called on a
-    local port.
-    """
+    """Detects opened files of `folder`, by inotify, and connections to a local port."""
 
     def __init__(self, folder: Path) -> None:
         library = ctypes.CDLL(None)
@@ -296,11 +292,15 @@ PLAYLISTS = {
     "m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{0}\n#EXT-X-ENDLIST\n",
     "dash": (
         '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" '
-        'mediaPresentationDuration="PT9S"><Period><AdaptationSet mimeType="audio/mp4"><Representation id="1" '
-        'bandwidth="9"><BaseURL>{0}</BaseURL></Representation></AdaptationSet></Period></MPD>'
+        'mediaPresentationDuration="PT9S"><Period><AdaptationSet mimeType="audio/mp4">'
+        '<Representation id="1" bandwidth="9"><BaseURL>{0}</BaseURL></Representation>'
+        "</AdaptationSet></Period></MPD>"
     ),
     "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio {1} RTP/AVP 0\n",
-    "imf": '<CompositionPlaylist xmlns="http://www.smpte-ra.org/schemas/2067-3/2016"><Id>{0}</Id></CompositionPlaylist>',
+    "imf": (
+        '<CompositionPlaylist xmlns="http://www.smpte-ra.org/schemas/2067-3/2016"><Id>{0}</Id>'
+        "</CompositionPlaylist>"
+    ),
     "pls": "[playlist]\nFile1={0}\n",
     "asx": '<asx><entry><ref href="{0}"/></entry></asx>',
     "concat": "concat:{0}|{0}",
@@ -328,19 +328,19 @@ class TestNothingElseIsOpened:
             "http://127.0.0.1:{port}/a.wav",
         ],
     )
-    def test_a_playlist_leads_nowhere(self, watch, tmp_path, kind, place):
+    def test_a_playlist_opens_nothing(self, watch, tmp_path, kind, place):
         script = PLAYLISTS[kind].format(place.format(folder=tmp_path, port=watch.port), watch.port)
         with pytest.raises(InvalidAudio):
             decoded(script.encode())
         assert not watch.saw_something()
 
-    def test_the_watch_sees_what_a_decoder_without_a_list_would_open(self, watch):
+    def test_the_watch_sees_a_file_opened_by_an_unrestricted_decoder(self, watch):
         script = PLAYLISTS["ffconcat"].format("secret.wav").encode()
         with av.open(io.BytesIO(script), "r") as container:
             assert next(container.decode(audio=0)).samples
         assert watch.saw_something()
         assert not watch.saw_something()
 
-    def test_the_watch_sees_a_caller(self, watch):
+    def test_the_watch_sees_a_connection(self, watch):
         socket.create_connection(("127.0.0.1", watch.port)).close()
         assert watch.saw_something()
