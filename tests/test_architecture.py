@@ -48,6 +48,7 @@ ENDPOINT: dict[str, set[str]] = {
     },
     "asr.output": {
         "asr.checkpoint",
+        "asr.engine.fallback",
         "asr.engine.request",
         "asr.frontend",
         "errors",
