@@ -28,6 +28,7 @@ ENDPOINT: dict[str, set[str]] = {
     "transcript": set(),
     "errors": set(),
     "config": set(),
+    "device": {"errors"},
     "device_errors": {"errors"},
     "model_errors": {"errors"},
     "audio": {"errors", "timebase"},
@@ -69,6 +70,7 @@ ENDPOINT: dict[str, set[str]] = {
         "asr",
         "audio",
         "config",
+        "device",
         "device_errors",
         "diarization",
         "diarization_utils",
@@ -88,7 +90,7 @@ AROUND: dict[str, set[str]] = {
 }
 ARROWS = ENDPOINT | AROUND
 # Root modules that may load torch. All others settle a request's form and start without it.
-WITH_TORCH = {"handler", "device_errors"}
+WITH_TORCH = {"handler", "device", "device_errors"}
 # Packages that mypy and coverage may leave out.
 UNTYPED, UNCOVERED = {"tests"}, {"benchmarks", "demo", "testing", "tests"}
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 400, 60, 25, 8
