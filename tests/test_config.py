@@ -64,8 +64,8 @@ json_values = st.recursive(
 speaker_counts = st.none() | st.integers(1, MAX_SPEAKERS)
 
 
-# The texts that mean a number or a boolean, by the definition of the contract: decimal digits with
-# an optional sign, and "true" or "false" in any case. Spaces around a number are pydantic's custom.
+# Texts that mean a number or a boolean: decimal digits with an optional sign, and "true" or "false"
+# in any case. Spaces are allowed around numbers, as in pydantic.
 INTEGER_TEXTS = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
 NO_INTEGER_TEXTS = ("true", "24.0", "2.5", "1_0", "0x1", "2 4", "", "+", "\u0662", "9" * 5000)
 integer_texts = st.builds(
@@ -102,10 +102,10 @@ def typed(name, value):
     return value
 
 
-def outcome(parameters):
+def outcome(parameters, *, as_text=False):
     """What is read of `parameters`: the values with their types, or the error's text."""
     try:
-        values = InferenceConfig.read(parameters).model_dump()
+        values = InferenceConfig.read(parameters, as_text=as_text).model_dump()
     except ValueError as error:
         return str(error)
     return [(name, type(value), value) for name, value in values.items()]
@@ -137,12 +137,16 @@ def test_bounds_are_inclusive_and_hold_on_both_sides(name, bounds, convert):
 
 @given(st.sampled_from(sorted(BOUNDS)), integer_texts)
 def test_integers_as_text_and_typed_are_read_the_same(name, text):
-    assert outcome({name: text}) == outcome({name: int(text)})
+    expected = outcome({name: int(text)})
+    assert outcome({name: text}) == expected
+    assert outcome({name: text}, as_text=True) == expected
 
 
 @given(st.sampled_from(BOOLEANS), boolean_texts)
 def test_booleans_as_text_and_typed_are_read_the_same(name, text):
-    assert outcome({name: text}) == outcome({name: text.lower() == "true"})
+    expected = outcome({name: text.lower() == "true"})
+    assert outcome({name: text}) == expected
+    assert outcome({name: text}, as_text=True) == expected
 
 
 @given(

@@ -99,7 +99,7 @@ BODIES: dict[str, tuple[Any, str]] = {
 PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size 0": ({"batch_size": 0}, "INVALID_PARAMETER"),
     "batch_size 129": ({"batch_size": 129}, "INVALID_PARAMETER"),
-    "batch_size text": ({"batch_size": "24"}, "INVALID_PARAMETER"),
+    "batch_size text": ({"batch_size": "many"}, "INVALID_PARAMETER"),
     "batch_size true": ({"batch_size": True}, "INVALID_PARAMETER"),
     "batch_size 24.0": ({"batch_size": 24.0}, "INVALID_PARAMETER"),
     "batch_size NaN": ({"batch_size": float("nan")}, "INVALID_PARAMETER"),
