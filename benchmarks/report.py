@@ -1,8 +1,7 @@
-"""What every measurement leaves behind: its settings, figures as JSON, a Markdown table and a plot.
+"""What every measurement leaves behind: its settings, its figures as JSON, tables in Markdown.
 
-The one decision: the JSON file is the result and is written after every step; table and plot are
-drawn from it alone. A run that was broken off can still be read so, and no page says what was not
-measured.
+The JSON file is the result and is written after every step; pages are made from it alone. So a run
+that was broken off can still be read, and no page says what was not measured.
 """
 
 from __future__ import annotations
@@ -16,21 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import torch
 
-from benchmarks.timing import Ratio
 from config import REPOSITORY
-
-mpl.use("svg")
-mpl.rcParams |= {"svg.hashsalt": "benchmarks", "svg.fonttype": "none", "font.size": 9}
-
-from matplotlib import pyplot  # noqa: E402  # after the backend is chosen
 
 RESULTS = REPOSITORY / "build" / "bench"
 PAGES = REPOSITORY / "docs" / "benchmarks"
 PACKAGES = ("torch", "transformers", "ctranslate2", "numpy")
-Bar = tuple[str, Ratio]
 
 
 def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
@@ -46,12 +37,31 @@ def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     }
 
 
+def machine(facts: Mapping[str, Any]) -> str:
+    """The machine of some `settings` in a few words."""
+    if facts["device"] == "CPU":
+        return f"{facts['processor']}, {facts['torch threads']} threads"
+    return str(facts["device"])
+
+
 def save(path: Path, content: object) -> None:
     """Write JSON whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".part")
     partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def keep(name: str, page: str, results: object, quick: bool) -> None:
+    """Keep a benchmark's results and its page, and print the page.
+
+    The page of a quick run, which proves nothing, stays beside its results.
+    """
+    stem = f"{name}-quick" if quick else name
+    save(RESULTS / f"{stem}.json", results)
+    path = (RESULTS if quick else PAGES) / f"{stem}.md"
+    path.write_text(page + "\n", encoding="utf-8")
+    print(page)
 
 
 def read(path: Path) -> Any:  # noqa: ANN401
@@ -66,36 +76,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def listed(facts: Mapping[str, object]) -> str:
-    """A Markdown list of what was set."""
+    """A Markdown list of names and values."""
     return "\n".join(f"- {name}: {value}" for name, value in facts.items())
-
-
-def plot_ratios(path: Path, panels: Mapping[str, Sequence[Bar]], label: str) -> None:
-    """A panel of bars with their intervals for each comparison, the line of "equally fast" in each,
-    as SVG.
-    """
-    longest = max(len(bars) for bars in panels.values())
-    figure, axes = pyplot.subplots(
-        1, len(panels), squeeze=False, figsize=(4.6 * len(panels), 1.2 + 0.24 * longest)
-    )
-    for axis, (title, bars) in zip(axes[0], panels.items(), strict=True):
-        values = [ratio.value for _, ratio in bars]
-        spread = [
-            [ratio.value - ratio.low for _, ratio in bars],
-            [ratio.high - ratio.value for _, ratio in bars],
-        ]
-        axis.barh(
-            range(len(bars)), values, xerr=spread, color="#4878a8", ecolor="#222222", height=0.7
-        )
-        axis.set_yticks(range(len(bars)), [name for name, _ in bars])
-        axis.invert_yaxis()
-        axis.axvline(1.0, color="#b04040", linewidth=1)
-        axis.set_title(title)
-        axis.set_xlabel(label)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
 
 
 def _processor() -> str:

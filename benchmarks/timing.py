@@ -1,9 +1,8 @@
-"""How long things take beside each other, and how sure that is.
+"""Times and memory of actions beside each other, and how sure a ratio of times is.
 
-The one decision: what is compared runs in one process and in turns, so a machine that slows down
-for a minute slows all of them, and a ratio is read from medians over the same turns. Its interval
-is a bootstrap over whole turns (Efron 1979, percentiles): with few turns it is coarse and says so
-by being wide.
+What is compared runs interleaved in one process, so a machine that is slow for a minute is slow
+for all of it. Intervals are percentile bootstraps over whole repeats (Efron 1979): with few repeats
+they are wide.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ import numpy as np
 import psutil
 import torch
 
-LEAST_TURNS, MOST_TURNS = 3, 15
-DRAWS = 4_000
-TAIL = 2.5  # percent cut off on either side: an interval of 95%
+MIN_REPEATS, MAX_REPEATS = 3, 15
+RESAMPLES = 4_000
+TAIL = 2.5  # percent on either side of a 95% interval
 MIB = 2**20
 STATUS = Path("/proc/self/status")
-FORGET_PEAK = Path("/proc/self/clear_refs")
+RESET_PEAK = Path("/proc/self/clear_refs")
 
 Action = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as much, with the ends of its interval."""
+    """A ratio of two medians with the ends of its interval."""
 
     value: float
     low: float
@@ -41,21 +40,19 @@ class Ratio:
         return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def in_turns(
-    actions: Mapping[str, Action], turns: int, device: torch.device
+def time_interleaved(
+    actions: Mapping[str, Action], repeats: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Wall seconds of each action in each turn; every other turn goes through them backwards."""
+    """Wall seconds of each action in each repeat; every other repeat runs them in reverse order."""
     seconds: dict[str, list[float]] = {name: [] for name in actions}
-    for turn in range(turns):
-        for name in actions if turn % 2 == 0 else reversed(list(actions)):
-            seconds[name].append(seconds_of(actions[name], device))
+    for repeat in range(repeats):
+        for name in actions if repeat % 2 == 0 else reversed(list(actions)):
+            seconds[name].append(time_once(actions[name], device))
     return seconds
 
 
-def seconds_of(action: Action, device: torch.device) -> float:
-    """Wall seconds until the device is done with it; garbage of what ran before is not collected
-    meanwhile.
-    """
+def time_once(action: Action, device: torch.device) -> float:
+    """Wall seconds until the device has finished; garbage is collected before and not meanwhile."""
     gc.collect()
     gc.disable()
     try:
@@ -68,17 +65,15 @@ def seconds_of(action: Action, device: torch.device) -> float:
         gc.enable()
 
 
-def turns_within(seconds: float, one_turn: float) -> int:
-    """As many turns as fit into a budget, but never fewer than three nor more than are of use."""
-    return max(LEAST_TURNS, min(MOST_TURNS, int(seconds / one_turn)))
+def repeats_within(seconds: float, one_repeat: float) -> int:
+    """How many repeats of `one_repeat` seconds fit into a budget, from MIN to MAX_REPEATS."""
+    return max(MIN_REPEATS, min(MAX_REPEATS, int(seconds / one_repeat)))
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
-    """Median over median of two lists measured in the same turns, with a 95% bootstrap interval
-    over the turns.
-    """
+    """Median over median of two lists from the same repeats, with its 95% interval."""
     above, below = np.asarray(numerator), np.asarray(denominator)
-    drawn = np.random.default_rng(0).integers(len(above), size=(DRAWS, len(above)))
+    drawn = np.random.default_rng(0).integers(len(above), size=(RESAMPLES, len(above)))
     ratios = np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
     low, high = np.percentile(ratios, [TAIL, 100 - TAIL])
     return Ratio(float(np.median(above) / np.median(below)), float(low), float(high))
@@ -87,8 +82,8 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
 def peak_memory(action: Action, device: torch.device) -> float:
     """MiB that an action needs at its peak above what is held before it.
 
-    On CUDA what torch allocates, elsewhere the resident memory of the process as Linux counts it;
-    freed memory is given back to the system first, so that reusing it counts as well.
+    On CUDA what torch allocates, elsewhere the resident memory of the process as Linux counts it.
+    There free memory is first given back to the system, or its reuse would not be counted.
     """
     gc.collect()
     if device.type == "cuda":
@@ -97,7 +92,7 @@ def peak_memory(action: Action, device: torch.device) -> float:
         action()
         return float(torch.cuda.max_memory_allocated(device) - before) / MIB
     ctypes.CDLL(None).malloc_trim(0)
-    FORGET_PEAK.write_text("5")  # proc(5): resets the peak to the present
+    RESET_PEAK.write_text("5")  # proc(5): the peak becomes the present
     held = psutil.Process().memory_info().rss
     action()
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))

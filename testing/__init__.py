@@ -1,1 +1,1 @@
-"""Models and recordings that tests and benchmarks share; nothing of the endpoint imports it."""
+"""Models, sounds and audio files that tests and benchmarks share; the endpoint never imports it."""

@@ -1,9 +1,8 @@
-"""Audio files made from known signals, whole or broken, so that a decoder can be held against the
-truth.
+"""Audio files made from known signals, whole or broken, to compare what a decoder makes of them.
 
-The one decision: ffmpeg's program encodes, which is another build than the libraries that the
-endpoint decodes with; AMR and raw WAV, which it cannot write or would not write wrongly enough, are
-put together here byte by byte.
+The one decision: the ffmpeg program encodes, which is another build than the libraries with which
+the endpoint decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte
+by byte.
 """
 
 from __future__ import annotations
@@ -79,9 +78,8 @@ def tone(rate: int, seconds: float, frequency: float) -> NDArray[np.float64]:
 
 def pitch(samples: NDArray[np.float32], rate: int = 16_000) -> float:
     """The frequency in Hz where the spectrum is highest."""
-    return float(
-        np.abs(np.fft.rfft(samples * np.hanning(len(samples)))).argmax() * rate / len(samples)
-    )
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    return int(np.argmax(spectrum)) * rate / len(samples)
 
 
 def wav_file(samples: NDArray[np.float64], rate: int, kind: str = "s16") -> bytes:
@@ -110,7 +108,7 @@ def raw_wav(
     form: int = PCM,
     size: int | None = None,
 ) -> bytes:
-    """A WAV file with any header one likes; `size` is what it says of its body's bytes."""
+    """A WAV file with any header; `size` is the number of bytes that it announces."""
     size = len(body) if size is None else size
     frame = (channels * bits // 8) & 0xFFFF
     fields = struct.pack("<HHIIHH", form, channels, rate, min(rate * frame, 2**32 - 1), frame, bits)
@@ -125,7 +123,7 @@ def raw_wav(
 
 
 def amr_file(frames: int) -> bytes:
-    """AMR narrow band at 12.2 kbit/s, 20 ms a frame, saying nothing in particular."""
+    """AMR narrow band at 12.2 kbit/s with random bits, 20 ms a frame."""
     chance = random.Random(0)
     return b"#!AMR\n" + b"".join(b"\x3c" + chance.randbytes(31) for _ in range(frames))
 
@@ -136,8 +134,8 @@ def _box(kind: bytes, *parts: bytes) -> bytes:
 
 
 def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> bytes:
-    """An mp4 whose index announces `samples` packets of one byte, `edits` times over, whatever its
-    `body` holds.
+    """An mp4 whose index announces `samples` packets of one byte, `edits` times over, in a body of
+    `body` bytes.
     """
     entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
     table = _box(
@@ -168,8 +166,8 @@ def mp4_file(samples: int, edits: int = 0, tracks: int = 1, body: int = 64) -> b
 
 
 def silent_flac(hours: int, announced: bool) -> bytes:
-    """Silence of 8 kHz at 7 KB an hour; `announced` says in the header how long it is, to a pipe
-    ffmpeg cannot.
+    """Silence of 8 kHz, 7 KB an hour. `announced` writes the length into the header, which ffmpeg
+    cannot do when it writes to a pipe.
     """
     silence = ["-f", "lavfi", "-i", "anullsrc=r=8000:cl=mono", "-t", "3600"]
     hour = ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
@@ -235,8 +233,8 @@ def with_video(source: bytes, name: str, *options: str) -> bytes:
 
 
 def mutated(data: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """`data` cut, flipped, overwritten, shortened, repeated or crossed with another file; most
-    often near its start.
+    """`data` cut, flipped, overwritten, shortened, repeated or joined with another file, most often
+    near its start.
     """
     broken = bytearray(data)
 

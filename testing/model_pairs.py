@@ -1,32 +1,28 @@
-"""The models that are timed: the demo's, and pairs of sizes for which no trained weights are at
-hand.
+"""Main models with their assistants for benchmarks: the demo's, and pairs of sizes for which no
+trained weights are at hand.
 
-The one decision: in a made pair the main model is the assistant deepened. Layers are put in whose
-residual branches are scaled down to nearly nothing, so the deep model costs what its depth costs
-and still says what the shallow one says: real lengths, real endings. How often the assistant is
-right is then set by disturbing the assistant's own weights, and the tokens of the main model, hence
-the work of greedy decoding, stay the same at every acceptance.
+In a made pair the main model is its assistant with layers inserted. The residual branches of those
+layers are scaled down to nothing or nearly so: the deep model costs what its depth costs and still
+writes what the shallow one writes, with real lengths and endings. Noise on the assistant's weights
+then decides how often it is right, while the main model's tokens, and with them the work of greedy
+decoding, stay the same at every acceptance.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import Any
 
 import torch
-from transformers import (
-    PretrainedConfig,
-    PreTrainedModel,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
-)
+from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
 from asr.checkpoint.assistants import decoder_alone, with_assistant
 from asr.checkpoint.loading import Assistant, Checkpoint, WhisperModels, load_whisper
 from asr.checkpoint.special_tokens import read_special_tokens
 from config import DEMO_MODELS
-from testing.tiny_whispers import (  # found through the line above
+from testing.tiny_whispers import (
     PUBLISHED,
     VOCABULARY_SIZES,
     feature_extractor_of,
@@ -40,20 +36,19 @@ SEED = 7
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The shape of a Whisper without trained weights; with the vocabulary of a published one."""
+    """The shape of a Whisper without trained weights, with the vocabulary of a published one."""
 
     name: str
     vocabulary: str
-    width: int
+    d_model: int
     heads: int
     layers: int
-    drafting_layers: int = 2
+    assistant_layers: int = 2
 
 
-BASE = Size(
-    "base size", "tiny", width=512, heads=8, layers=6
-)  # whisper-tiny and whisper-base share their vocabulary
-LARGE = Size("large-v3 size", "large-v3", width=1280, heads=20, layers=32)
+# whisper-tiny and whisper-base have the same vocabulary.
+BASE = Size("base size", "tiny", d_model=512, heads=8, layers=6)
+LARGE = Size("large-v3 size", "large-v3", d_model=1280, heads=20, layers=32)
 
 
 def demo_pair(device: torch.device, dtype: torch.dtype) -> WhisperModels:
@@ -65,34 +60,31 @@ def demo_pair(device: torch.device, dtype: torch.dtype) -> WhisperModels:
 def deep_pair(
     noise: float, device: torch.device, dtype: torch.dtype, epsilon: float = 0.0
 ) -> WhisperModels:
-    """The demo's assistant against itself with 32 decoder layers; `noise` disturbs the assistant,
-    see `disturbed`.
-    """
+    """The demo's assistant, and as main model the same with 32 decoder layers; see `add_noise`."""
     shallow = load_whisper(Checkpoint(str(DEMO_MODELS / "assistant")), device, dtype)
-    return _paired(f"deep, noise {noise}", shallow, DEEP_LAYERS, noise, epsilon)
+    return _pair(f"deep, noise {noise}", shallow, DEEP_LAYERS, noise, epsilon)
 
 
 def random_pair(
     size: Size, noise: float, device: torch.device, dtype: torch.dtype
 ) -> WhisperModels:
-    """Random weights of a published size, whose texts never end: whoever decodes them says when."""
+    """Random weights of a published size. Their texts never end: requests need `max_tokens`."""
     shape = PUBLISHED[size.vocabulary]
-    tokenizer, model = tokenizer_of(shape), _random(size, device, dtype)
-    vocabulary = read_special_tokens(size.name, model.config, model.generation_config, tokenizer)
-    shallow = WhisperModels(size.name, model, tokenizer, feature_extractor_of(shape), vocabulary)
-    return _paired(size.name, shallow, size.layers, noise, 0.0)
+    tokenizer, model = tokenizer_of(shape), _random_model(size, device, dtype)
+    special = read_special_tokens(size.name, model.config, model.generation_config, tokenizer)
+    shallow = WhisperModels(size.name, model, tokenizer, feature_extractor_of(shape), special)
+    return _pair(size.name, shallow, size.layers, noise, 0.0)
 
 
-def deepened(model: PreTrainedModel, layers: int, epsilon: float) -> PreTrainedModel:
-    """The model with random decoder layers put in, up to `layers`, each adding `epsilon` times what
-    it would.
+def insert_layers(model: PreTrainedModel, layers: int, epsilon: float) -> PreTrainedModel:
+    """The model with random decoder layers inserted, up to `layers`.
 
-    Its own layers keep their order and are spread evenly. With `epsilon` 0 the new ones add nothing
-    at all.
+    Each adds `epsilon` times what it would; with 0 nothing at all. The model's own layers keep
+    their order and are spread evenly.
     """
     config = copy.deepcopy(model.config)
     config.decoder_layers = layers
-    deep = _initialised(config, model.device, model.dtype)
+    deep = _initialise(config, model.device, model.dtype)
     own = model.model.decoder.layers
     places = {index * layers // len(own): layer for index, layer in enumerate(own)}
     for index, layer in enumerate(deep.model.decoder.layers):
@@ -107,32 +99,33 @@ def deepened(model: PreTrainedModel, layers: int, epsilon: float) -> PreTrainedM
     return deep
 
 
-def disturbed(model: PreTrainedModel, noise: float) -> PreTrainedModel:
-    """A copy whose decoder layers' weights are off by `noise` times their standard deviation."""
-    other = copy.deepcopy(model)
-    random = torch.Generator(model.device).manual_seed(SEED)
+def add_noise(model: PreTrainedModel, noise: float) -> PreTrainedModel:
+    """A copy with Gaussian noise on its decoder layers, `noise` times each weight's deviation."""
+    noisy = copy.deepcopy(model)
+    generator = torch.Generator(model.device).manual_seed(SEED)
     with torch.no_grad():
-        for weight in other.model.decoder.layers.parameters():
-            chance = torch.randn(
-                weight.shape, generator=random, device=weight.device, dtype=weight.dtype
+        for weight in noisy.model.decoder.layers.parameters():
+            drawn = torch.randn(
+                weight.shape, generator=generator, device=weight.device, dtype=weight.dtype
             )
-            weight.add_(noise * weight.std() * chance)
-    return other
+            weight.add_(noise * weight.std() * drawn)
+    return noisy
 
 
-def _paired(
+def _pair(
     name: str, shallow: WhisperModels, layers: int, noise: float, epsilon: float
 ) -> WhisperModels:
-    drafter = decoder_alone(disturbed(shallow.model, noise))
-    assistant = Assistant(f"{name}, shallow", drafter, shares_encoder=True, only_language=None)
-    deep = deepened(shallow.model, layers, epsilon)
+    decoder = decoder_alone(add_noise(shallow.model, noise))
+    assistant = Assistant(f"{name}, shallow", decoder, shares_encoder=True, only_language=None)
+    deep = insert_layers(shallow.model, layers, epsilon)
     return dataclasses.replace(shallow, name=name, model=deep, assistant=assistant)
 
 
-def _random(size: Size, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """As deep as the assistant; the end of text, which as padding starts at zero, never wins.
+def _random_model(size: Size, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model as deep as the assistant.
 
-    Positions and audio weigh more than a fresh model's, or it would say one token for ever.
+    Positions and audio have larger weights than a fresh model gives them, or it would repeat one
+    token for ever. The embedding of the end of text, which as padding starts at zero, never wins.
     """
     generation = generation_config_of(PUBLISHED[size.vocabulary])
     end = generation.eos_token_id
@@ -140,18 +133,18 @@ def _random(size: Size, device: torch.device, dtype: torch.dtype) -> PreTrainedM
         vocab_size=VOCABULARY_SIZES[size.vocabulary],
         num_mel_bins=PUBLISHED[size.vocabulary].mel_bins,
         encoder_layers=size.layers,
-        decoder_layers=size.drafting_layers,
+        decoder_layers=size.assistant_layers,
         encoder_attention_heads=size.heads,
         decoder_attention_heads=size.heads,
-        d_model=size.width,
-        encoder_ffn_dim=4 * size.width,
-        decoder_ffn_dim=4 * size.width,
+        d_model=size.d_model,
+        encoder_ffn_dim=4 * size.d_model,
+        decoder_ffn_dim=4 * size.d_model,
         bos_token_id=end,
         eos_token_id=end,
         pad_token_id=end,
         decoder_start_token_id=generation.decoder_start_token_id,
     )
-    model = _initialised(config, device, dtype)
+    model = _initialise(config, device, dtype)
     with torch.no_grad():
         model.model.decoder.embed_positions.weight.mul_(10)
         for layer in model.model.decoder.layers:
@@ -160,13 +153,13 @@ def _random(size: Size, device: torch.device, dtype: torch.dtype) -> PreTrainedM
     return model
 
 
-def _initialised(
-    config: PretrainedConfig, device: torch.device, dtype: torch.dtype
-) -> PreTrainedModel:
+def _initialise(config: Any, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:  # noqa: ANN401
+    """A model of random weights; `config` is a WhisperConfig."""
     torch.manual_seed(SEED)
     with device:
-        model: PreTrainedModel = WhisperForConditionalGeneration(config).to(dtype).eval()  # type: ignore[arg-type]
-    return model
+        model: Any = WhisperForConditionalGeneration(config)
+    initialised: PreTrainedModel = model.to(dtype).eval()
+    return initialised
 
 
 def _scale_branches(layer: WhisperDecoderLayer, factor: float) -> None:

@@ -1,7 +1,7 @@
-"""What is not speech: silence, noise and music, which a recogniser should answer with nothing.
+"""Sounds that are not speech: silence, noise and music. A recogniser should find no words in them.
 
-The one decision: music is played from scratch (chords, arpeggio, melody, drums), so that nobody's
-recording is needed and no voice can hide in it.
+Music is synthesised (chords, arpeggio, melody, drums), so no recording is needed and no voice can
+be in it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from scipy.signal import lfilter
 from demo.build.clip import Samples
 from timebase import SAMPLE_RATE
 
-# Seconds after which noise changes its colour and level, and the range of that level in dB of full
-# scale.
+# Seconds after which noise changes its colour and level; the range of that level in dBFS.
 NOISE_STEP, NOISE_DB = 15.0, (-50.0, -20.0)
 MUSIC_DB = -20.0
 TEMPO = (84, 132)  # beats a minute
 # Degrees of the major scale, in semitones, and chord progressions as degrees of it.
 SCALE = (0, 2, 4, 5, 7, 9, 11)
 PROGRESSIONS = ((0, 4, 5, 3), (0, 5, 3, 4), (5, 3, 0, 4), (1, 4, 0, 5))
-# How loud each of a note's partials is.
+# Amplitudes of a note's partials.
 PARTIALS = (1.0, 0.5, 0.3, 0.15, 0.1, 0.05)
 
 Signal = NDArray[np.float64]
 
 
 def silence(seconds: float, generator: np.random.Generator) -> Samples:
-    """Digital silence; the generator is asked for nothing."""
+    """Digital silence; the generator is not used."""
     return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
@@ -73,25 +72,23 @@ def _steady(count: int, generator: np.random.Generator) -> Signal:
 
 
 def _phrase(generator: np.random.Generator) -> Signal:
-    """Four bars of four beats: a chord held, its notes broken over it, a melody above, drums
-    below.
-    """
+    """Four bars of four beats: a chord, its arpeggio, a melody above and drums below."""
     beat = 60 / generator.uniform(*TEMPO)
     key = int(generator.integers(45, 57))
     played = np.zeros(round(16 * beat * SAMPLE_RATE))
     for bar, degree in enumerate(PROGRESSIONS[int(generator.integers(len(PROGRESSIONS)))]):
         chord = [key + _semitones(degree + third) for third in (0, 2, 4)]
         for pitch in chord:
-            _lay(played, 0.5 * _note(pitch, 4 * beat), bar * 4 * beat)
+            _mix(played, 0.5 * _note(pitch, 4 * beat), bar * 4 * beat)
         for eighth in range(8):
-            _lay(
+            _mix(
                 played, 0.4 * _note(chord[eighth % 3] + 12, beat / 2), (bar * 4 + eighth / 2) * beat
             )
         for quarter in range(4):
             at = (bar * 4 + quarter) * beat
-            _lay(played, 0.6 * _note(key + 12 + _semitones(int(generator.integers(8))), beat), at)
-            _lay(played, _drum(quarter, generator), at)
-            _lay(played, 0.2 * _hit(0.03, generator), at + beat / 2)
+            _mix(played, 0.6 * _note(key + 12 + _semitones(int(generator.integers(8))), beat), at)
+            _mix(played, _drum(quarter, generator), at)
+            _mix(played, 0.2 * _hit(0.03, generator), at + beat / 2)
     return played
 
 
@@ -100,7 +97,7 @@ def _semitones(degree: int) -> int:
 
 
 def _note(pitch: int, seconds: float) -> Signal:
-    """A plucked note; `pitch` is MIDI's (69 is 440 Hz). Higher partials fade faster."""
+    """A plucked note; `pitch` is a MIDI number (69 is 440 Hz). Higher partials decay faster."""
     time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     frequency = 440 * 2 ** ((pitch - 69) / 12)
     partials = [
@@ -127,8 +124,8 @@ def _hit(seconds: float, generator: np.random.Generator) -> Signal:
     return np.asarray(generator.standard_normal(len(time)) * np.exp(-5 * time / seconds))
 
 
-def _lay(onto: Signal, sound: Signal, seconds: float) -> None:
-    """Add a sound where it starts; what reaches past the end is cut."""
+def _mix(onto: Signal, sound: Signal, seconds: float) -> None:
+    """Add a sound that starts after `seconds`; what reaches past the end is cut."""
     start = round(seconds * SAMPLE_RATE)
     part = onto[start : start + len(sound)]
     part += sound[: len(part)]

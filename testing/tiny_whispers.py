@@ -1,9 +1,8 @@
-"""Whisper checkpoints of random weights, small enough to make in a test, with the published ones'
-vocabularies.
+"""Whisper checkpoints with random weights, small enough to make in a test, and their vocabularies.
 
-The one decision: width and depth shrink, everything that steers decoding stays as published: the
-numbers of the special tokens, mel bins, the flags and lists of the generation configuration.
-Nothing is downloaded.
+The one decision: width and depth shrink; all that steers decoding stays as published: the numbers
+of the special tokens, mel bins, the flags and lists of the generation configuration. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Published:
     seconds: int = 30
     positions: int = 448
     endings: float = 3.0
-    """How readily a random model ends: against a larger vocabulary it takes more to win."""
+    """How readily a random model ends its text; a larger vocabulary needs more."""
     legacy: bool = False
     """Whether the generation configuration still forces tokens, as older uploads do."""
 
@@ -88,9 +87,7 @@ SMALL_ENGLISH = replace(SMALL, multilingual=False)
 
 
 def tokenizer_of(shape: Published) -> WhisperTokenizer:
-    """Bytes, then made-up words, then Whisper's special tokens in its order. Pad is end of text, as
-    published.
-    """
+    """Bytes, made-up words, then Whisper's special tokens in its order; pad is end of text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"Ġword{index}" for index in range(shape.text_entries - len(alphabet))]
     special = [
@@ -148,9 +145,7 @@ def generation_config_of(shape: Published) -> GenerationConfig:
 def model_of(
     shape: Published, seed: int = 0, width: int = 32, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    """Random weights, large enough that what is said depends on the audio and on what was said
-    before.
-    """
+    """Random weights, large enough that the text depends on the audio and on the tokens before."""
     end = shape.text_entries
     config = WhisperConfig(
         vocab_size=end + 1 + 1 + shape.languages + len(AFTER_LANGUAGES) + 1501,
@@ -173,35 +168,42 @@ def model_of(
         suppress_tokens=None,
     )
     torch.manual_seed(seed)
-    model = WhisperForConditionalGeneration(config).to(dtype).eval()
+    model = _initialise(config, dtype)
     with torch.no_grad():
         _make_talkative(model.model.decoder, end, shape.endings)
     model.generation_config = generation_config_of(shape)
     return model
 
 
-def _make_talkative(decoder: PreTrainedModel, end: int, endings: float) -> None:
-    """Random decoders repeat their last token for ever: let position and audio weigh more, and
-    endings come.
+def _initialise(config: Any, dtype: torch.dtype) -> PreTrainedModel:  # noqa: ANN401
+    """A model of random weights; `config` is a WhisperConfig."""
+    model: Any = WhisperForConditionalGeneration(config)
+    initialised: PreTrainedModel = model.to(dtype).eval()
+    return initialised
+
+
+def _make_talkative(decoder: Any, end: int, endings: float) -> None:  # noqa: ANN401
+    """Give position and audio more weight, and the end of text a chance.
+
+    Random decoders repeat their last token for ever, and the embedding of the end, which as padding
+    starts at zero, never wins.
     """
     decoder.embed_positions.weight.mul_(10)
-    decoder.embed_tokens.weight[end] = (
-        endings * decoder.embed_tokens.weight[end - 1]
-    )  # as padding it starts at zero
+    decoder.embed_tokens.weight[end] = endings * decoder.embed_tokens.weight[end - 1]
     for layer in decoder.layers:
         layer.encoder_attn.q_proj.weight.mul_(10)
 
 
 def feature_extractor_of(shape: Published) -> WhisperFeatureExtractor:
-    """Whisper's log-mel, for windows as long as the encoder hears."""
+    """Whisper's log-mel features, for windows as long as the encoder's."""
     return WhisperFeatureExtractor(feature_size=shape.mel_bins, chunk_length=shape.seconds)
 
 
 def without_layers(model: PreTrainedModel, kept: tuple[int, ...]) -> PreTrainedModel:
-    """What Distil-Whisper starts from: the same model with some of its decoder's layers."""
+    """The model with some of its decoder's layers, as Distil-Whisper's training starts."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = len(kept)
-    smaller = WhisperForConditionalGeneration(config).to(model.dtype).eval()
+    smaller = _initialise(config, model.dtype)
     decoder = smaller.model.decoder
     smaller.model.encoder.load_state_dict(model.model.encoder.state_dict())
     for name in ("embed_tokens", "embed_positions", "layer_norm"):
@@ -228,13 +230,11 @@ def loaded(shape: Published, seed: int = 1, dtype: torch.dtype = torch.float64) 
 
 
 def noise(seconds: float, seed: int = 0) -> NDArray[np.float32]:
-    """Something for a random model to hear, mono at 16 kHz."""
+    """Gaussian noise (n,), mono at 16 kHz."""
     return np.random.default_rng(seed).normal(0, 0.1, int(seconds * 16_000)).astype(np.float32)
 
 
 def hears_sound(samples: NDArray[np.float32]) -> tuple[Span, ...]:
-    """In place of the speech detector: whatever is not digital silence is speech, noise
-    included.
-    """
+    """A speech detector for tests: all but digital silence is speech, noise too."""
     steps = np.pad(samples, (0, -len(samples) % STEP)).reshape(-1, STEP)
     return find_speech(steps.any(axis=1).astype(np.float32), len(samples))

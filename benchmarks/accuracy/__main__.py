@@ -1,8 +1,7 @@
-"""How right the endpoint's answers are: words, times, speakers, beside the rules people use today.
+"""How right the answers are, beside the rules people use today: `scripts/bench accuracy`.
 
-The one decision: the reserved voices are for the figures that are published and nothing is tuned on
-them; what is looked into is `--development`, the same conditions with other voices and seeds. Run
-as `python -m benchmarks.accuracy [--development] [--quick]`.
+The reserved voices are for published figures and nothing is tuned on them. `--development` has the
+same conditions with other voices and seeds: to look into and to tune on.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy import metrics
-from benchmarks.accuracy.answers import OURS, Heard, ask, attributions
-from benchmarks.accuracy.diagnosis import incidents
-from benchmarks.accuracy.scenes import Split, Take, load, scene_files
-from benchmarks.report import PAGES, RESULTS, save, settings
+from benchmarks.accuracy.answers import OURS, Answer, ask, attribute_by_rules
+from benchmarks.accuracy.diagnosis import Diagnosis
+from benchmarks.accuracy.page import page, write_page
+from benchmarks.accuracy.scenes import SceneKey, Split, load, scene_files
+from benchmarks.report import RESULTS, read, save, settings
 from config import ModelSettings
 from demo.build.dialogue import Scene
 from handler import EndpointHandler
@@ -32,100 +32,117 @@ PACKAGES = (
     "silero-vad",
     "numpy",
 )
-Judged = dict[str, Any]
+Results = dict[str, Any]
 
 
-def run(split: Split, quick: bool) -> Path:
-    """Ask the endpoint about every scene and judge the answers; returns the JSON file, written
-    after every scene.
+def main() -> None:
+    """Measure what is asked for and write the page."""
+    options = _options()
+    split: Split = "development" if options.development else "reserved"
+    published = not (options.development or options.quick)
+    path = _path(split, options.quick)
+    if not options.render:
+        run(split, options.quick, path)
+    results = read(path)
+    print(page(results))
+    if published:
+        write_page(results)
 
-    The answers are kept beside it, for who wants to try another rule on them.
+
+def run(split: Split, quick: bool, path: Path) -> None:
+    """Ask the endpoint about every scene and judge its answers; `path` is written after each.
+
+    The answers are kept beside it, so that another rule can be tried on them.
     """
-    name = "accuracy" + ("" if split == "reserved" else f"-{split}") + ("-quick" if quick else "")
-    path, files = RESULTS / f"{name}.json", scene_files(split, quick, RESULTS / "scenes")
+    files = scene_files(split, quick, RESULTS / "scenes")
     endpoint = EndpointHandler(settings=ModelSettings.for_demo())
-    content: dict[str, Any] = {
-        "split": split,
-        "quick": quick,
-        "settings": settings(PACKAGES),
-        "scenes": [],
-    }
-    for take, file in files.items():
+    facts = settings(PACKAGES)
+    results: Results = {"split": split, "quick": quick, "settings": facts, "scenes": []}
+    for key, file in files.items():
         started = time.perf_counter()
-        heard = ask(endpoint, file)
-        seconds = time.perf_counter() - started
-        judged = judge(take, load(file), heard) | {"wall": round(seconds, 2)}
-        save(RESULTS / "answers" / f"{take.name}.json", asdict(heard))
-        content["scenes"].append(judged)
-        save(path, content)
-        print(f"{take.name}: {_told(judged)}", flush=True)
-    return path
+        answer = ask(endpoint, file)
+        seconds = round(time.perf_counter() - started, 2)
+        judged = judge(key, load(file), answer) | {"seconds to answer": seconds}
+        save(RESULTS / "answers" / f"{key.name}.json", asdict(answer))
+        results["scenes"].append(judged)
+        save(path, results)
+        print(f"{key.name}: {_summary(judged)}", flush=True)
 
 
-def judge(take: Take, scene: Scene, heard: Heard) -> Judged:
+def judge(key: SceneKey, scene: Scene, answer: Answer) -> Results:
     """Everything that is counted about one answer, as JSON."""
-    steps = metrics.align(scene.words, heard.words)
-    pairs = metrics.recognised(scene.words, heard.words, steps)
-    on_found, on_true = attributions(heard), attributions(heard, scene.turns)
+    steps = metrics.align(scene.words, answer.words)
+    pairs = metrics.correct_words(scene.words, answer.words, steps)
+    on_found, on_true = attribute_by_rules(answer), attribute_by_rules(answer, scene.turns)
 
-    def rules(given: dict[str, Any]) -> Judged:
-        return {
-            rule: {
-                "speakers": asdict(metrics.speaker_errors(scene.words, words, pairs)),
-                "cp": asdict(metrics.cp_errors(scene.words, words)),
-            }
-            for rule, words in given.items()
-        }
+    def rules(attributed: dict[str, Any]) -> Results:
+        counts = {}
+        for rule, words in attributed.items():
+            wrong = metrics.speaker_errors(scene.words, words, pairs)
+            cp = metrics.cp_word_errors(scene.words, words)
+            counts[rule] = {"speakers": asdict(wrong), "cp": asdict(cp)}
+        return counts
 
+    overlapped = [metrics.is_overlapped(word.start, word.end, scene.turns) for word in scene.words]
+    boundaries = metrics.boundary_errors(scene.words, answer.words, pairs)
+    diagnosis = Diagnosis(scene, on_found[OURS], steps, answer.turns, answer.window_boundaries)
     return {
-        "condition": take.condition,
-        "seconds": take.seconds,
-        "name": take.name,
+        "condition": key.condition,
+        "seconds": key.seconds,
+        "name": key.name,
         "duration": scene.duration,
-        "recognition": asdict(metrics.recognition_errors(scene.words, heard.words)),
-        "talked over": sum(
-            metrics.talked_over(word.start, word.end, scene.turns) for word in scene.words
+        "words": asdict(metrics.word_errors(scene.words, answer.words)),
+        "overlapped words": sum(overlapped),
+        "words in silence": metrics.count_words_in_silence(scene.words, answer.words),
+        "diarization": asdict(
+            metrics.diarization_errors(scene.turns, answer.turns, scene.duration)
         ),
-        "in silence": metrics.words_in_silence(scene.words, heard.words),
-        "diarization": asdict(metrics.diarization_errors(scene.turns, heard.turns, scene.duration)),
-        "speakers": [len({turn.speaker for turn in turns}) for turns in (scene.turns, heard.turns)],
-        "late": metrics.boundary_errors(scene.words, heard.words, pairs).round(3).tolist(),
+        "speakers": [
+            len({turn.speaker for turn in turns}) for turns in (scene.turns, answer.turns)
+        ],
+        "boundary errors": boundaries.round(3).tolist(),
         "found turns": rules(on_found),
         "true turns": rules(on_true),
-        "incidents": [
-            asdict(each)
-            for each in incidents(scene, on_found[OURS], steps, heard.turns, heard.seams)
-        ],
+        "incidents": [asdict(incident) for incident in diagnosis.incidents()],
     }
 
 
-def _told(judged: Judged) -> str:
-    words, turns = (metrics.Count(**judged[part]) for part in ("recognition", "diarization"))
-    given = {
-        rule: metrics.Count(**each["speakers"]).rate for rule, each in judged["found turns"].items()
-    }
+def _summary(judged: Results) -> str:
+    """One scene in a line, printed while the next is answered."""
+    words, turns = (metrics.Count(**judged[part]) for part in ("words", "diarization"))
+    rates = [
+        f"{rule} {metrics.Count(**counts['speakers']).rate:.1%}"
+        for rule, counts in judged["found turns"].items()
+    ]
     causes = Counter[str]()
-    for each in judged["incidents"]:
-        causes[each["cause"]] += each["errors"]
+    for incident in judged["incidents"]:
+        causes[incident["cause"]] += incident["errors"]
+    true, found = judged["speakers"]
     return (
-        f"{judged['wall']:.1f} s, WER {words.rate:.1%} of {words.total}, DER {turns.rate:.1%}, speakers "
-        f"{judged['speakers']}, in silence {judged['in silence']}, wrong speaker "
-        + ", ".join(f"{rule} {rate:.1%}" for rule, rate in given.items())
-        + f"; {dict(causes)}"
+        f"{judged['seconds to answer']:.1f} s, WER {words.rate:.1%} of {words.total}, "
+        f"DER {turns.rate:.1%}, {found} of {true} speakers, "
+        f"{judged['words in silence']} words in silence, "
+        f"wrong speaker {', '.join(rates)}; {dict(causes)}"
     )
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def _path(split: Split, quick: bool) -> Path:
+    name = "accuracy" if split == "reserved" else f"accuracy-{split}"
+    return RESULTS / f"{name}-quick.json" if quick else RESULTS / f"{name}.json"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench accuracy",
+        description="Measure how right the endpoint's answers are, beside other rules.",
+    )
     parser.add_argument(
-        "--development", action="store_true", help="the development voices: to look at and tune on"
+        "--development", action="store_true", help="the voices to look at and tune on, no page"
     )
-    parser.add_argument("--quick", action="store_true", help="a few scenes: does it run at all")
-    chosen = parser.parse_args()
-    path = run("development" if chosen.development else "reserved", chosen.quick)
-    published = not (chosen.development or chosen.quick)
-    print(accuracy_page.write(path, PAGES if published else RESULTS))
+    parser.add_argument("--quick", action="store_true", help="a minute's smoke test, no page")
+    parser.add_argument("--render", action="store_true", help="make the page from the last results")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -1,16 +1,16 @@
 """What the endpoint answers about a scene, and what other rules make of the same words and turns.
 
-The one decision: the endpoint is asked as a client asks it, with a file in base64, and everything
-is read from its answer: words and chunks from the JSON, turns from the rttm. So every rule has what
-the endpoint itself had.
+The endpoint is called as a client calls it, with a file in base64, and everything is read from its
+answer: words and chunks from the JSON, turns from the RTTM. So every rule has what the endpoint's
+own rule had.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +26,16 @@ if TYPE_CHECKING:
     from handler import EndpointHandler
 
 OURS = "ours"
-INSANELY_FAST, INSANELY_FAST_ON_WORDS = (
-    "insanely-fast-whisper's, on chunks",
-    "insanely-fast-whisper's, on words",
-)
+INSANELY_FAST = "insanely-fast-whisper's, on chunks"
+INSANELY_FAST_ON_WORDS = "insanely-fast-whisper's, on words"
 WHISPERX, WHISPERX_NEAREST = "WhisperX's", "WhisperX's, nearest"
-RULES = (INSANELY_FAST, INSANELY_FAST_ON_WORDS, WHISPERX, WHISPERX_NEAREST)
-SYSTEMS = (OURS, *RULES)
+OTHERS = (INSANELY_FAST, INSANELY_FAST_ON_WORDS, WHISPERX, WHISPERX_NEAREST)
+RULES = (OURS, *OTHERS)
 
 
 @dataclass(frozen=True)
-class Heard:
-    """An answer: chunks with their words, speakers as the endpoint gave them, and the turns it
-    found.
-    """
+class Answer:
+    """Chunks with their words and the speakers the endpoint gave them, and the turns it found."""
 
     chunks: tuple[Chunk, ...]
     turns: tuple[SpeakerTurn, ...]
@@ -50,57 +46,56 @@ class Heard:
         return tuple(chain.from_iterable(chunk.words for chunk in self.chunks))
 
     @property
-    def seams(self) -> tuple[float, ...]:
-        """Where one window ended and the next began, seconds: chunks of one window share its
-        statistics.
+    def window_boundaries(self) -> tuple[float, ...]:
+        """Seconds at which one window ended and the next began, midway between two chunks.
+
+        Chunks of one window have the same statistics.
         """
-        return tuple(
-            (before.end + after.start) / 2
-            for before, after in zip(self.chunks, self.chunks[1:], strict=False)
-            if (before.avg_logprob, before.no_speech_prob)
-            != (after.avg_logprob, after.no_speech_prob)
-        )
+        boundaries = []
+        for before, after in pairwise(self.chunks):
+            statistics = [(each.avg_logprob, each.no_speech_prob) for each in (before, after)]
+            if statistics[0] != statistics[1]:
+                boundaries.append((before.end + after.start) / 2)
+        return tuple(boundaries)
 
 
-def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Heard:
-    """Send a sound file to the endpoint; words are timed, speakers told apart."""
+def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Answer:
+    """Send a sound file to the endpoint and ask for timed words with speakers."""
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
-    answer = endpoint(
-        {"inputs": base64.b64encode(file.read_bytes()).decode(), "parameters": wanted}
-    )
-    return Heard(tuple(_chunks(answer)), tuple(_turns(answer["output"]["rttm"])))
+    inputs = base64.b64encode(file.read_bytes()).decode()
+    answer = endpoint({"inputs": inputs, "parameters": wanted})
+    return Answer(tuple(_chunks(answer)), tuple(_turns(answer["output"]["rttm"])))
 
 
-def attributions(
-    heard: Heard, turns: Sequence[SpeakerTurn] | None = None
+def attribute_by_rules(
+    answer: Answer, turns: Sequence[SpeakerTurn] | None = None
 ) -> dict[str, tuple[Word, ...]]:
-    """Each rule's speakers for the words heard: on the turns the endpoint found, or on the `turns`
-    given.
-    """
-    used = heard.turns if turns is None else turns
-    chunked = [word for segment in insanely_fast_rule(heard.chunks, used) for word in segment.words]
-    vanished = [_to_nobody(word) for word in heard.words[len(chunked) :]]
-    ours = heard.chunks if turns is None else attribute(heard.chunks, turns, exclusive(turns))
+    """The recognised words with each rule's speakers, on the turns found or on `turns`."""
+    used = answer.turns if turns is None else turns
+    segments = insanely_fast_rule(answer.chunks, used)
+    given = [word for segment in segments for word in segment.words]
+    lost = [replace(word, speaker=None) for word in answer.words[len(given) :]]
+    ours = answer.chunks
+    if turns is not None:
+        ours = tuple(attribute(answer.chunks, turns, make_exclusive(turns)))
     return {
-        OURS: Heard(tuple(ours), ()).words,
-        INSANELY_FAST: (*chunked, *vanished),
-        INSANELY_FAST_ON_WORDS: insanely_fast_rule_on_words(heard.words, used),
-        WHISPERX: whisperx_rule(heard.words, used),
-        WHISPERX_NEAREST: whisperx_rule(heard.words, used, fill_nearest=True),
+        OURS: Answer(ours, ()).words,
+        INSANELY_FAST: (*given, *lost),
+        INSANELY_FAST_ON_WORDS: insanely_fast_rule_on_words(answer.words, used),
+        WHISPERX: whisperx_rule(answer.words, used),
+        WHISPERX_NEAREST: whisperx_rule(answer.words, used, fill_nearest=True),
     }
 
 
-def exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
-    """The turns with one speaker at a time: who speaks keeps the floor, and who talks over it has
-    what is left.
-    """
-    kept: list[SpeakerTurn] = []
-    floor = 0.0
+def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
+    """The turns with one speaker at a time: of two that overlap, the first keeps the overlap."""
+    exclusive: list[SpeakerTurn] = []
+    taken = 0.0
     for turn in sorted(turns, key=lambda turn: (turn.start, turn.end)):
-        if turn.end > floor:
-            kept.append(SpeakerTurn(turn.speaker, max(turn.start, floor), turn.end))
-            floor = turn.end
-    return kept
+        if turn.end > taken:
+            exclusive.append(SpeakerTurn(turn.speaker, max(turn.start, taken), turn.end))
+            taken = turn.end
+    return exclusive
 
 
 def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
@@ -118,21 +113,11 @@ def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
 
 def _word(entry: dict[str, Any]) -> Word:
     start, end = entry["timestamp"]
-    return Word(
-        entry["word"],
-        start,
-        end,
-        entry.get("speaker"),
-        entry["probability"],
-        bool(entry.get("overlap", False)),
-    )
+    overlap = bool(entry.get("overlap", False))
+    return Word(entry["word"], start, end, entry.get("speaker"), entry["probability"], overlap)
 
 
 def _turns(rttm: str) -> Iterator[SpeakerTurn]:
     for line in rttm.splitlines():
         _, _, _, start, seconds, _, _, speaker, *_ = line.split()
         yield SpeakerTurn(speaker, float(start), float(start) + float(seconds))
-
-
-def _to_nobody(word: Word) -> Word:
-    return Word(word.text, word.start, word.end, None, word.probability)

@@ -1,10 +1,9 @@
-"""The two rules people use today to say who said what, written from their description, to be
-measured beside ours.
+"""The two rules people use today to say who said what, to be measured beside ours.
 
-The one decision: each rule keeps its known faults, because the comparison is with what it does;
-only where it would crash (no turn, no chunk left, a missing end) does it answer as its authors
-patched it to. `turns` is what diarization returns as `speaker_diarization`, overlaps included:
-neither rule knows of exclusive turns.
+Written from their description. Each keeps its known faults, because the
+comparison is with what it does; only where it would crash (no turn, no chunk left, a missing end)
+it does what its authors' patch does. `turns` is what pyannote returns as `speaker_diarization`,
+overlaps included: neither rule knows exclusive turns.
 """
 
 from __future__ import annotations
@@ -24,45 +23,37 @@ def insanely_fast_rule(
 ) -> list[SpeakerSegment]:
     """Give chunks to turns as insanely-fast-whisper does (`post_process_segments_and_transcripts`).
 
-    Neighbouring turns of one speaker are merged, each ending where the next begins. Each merged
-    turn in order takes the remaining chunks up to the one that ends nearest to its end, at least
-    one; it stops when none is left. Chunks after the last turn vanish. An end that is not finite
-    counts as later than every other. Segments carry their chunks' words under the segment's
-    speaker.
+    Neighbouring turns of one speaker are merged; each ends where the next begins. In order, each
+    merged turn takes the remaining chunks up to the one that ends nearest to its end, at least one,
+    until none is left. Chunks after the last turn are lost. An end that is not finite counts as
+    later than every other. Segments have their chunks' words, with the segment's speaker.
     """
     segments: list[SpeakerSegment] = []
     remaining = list(chunks)
-    for turn in _merged(turns):
+    for turn in _merge(turns):
         if not remaining:
             break
         ends = np.nan_to_num([chunk.end for chunk in remaining], nan=np.inf)
-        taken = remaining[: int(np.abs(ends - turn.end).argmin()) + 1]
+        taken = remaining[: int(np.argmin(np.abs(ends - turn.end))) + 1]
+        words = [replace(word, speaker=turn.speaker) for chunk in taken for word in chunk.words]
+        text = "".join(chunk.text for chunk in taken)
         segments.append(
-            SpeakerSegment(
-                turn.speaker,
-                "".join(chunk.text for chunk in taken),
-                taken[0].start,
-                taken[-1].end,
-                tuple(
-                    replace(word, speaker=turn.speaker) for chunk in taken for word in chunk.words
-                ),
-            )
+            SpeakerSegment(turn.speaker, text, taken[0].start, taken[-1].end, tuple(words))
         )
-        remaining = remaining[len(taken) :]
+        del remaining[: len(taken)]
     return segments
 
 
 def insanely_fast_rule_on_words(
     words: Sequence[Word], turns: Sequence[SpeakerTurn]
 ) -> tuple[Word, ...]:
-    """Apply insanely-fast-whisper's rule with every word as a chunk of its own, as its `--timestamp
-    word` does.
+    """Apply insanely-fast-whisper's rule with every word as a chunk of its own, as its
+    `--timestamp word` does.
 
-    Words that vanish come back with the speaker None, so that the answer has every word in order.
+    Words that are lost come back with the speaker None: the answer has every word in order.
     """
-    segments = insanely_fast_rule(
-        [Chunk(word.text, word.start, word.end, words=(word,)) for word in words], turns
-    )
+    chunks = [Chunk(word.text, word.start, word.end, words=(word,)) for word in words]
+    segments = insanely_fast_rule(chunks, turns)
     given = [word for segment in segments for word in segment.words]
     return (*given, *(replace(word, speaker=None) for word in words[len(given) :]))
 
@@ -81,24 +72,22 @@ def whisperx_rule(
     )
 
 
-def _merged(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
+def _merge(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
     """Join neighbours of one speaker; a turn ends where the next begins, the last where its last
     part ends.
     """
     in_time = sorted(turns, key=lambda turn: (turn.start, turn.end))
-    changes = [
-        i for i, (before, here) in enumerate(pairwise(in_time), 1) if here.speaker != before.speaker
-    ]
-    bounds = [0, *changes, len(in_time)]
-    return [
-        SpeakerTurn(
-            in_time[first].speaker,
-            in_time[first].start,
-            in_time[after].start if after < len(in_time) else in_time[-1].end,
-        )
-        for first, after in pairwise(bounds)
-        if after > first
-    ]
+    bounds = [0]
+    for place, (before, here) in enumerate(pairwise(in_time), 1):
+        if here.speaker != before.speaker:
+            bounds.append(place)
+    bounds.append(len(in_time))
+    merged: list[SpeakerTurn] = []
+    for first, after in pairwise(bounds):
+        if after > first:
+            end = in_time[after].start if after < len(in_time) else in_time[-1].end
+            merged.append(SpeakerTurn(in_time[first].speaker, in_time[first].start, end))
+    return merged
 
 
 def _longest_overlap(word: Word, turns: Sequence[SpeakerTurn], fill_nearest: bool) -> str | None:

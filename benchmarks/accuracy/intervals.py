@@ -1,8 +1,7 @@
 """How sure a comparison of two rules on the same dialogues is.
 
-The one decision: what is drawn again is whole dialogues, with both rules' errors on them (paired
-bootstrap, Efron 1979, percentiles), because errors within a dialogue hang together: one voice taken
-for another is many words.
+Whole dialogues are resampled, with both rules' errors on them (paired percentile bootstrap, Efron
+1979): errors within a dialogue depend on each other, since one confused voice is many wrong words.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy.metrics import Count
 
-DRAWS = 10_000
-TAIL = 2.5  # percent cut off on either side: an interval of 95%
+RESAMPLES = 10_000
+TAIL = 2.5  # percent on either side of a 95% interval
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and where it lies in 95 of 100 draws."""
+    """A value with the ends of its 95% interval."""
 
     value: float
     low: float
@@ -29,12 +28,12 @@ class Interval:
 
 
 def difference(ours: Sequence[Count], theirs: Sequence[Count]) -> Interval:
-    """Our rate less theirs, over all dialogues; below zero where ours is better."""
-    drawn, whole = _drawn(ours), np.arange(len(ours))[None]
-    return _interval(
-        _rates(ours, whole) - _rates(theirs, whole),
-        _rates(ours, drawn) - _rates(theirs, drawn),
-    )
+    """Our rate less theirs over all dialogues; negative where ours is better."""
+    drawn = np.random.default_rng(0).integers(len(ours), size=(RESAMPLES, len(ours)))
+    whole = np.arange(len(ours))[None]
+    value = _rates(ours, whole) - _rates(theirs, whole)
+    low, high = np.percentile(_rates(ours, drawn) - _rates(theirs, drawn), [TAIL, 100 - TAIL])
+    return Interval(float(value[0]), float(low), float(high))
 
 
 def pooled(counts: Sequence[Count]) -> Count:
@@ -42,18 +41,8 @@ def pooled(counts: Sequence[Count]) -> Count:
     return Count(sum(count.errors for count in counts), sum(count.total for count in counts))
 
 
-def _drawn(counts: Sequence[Count]) -> NDArray[np.int64]:
-    return np.random.default_rng(0).integers(len(counts), size=(DRAWS, len(counts)))
-
-
 def _rates(counts: Sequence[Count], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(draws,): the pooled rate of each draw (draws, dialogues)."""
-    errors, totals = (
-        np.array([getattr(count, part) for count in counts], float) for part in ("errors", "total")
-    )
-    return np.asarray(errors[drawn].sum(axis=1) / np.maximum(totals[drawn].sum(axis=1), 1e-9))
-
-
-def _interval(value: NDArray[np.float64], draws: NDArray[np.float64]) -> Interval:
-    low, high = np.percentile(draws, [TAIL, 100 - TAIL])
-    return Interval(float(value[0]), float(low), float(high))
+    """(resamples,): the pooled rate of each resample (resamples, dialogues)."""
+    errors = np.array([count.errors for count in counts], float)[drawn].sum(axis=1)
+    totals = np.array([count.total for count in counts], float)[drawn].sum(axis=1)
+    return np.asarray(errors / np.maximum(totals, 1e-9))

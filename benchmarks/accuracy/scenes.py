@@ -1,11 +1,11 @@
-"""The scenes accuracy is measured on: dialogues of voices nobody trained or tuned on, and what is
-not speech.
+"""The scenes accuracy is measured on: dialogues of voices that nothing was trained or tuned on, and
+sounds that are not speech.
 
-The one decision: a scene is a function of its split, condition, number and length, and was fixed
-before any result was seen. Every scene is synthesised in a process of its own, because espeak-ng
-carries its phase from sentence to sentence, and kept as a 16-bit file with its truth beside it:
-what is measured is what a client would send. As a script, with a folder, a split and perhaps
---quick, this makes the files: its processes then import no more than this module.
+A scene depends only on its split, condition, number and length, all fixed before any result was
+seen. Each is synthesised in a process of its own, because espeak-ng keeps state from sentence to
+sentence, and kept as a 16-bit file with its reference beside it: what is measured is what a client
+would send. Run with a folder and a split, this module makes the files; its processes then import
+nothing else.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 Split = Literal["reserved", "development"]
 
 SEEDS: dict[Split, int] = {"reserved": 20260, "development": 71}
-# Share of turns that begin before the last one ended, and decibels by which speech exceeds the
-# noise.
+# Share of turns that begin before the last one ended, and decibels of speech above the noise.
 OVERLAP_SHARE, SPEECH_TO_NOISE = 0.4, (15.0, 20.0)
 SHORT, LONG = 70.0, 600.0
 SHORT_SCENES, LONG_SCENES, GAP_SCENES = 10, 2, 2
-# Seconds of each stretch of speech between two gaps, and of a gap.
+# Seconds of speech between two gaps, and of a gap.
 SPOKEN, GAP = 20.0, (30.0, 60.0)
 DIALOGUES = ("clean", "overlap", "noise", "overlap and noise")
 SOUNDS = {"silence": sounds.silence, "noise": sounds.noise, "music": sounds.music}
@@ -50,8 +49,8 @@ ALONE = tuple(f"only {sound}" for sound in SOUNDS)
 
 
 @dataclass(frozen=True)
-class Take:
-    """One scene by all that it depends on; `condition` is one of DIALOGUES, GAPS and ALONE."""
+class SceneKey:
+    """All that a scene depends on; `condition` is one of DIALOGUES, GAPS and ALONE."""
 
     split: Split
     condition: str
@@ -64,33 +63,28 @@ class Take:
         return f"{self.split}-{self.condition.replace(' ', '-')}-{self.seconds:.0f}-{self.number}"
 
 
-def takes(split: Split, quick: bool = False) -> list[Take]:
-    """The scenes of an evaluation, conditions in turns; `quick` takes a few that show whether it
-    runs at all.
-    """
+def scene_keys(split: Split, quick: bool = False) -> list[SceneKey]:
+    """The scenes of an evaluation, with `quick` a few for a smoke test."""
     short, long, gaps, alone = (
         (2, 0, 1, SHORT) if quick else (SHORT_SCENES, LONG_SCENES, GAP_SCENES, LONG)
     )
     return [
-        *(Take(split, name, number, SHORT) for number in range(short) for name in DIALOGUES),
-        *(Take(split, name, number, SPOKEN) for number in range(gaps) for name in GAPS),
-        *(Take(split, name, 0, alone) for name in ALONE),
-        *(Take(split, name, number, LONG) for number in range(long) for name in DIALOGUES),
+        *(SceneKey(split, name, number, SHORT) for number in range(short) for name in DIALOGUES),
+        *(SceneKey(split, name, number, SPOKEN) for number in range(gaps) for name in GAPS),
+        *(SceneKey(split, name, 0, alone) for name in ALONE),
+        *(SceneKey(split, name, number, LONG) for number in range(long) for name in DIALOGUES),
     ]
 
 
 def speakers_of(split: Split) -> tuple[str, ...]:
-    """The voices of a split: espeak-ng's, whose word times are exact; none of the reserved ones is
-    another's.
-    """
+    """The voices of a split: espeak-ng's, whose word times are exact. No voice is in both."""
     return espeak_speakers(split)
 
 
-def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
-    """Each scene's sound file under `folder`, with a .json of the same name; those missing are
-    made.
+def scene_files(split: Split, quick: bool, folder: Path) -> dict[SceneKey, Path]:
+    """Each scene's sound file under `folder`, with a .json of the same name; missing ones are made.
 
-    They lie in a folder named after the code that makes them, so that other code makes others.
+    Their folder is named after the code that makes them, so that changed code makes new ones.
     """
     folder /= _digest()
     script = [
@@ -102,11 +96,11 @@ def scene_files(split: Split, quick: bool, folder: Path) -> dict[Take, Path]:
         *(["--quick"] if quick else []),
     ]
     subprocess.run(script, check=True, cwd=REPOSITORY)
-    return {take: _path(folder, take) for take in takes(split, quick)}
+    return {key: _path(folder, key) for key in scene_keys(split, quick)}
 
 
 def load(path: Path) -> Scene:
-    """A scene as `synthesise` kept it."""
+    """A scene as `make` kept it."""
     truth = json.loads(path.with_suffix(".json").read_text())
     with wave.open(str(path)) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(
@@ -116,27 +110,23 @@ def load(path: Path) -> Scene:
     return Scene(samples, words, tuple(SpeakerTurn(**turn) for turn in truth["turns"]))
 
 
-def draw_scene(take: Take) -> Scene:
-    """Draw the scene; SPEAKER_0i is the i-th of a cast of two to four voices that goes in turn with
-    the number.
-    """
-    kind = (*DIALOGUES, *GAPS, *ALONE).index(take.condition)
-    generator = np.random.default_rng([SEEDS[take.split], kind, round(take.seconds), take.number])
-    if take.condition in ALONE:
-        return _wordless(list(SOUNDS)[ALONE.index(take.condition)], take.seconds, generator)
-    names = generator.choice(speakers_of(take.split), 2 + take.number % 3, replace=False)
+def draw_scene(key: SceneKey) -> Scene:
+    """Draw a scene of two to four voices, by its number; SPEAKER_0i is the i-th of them."""
+    kind = (*DIALOGUES, *GAPS, *ALONE).index(key.condition)
+    generator = np.random.default_rng([SEEDS[key.split], kind, round(key.seconds), key.number])
+    if key.condition in ALONE:
+        return _wordless(list(SOUNDS)[ALONE.index(key.condition)], key.seconds, generator)
+    names = generator.choice(speakers_of(key.split), 2 + key.number % 3, replace=False)
     voices = [draw_voice(str(name), generator) for name in names]
-    if take.condition in GAPS:
-        return _with_gaps(voices, list(SOUNDS)[GAPS.index(take.condition)], generator)
-    style = Style(overlap_share=OVERLAP_SHARE if "overlap" in take.condition else 0.0)
-    scene = draw_dialogue(voices, take.seconds, style, generator)
-    return _with_noise(scene, generator) if "noise" in take.condition else scene
+    if key.condition in GAPS:
+        return _with_gaps(voices, list(SOUNDS)[GAPS.index(key.condition)], generator)
+    style = Style(overlap_share=OVERLAP_SHARE if "overlap" in key.condition else 0.0)
+    scene = draw_dialogue(voices, key.seconds, style, generator)
+    return _with_noise(scene, generator) if "noise" in key.condition else scene
 
 
 def _digest() -> str:
-    """What a scene depends on beside its take: the sources that draw it, and the grammar with its
-    voices.
-    """
+    """A hash of what scenes depend on besides their keys: the code, the grammar and its voices."""
     drawn = ("clip", "dialogue", "speech", "voices", "espeak", "flite")
     sources = [
         Path(__file__),
@@ -147,13 +137,13 @@ def _digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
-def _path(folder: Path, take: Take) -> Path:
-    return folder / f"{take.name}.wav"
+def _path(folder: Path, key: SceneKey) -> Path:
+    return folder / f"{key.name}.wav"
 
 
-def make(take: Take, path: Path) -> None:
-    """Write truth first, sound last: a sound file that exists is whole and has its truth."""
-    scene = draw_scene(take)
+def make(key: SceneKey, path: Path) -> None:
+    """Write the reference first, the sound last: a sound file that exists is whole."""
+    scene = draw_scene(key)
     truth = {
         "words": [asdict(word) for word in scene.words],
         "turns": [asdict(turn) for turn in scene.turns],
@@ -173,7 +163,7 @@ def _wordless(sound: str, seconds: float, generator: np.random.Generator) -> Sce
 
 
 def _with_gaps(voices: Sequence[Voice], sound: str, generator: np.random.Generator) -> Scene:
-    """Three stretches of one dialogue with a long gap of `sound` after each."""
+    """Three parts of one dialogue with a long gap of `sound` after each."""
     parts: list[Scene] = []
     for _ in range(3):
         parts.append(draw_dialogue(voices, SPOKEN, Style(), generator))
@@ -193,7 +183,7 @@ def _joined(parts: Sequence[Scene]) -> Scene:
 
 
 def _with_noise(scene: Scene, generator: np.random.Generator) -> Scene:
-    """Add white or pink noise, as many decibels below the words as drawn."""
+    """Add white or pink noise at a level drawn in decibels below that of the words."""
     spoken = np.concatenate([_within(scene.samples, word) for word in scene.words])
     level = spoken.std() * 10 ** (-generator.uniform(*SPEECH_TO_NOISE) / 20)
     noise = sounds.coloured_noise(len(scene.samples), bool(generator.random() < 0.5), generator)
@@ -211,9 +201,9 @@ def _main() -> None:
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    files = [(take, _path(chosen.folder, take)) for take in takes(chosen.split, chosen.quick)]
+    files = [(key, _path(chosen.folder, key)) for key in scene_keys(chosen.split, chosen.quick)]
     with get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
-        pool.starmap(make, [(take, path) for take, path in files if not path.exists()], chunksize=1)
+        pool.starmap(make, [(key, path) for key, path in files if not path.exists()], chunksize=1)
 
 
 if __name__ == "__main__":

@@ -1,142 +1,145 @@
-"""What costs how much on a CPU, where the engine's choices rest on it: `scripts/bench cpu`.
+"""What the engine's choices on a CPU rest on: three ratios of times.
 
-Three questions. How much longer than one position does attention to the audio take for several, as
-drafts have them? How much longer does an encoder take for many windows together than for one after
-the other? And how much longer does decoding take while another thread, which has computed before,
-rests? The one decision: each is a ratio of the engine's own pieces in the same process and turns;
-what they gain beside torch's is asked elsewhere (`products`).
+How much longer does attention to the audio take for several positions than for one, as drafts have
+them? How much longer does an encoder take for many windows together than for one after the other?
+How much longer does decoding take beside another thread that has computed before and now rests?
+Each compares parts of this project with themselves; `kernels` compares them with torch's.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from unittest import mock
 
 import torch
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.engine import DecodeEngine, DecodeOptions
-from asr.model.cpu_kernels import attention
-from asr.model.encoder import Encoder
-from benchmarks.report import PAGES, RESULTS, listed, save, settings, table
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions
+from asr.frontend.features import LogMel
+from asr.model.cpu_kernels import OneDnnOverride, attention
+from benchmarks.report import keep, listed, settings, table
 from benchmarks.speed.engines import decode
-from benchmarks.speed.kernels import CPU, CROWD, FRAMES, HEADS, across
+from benchmarks.speed.kernels import CPU, FRAMES, HEADS, OPERAND_BYTES, operand_count, transposed
 from benchmarks.speed.recordings import cut, recording
-from benchmarks.timing import Action, in_turns, ratio, seconds_of
+from benchmarks.timing import Action, ratio, time_interleaved, time_once
 from testing.model_pairs import BASE, demo_pair, random_pair
 
 POSITIONS = (2, 4, 7, 11)
 ROWS = {"demo": (1, 24), "base": (1, 24), "large-v3": (1, 4)}
-TOGETHER = 16
-TURNS = 9
+WINDOWS = 16
+REPEATS = 9
 PAIRS: dict[str, Callable[[torch.device, torch.dtype], WhisperModels]] = {
     "demo": demo_pair,
     "base": partial(random_pair, BASE, 0.05),
 }
-MOST_TOKENS = 60  # random weights never end
+MAX_TOKENS = 60  # random weights never end
+INTRODUCTION = """\
+Ratios of times, float32, medians of repeats in one process with a 95% bootstrap interval. Written \
+by `scripts/bench cpu`; the code is `benchmarks/speed/cpu.py`."""
 
 
-def positions(turns: int) -> Iterator[list[str]]:
-    """Attention to 30 s of audio: times of several positions over that of one, a row a model and
-    number of rows.
-    """
-    for name, (heads, size) in HEADS.items():
+def positions(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
+    """Attention to 30 s of audio: several positions over one, for each model and count of rows."""
+    for name in models:
+        heads, size = HEADS[name]
         for rows in ROWS[name]:
             shape = (rows, heads, FRAMES, size)
-            count = max(1, int(CROWD / (8 * rows * heads * FRAMES * size)))
-            heard = [(across(torch.randn(shape)), across(torch.randn(shape))) for _ in range(count)]
-
-            def asked(
-                query: torch.Tensor, heard: Sequence[tuple[torch.Tensor, torch.Tensor]] = heard
-            ) -> Action:
-                return lambda: [attention(query, *each) for each in heard]
-
-            actions = {
-                str(many): asked(torch.randn(rows, heads, many, size)) for many in (1, *POSITIONS)
-            }
-            in_turns(actions, 1, CPU)
-            seconds = in_turns(actions, turns, CPU)
-            cells = [str(ratio(seconds[str(many)], seconds["1"])) for many in POSITIONS]
+            pairs = [
+                (transposed(torch.randn(shape)), transposed(torch.randn(shape)))
+                for _ in range(operand_count(rows * heads * FRAMES * size))
+            ]
+            actions: dict[str, Action] = {}
+            for count in (1, *POSITIONS):
+                query = torch.randn(rows, heads, count, size)
+                actions[str(count)] = partial(_attend, query, pairs)
+            time_interleaved(actions, 1, CPU)
+            seconds = time_interleaved(actions, repeats, CPU)
+            cells = [str(ratio(seconds[str(count)], seconds["1"])) for count in POSITIONS]
             yield [f"{name}, {rows} x {heads} heads of {size}", *cells]
 
 
-def encoders(turns: int) -> Iterator[list[str]]:
-    """Encoding windows together over encoding them one by one, a row a model."""
-    windows = cut(recording(TOGETHER * 30))[:TOGETHER]
-    for name, make in PAIRS.items():
-        hearing = Encoder(make(CPU, torch.float32))
-
-        def one_by_one(hearing: Encoder = hearing) -> object:
-            return hearing.hear(windows, drafted=False)
-
-        def together(hearing: Encoder = hearing) -> object:
-            with mock.patch("asr.model.encoder.at_once", lambda windows, device: windows):
-                return hearing.hear(windows, drafted=False)
-
-        actions: dict[str, Action] = {"together": together, "one by one": one_by_one}
-        in_turns(actions, 1, CPU)
-        seconds = in_turns(actions, turns, CPU)
+def encoders(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
+    """Encoding windows together over encoding them one by one, for each model."""
+    windows = cut(recording(WINDOWS * 30))[:WINDOWS]
+    for name in models:
+        loaded = PAIRS[name](CPU, torch.float32)
+        encoder = loaded.model.get_encoder()
+        features = LogMel(loaded.feature_extractor, CPU)(windows)
+        actions: dict[str, Action] = {
+            "together": partial(encoder, features),
+            "one by one": partial(_encode_one_by_one, encoder, features),
+        }
+        with OneDnnOverride():
+            time_interleaved(actions, 1, CPU)
+            seconds = time_interleaved(actions, repeats, CPU)
         yield [name, str(ratio(seconds["together"], seconds["one by one"]))]
 
 
-def threads(turns: int) -> Iterator[list[str]]:
-    """Decoding a minute at batch 1 beside a thread that has computed and rests, over decoding it
-    alone.
-    """
+def threads(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
+    """Decoding a minute at batch 1 beside a thread that has computed and rests, over alone."""
     windows, options = cut(recording(60)), DecodeOptions(batch_size=1)
-    for name, make in PAIRS.items():
-        engine = DecodeEngine(make(CPU, torch.float32))
-        answer = partial(decode, engine, windows, options, MOST_TOKENS)
-        answer()
+    for name in models:
+        engine = DecodeEngine(PAIRS[name](CPU, torch.float32))
+        action = partial(decode, engine, windows, options, MAX_TOKENS)
+        action()
         alone, beside = [], []
-        for _ in range(turns):
-            alone.append(seconds_of(answer, CPU))
+        for _ in range(repeats):
+            alone.append(time_once(action, CPU))
             with ThreadPoolExecutor(1) as other:
-                other.submit(answer).result()
-                beside.append(seconds_of(answer, CPU))
+                other.submit(action).result()
+                beside.append(time_once(action, CPU))
         yield [name, str(ratio(beside, alone))]
 
 
+def _attend(query: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for keys, values in pairs:
+        attention(query, keys, values)
+
+
+def _encode_one_by_one(encoder: Callable[[torch.Tensor], object], features: torch.Tensor) -> None:
+    for place in range(len(features)):
+        encoder(features[place : place + 1])
+
+
 @torch.inference_mode()
-def _main() -> None:
+def main() -> None:
+    """Measure, print, and keep the figures and the page."""
     parser = argparse.ArgumentParser(
-        description="Time pieces of the engine beside each other on a CPU."
+        prog="scripts/bench cpu", description="Time parts of the engine beside each other on a CPU."
     )
-    parser.add_argument("--turns", type=int, default=TURNS)
-    turns = parser.parse_args().turns
-    asked, encoded = list(positions(turns)), list(encoders(max(3, turns // 3)))
-    crowded = list(threads(turns))
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="how often each is timed")
+    parser.add_argument("--quick", action="store_true", help="the demo's models once, no page")
+    options = parser.parse_args()
+    repeats = 1 if options.quick else options.repeats
+    attended = list(positions(["demo"] if options.quick else HEADS, repeats))
+    models = ["demo"] if options.quick else list(PAIRS)
+    encoded = list(encoders(models, -(-repeats // 3)))
+    threaded = list(threads(models, repeats))
     facts = {
         **settings(("torch", "transformers", "numpy")),
-        "turns": turns,
-        "bytes that take turns": int(CROWD),
+        "repeats": repeats,
+        "bytes of operands": int(OPERAND_BYTES),
     }
-    save(
-        RESULTS / "cpu.json",
-        {"settings": facts, "positions": asked, "encoders": encoded, "threads": crowded},
-    )
+    results = {"settings": facts, "positions": attended, "encoders": encoded, "threads": threaded}
     page = "\n\n".join(
         (
             "# What costs how much on a CPU",
-            "Ratios of times, float32, medians of turns in one process with a 95% bootstrap interval. Written by "
-            "`scripts/bench cpu`; `benchmarks/cpu.py` says how.",
+            INTRODUCTION,
             "## Attention to 30 s of audio, several positions over one",
-            table(("rows x heads", *map(str, POSITIONS)), asked),
-            f"## Encoding {TOGETHER} windows together over one by one",
+            table(("rows x heads", *map(str, POSITIONS)), attended),
+            f"## Encoding {WINDOWS} windows together over one by one",
             table(("models", "ratio"), encoded),
             "## Decoding beside a thread that has computed and rests, over decoding alone",
-            table(("models", "ratio"), crowded),
+            table(("models", "ratio"), threaded),
             "## Settings",
             listed(facts),
         )
     )
-    path = PAGES / "cpu.md"
-    path.write_text(page + "\n", encoding="utf-8")
-    print(page)
+    keep("cpu", page, results, options.quick)
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -1,57 +1,57 @@
-"""The engines that are compared, each behind the same two questions: whole audio to text, fixed
-windows to tokens.
+"""The engines that are compared: transformers' pipeline, CTranslate2 and this project.
 
-The one decision: all of them hold the same weights, in memory or converted, and are asked as their
-users ask them; what one engine does beyond another (overlapping chunks, a second pass, language
-detection) is its own affair and counts. Where weights are random, `most_tokens` makes everyone say
-that many tokens a window.
+All of them hold the same weights and are called as their users call them. What an engine does
+beyond decoding (overlapping chunks, a second pass, language detection) is part of its time. Where
+weights are random and no text ever ends, `max_tokens` makes every engine write that many tokens for
+each window.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
-from unittest import mock
 
 import ctranslate2
 import numpy as np
 import torch
 from ctranslate2.converters import TransformersConverter
+from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.draft_length import MOST_DRAFTS
-from asr.engine.engine import DecodeEngine, DecodeOptions
-from asr.engine.logit_filters import LogitFilter
-from asr.engine.runner import Reading, Report, Rounds
-from asr.engine.scheduler import Request, Scheduler
-from asr.engine.speculative import Batch, Round, advance, draft
+from asr.engine.decode_state import DecodeState, StepShape
+from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.speculative import decode_step, draft
 from asr.frontend.features import LogMel
+from asr.frontend.schedule import Schedule
+from asr.frontend.vad import SpeechDetector
 from asr.transcriber import Transcriber, TranscriptionOptions
 from benchmarks.speed.recordings import cut
-from benchmarks.timing import seconds_of
+from benchmarks.timing import time_once
 from demo.build.clip import Samples
 from timebase import SAMPLE_RATE
+from transcript import DecodeStats
 
 LANGUAGE = "en"
-TIMESTAMPS = 1_500  # the latest first timestamp where a checkpoint sets none
-SPAN, STEPS_TIMED = 64, 20
+LATEST_FIRST_TIMESTAMP = 1_500  # where a checkpoint sets none
+CHUNK_SECONDS = 30
+TIMED_KV_LEN, TIMED_STEPS = 64, 20
 Tokens = tuple[int, ...]
 
 
-class ChunkedPipeline:
+class TransformersPipeline:
     """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s, language
-    detected, one beam.
+    detected, greedy.
     """
 
-    def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
+    def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
         self.assistant = models.assistant.model if models.assistant else None
         self.pipeline = AutomaticSpeechRecognitionPipeline(
             model=models.model,
@@ -60,45 +60,43 @@ class ChunkedPipeline:
             device=models.device,
         )
         self.limits: dict[str, Any] = {}
-        if most_tokens is not None:
-            self.limits = {"max_new_tokens": most_tokens, "force_unique_generate_call": True}
+        if max_tokens is not None:
+            self.limits = {"max_new_tokens": max_tokens, "force_unique_generate_call": True}
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """The text of whole audio; assisted it takes one chunk at a time."""
-        steering = {"task": "transcribe", "language": None, "num_beams": 1, **self.limits}
+        """The text of whole audio; with an assistant it decodes one chunk at a time."""
+        generate = {"task": "transcribe", "language": None, "num_beams": 1, **self.limits}
         if assisted:
-            steering["assistant_model"] = self.assistant
+            generate["assistant_model"] = self.assistant
         answer: Any = self.pipeline(
             {"raw": samples, "sampling_rate": SAMPLE_RATE},
-            chunk_length_s=30,
+            chunk_length_s=CHUNK_SECONDS,
             batch_size=1 if assisted else batch_size,
             return_timestamps=True,
-            generate_kwargs=steering,
+            generate_kwargs=generate,
         )
         return str(answer["text"])
 
 
-class CTranslate:
-    """CTranslate2, which faster-whisper runs on: float32, one beam, timestamps, prompts said in
-    full.
+class CTranslate2:
+    """CTranslate2, on which faster-whisper runs: greedy, timestamps, the prompt given.
 
-    It has a process of its own. In ours its OpenMP threads and torch's would be more than there are
-    cores, and libgomp then lets all of them sleep between any two products: after CTranslate2's
-    first answer ours took twice as long.
+    It runs in a process of its own. In one process its OpenMP threads and torch's would be more
+    than there are cores; libgomp then puts all of them to sleep between any two products, and after
+    CTranslate2's first answer this project took twice as long.
     """
 
-    def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
+    def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
+        special = models.special_tokens
         self.log_mel = LogMel(models.feature_extractor, models.device)
-        initial = models.special_tokens.max_initial_timestamp_index
-        asked = {
+        self.prompt = list(special.prompt(LANGUAGE, "transcribe", timestamps=True))
+        latest = special.max_initial_timestamp_index
+        generate = {
             "beam_size": 1,
-            "max_length": models.special_tokens.max_length
-            if most_tokens is None
-            else 2 * most_tokens,
-            "max_initial_timestamp_index": TIMESTAMPS if initial is None else initial,
+            "max_length": special.max_length if max_tokens is None else 2 * max_tokens,
+            "max_initial_timestamp_index": LATEST_FIRST_TIMESTAMP if latest is None else latest,
         }
-        self.prompt = list(models.special_tokens.prompt(LANGUAGE, "transcribe", timestamps=True))
-        held = {
+        load = {
             "device": models.device.type,
             "compute_type": "float32" if models.model.dtype == torch.float32 else "float16",
             "intra_threads": torch.get_num_threads(),
@@ -109,183 +107,145 @@ class CTranslate:
             for part in (models.model, models.tokenizer, models.feature_extractor):
                 part.save_pretrained(source)
             TransformersConverter(str(source)).convert(str(converted))
-            self.ends, there = (context := get_context("spawn")).Pipe()
-            context.Process(
-                target=_answer, args=(there, str(converted), held, asked), daemon=True
-            ).start()
-            self.ends.recv()  # the model is loaded, its files may go
+            self.connection, other = (context := get_context("spawn")).Pipe()
+            arguments = (other, str(converted), load, generate)
+            context.Process(target=_serve, args=arguments, daemon=True).start()
+            self.connection.recv()  # the model is loaded, its files may go
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
-        """Windows in batches of `batch_size`, each of which lasts as long as its slowest row."""
-        batches = [
-            windows[first : first + batch_size] for first in range(0, len(windows), batch_size)
-        ]
-        return [tokens for batch in batches for tokens in self._decode(batch)]
-
-    def _decode(self, windows: Sequence[Samples]) -> list[Tokens]:
-        self.ends.send(
-            (
-                np.ascontiguousarray(self.log_mel(windows).cpu().numpy()),
-                [self.prompt] * len(windows),
-            )
-        )
-        return [tuple(tokens) for tokens in self.ends.recv()]
+        """Windows in batches of `batch_size`, each of which lasts as long as its longest text."""
+        decoded: list[Tokens] = []
+        for first in range(0, len(windows), batch_size):
+            batch = windows[first : first + batch_size]
+            features = np.ascontiguousarray(self.log_mel(batch).cpu().numpy())
+            self.connection.send((features, [self.prompt] * len(batch)))
+            decoded += [tuple(tokens) for tokens in self.connection.recv()]
+        return decoded
 
 
-def _answer(ends: Connection, folder: str, held: dict[str, Any], asked: dict[str, Any]) -> None:
-    """CTranslate2's process: tokens for features and prompts, until the other end is closed."""
-    model = ctranslate2.models.Whisper(folder, **held)
-    ends.send(True)
+def _serve(
+    connection: Connection, folder: str, load: dict[str, Any], generate: dict[str, Any]
+) -> None:
+    """CTranslate2's process: tokens for features and prompts until the other end is closed."""
+    model = ctranslate2.models.Whisper(folder, **load)
+    connection.send(True)
     with suppress(EOFError):
         while True:
-            features, prompts = ends.recv()
-            answers = model.generate(ctranslate2.StorageView.from_array(features), prompts, **asked)
-            ends.send([answer.sequences_ids[0] for answer in answers])
+            features, prompts = connection.recv()
+            storage = ctranslate2.StorageView.from_array(features)
+            results = model.generate(storage, prompts, **generate)
+            connection.send([result.sequences_ids[0] for result in results])
 
 
 class Ours:
-    """The transcriber of this repository as the handler calls it, or its engine on fixed windows.
-    No fallback.
+    """The transcriber of this project as the handler calls it, or its engine on given windows.
+
+    Nothing is decoded again at a higher temperature. `assisted_stats` adds up the statistics of
+    assisted calls until it is replaced.
     """
 
-    def __init__(self, models: WhisperModels, most_tokens: int | None) -> None:
+    def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
         self.transcriber = Transcriber(models, fallback=None)
-        self.engine = self.transcriber.decoder
-        self.most_tokens = most_tokens
-        self.tallies = {True: Tally(), False: Tally()}
-        self.rounds = Tallied(self.engine.rounds)
-        self.engine.rounds = self.rounds
+        self.engine = self.transcriber.engine
+        self.max_tokens = max_tokens
+        self.assisted_stats = DecodeStats()
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """The text of whole audio, the language detected; with random weights nothing is heard
-        twice.
-        """
-        if self.most_tokens is not None:
+        """The text of whole audio, its language detected; random weights decode it as `cut`."""
+        if self.max_tokens is not None:
             windows = cut(samples)
-            self.engine.detect_language(windows[0])
-            return str(self.decode(windows, batch_size, assisted))
-        self.rounds.tally = self.tallies[assisted]
+            encoded = self.engine.detect_language(windows[0]).encoded
+            return str(self.decode(windows, batch_size, assisted, encoded))
         options = TranscriptionOptions(batch_size=batch_size, assisted=assisted)
-        return self.transcriber.transcribe(samples, options).text
+        transcript = self.transcriber.transcribe(samples, options)
+        self._count(transcript.stats, assisted)
+        return transcript.text
 
     def windows(self, samples: Samples) -> list[Samples]:
-        """Those that `transcribe` decodes."""
-        if self.most_tokens is not None:
-            return cut(samples)
-        with mock.patch.object(
-            Scheduler, "admit", autospec=True, side_effect=Scheduler.admit
-        ) as admit:
-            self.transcribe(samples, 1, assisted=False)
-        return [passage.samples for call in admit.call_args_list for passage in call.args[1]]
+        """The windows that `transcribe` plans.
 
-    def count_drafts_anew(self) -> Tally:
-        """What rounds of assisted calls come to from now on."""
-        self.tallies = {True: Tally(), False: Tally()}
-        return self.tallies[True]
+        What it decodes a second time, where a window ended inside a sentence, is not among them.
+        """
+        if self.max_tokens is not None:
+            return cut(samples)
+        schedule = Schedule(samples, SpeechDetector()(samples), CHUNK_SECONDS * SAMPLE_RATE)
+        windows: list[Samples] = []
+        while ready := schedule.pop_ready(1):
+            windows.append(schedule.samples(ready[0]))
+            schedule.complete(ready[0])
+        return windows
+
+    def decode(
+        self,
+        windows: Sequence[Samples],
+        batch_size: int,
+        assisted: bool,
+        first_encoded: Tensor | None = None,
+    ) -> list[Tokens]:
+        """The tokens of given windows, in their order; see `decode`."""
+        options = DecodeOptions(assisted=assisted, batch_size=batch_size)
+        tokens, stats = decode(self.engine, windows, options, self.max_tokens, first_encoded)
+        self._count(stats, assisted)
+        return tokens
 
     @torch.inference_mode()
     def step_seconds(self) -> tuple[float, float]:
-        """What a step of the main model and one of the assistant take at batch 1, the least of
-        several.
-        """
-        engine, drafts = self.engine, MOST_DRAFTS
-        batch = Batch.allocate(engine.main, engine.assistant, 1, drafts)
-        if batch.assistant is None:
-            raise ValueError("there is no assistant")
-        steps, draughts = Round(0, 1, SPAN), Round(drafts, 1, SPAN)
-        rules, rows, helper = engine.rules[True], batch.rows, batch.assistant
-        times = range(STEPS_TIMED)
-        main = min(
-            seconds_of(lambda: advance(batch, rules, steps), engine.models.device) for _ in times
-        )
-        drafted = min(
-            seconds_of(lambda: draft(helper, rows, rules, draughts), engine.models.device)
-            for _ in times
-        )
-        return main, drafted / drafts
+        """Seconds of one step of the main model and of the assistant at batch 1, the least of some.
 
-    def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
-        """Fixed windows, in their order."""
-        self.rounds.tally = self.tallies[assisted]
-        return decode(
-            self.engine,
-            windows,
-            DecodeOptions(assisted=assisted, batch_size=batch_size),
-            self.most_tokens,
-        )
+        Raises ValueError where there is no assistant.
+        """
+        engine, device = self.engine, self.engine.models.device
+        state = DecodeState.allocate(engine.main, engine.assistant, 1, MAX_DRAFTS)
+        assistant = state.assistant
+        if assistant is None:
+            raise ValueError("there is no assistant")
+        filters = engine.context.filters
+        greedy = StepShape(drafts=0, assistant_lag=1, kv_len=TIMED_KV_LEN)
+        drafting = StepShape(drafts=MAX_DRAFTS, assistant_lag=1, kv_len=TIMED_KV_LEN)
+
+        def main_step() -> None:
+            decode_step(state, filters, greedy)
+
+        def draft_steps() -> None:
+            draft(assistant, state.rows, filters, drafting)
+
+        steps = range(TIMED_STEPS)
+        main = min(time_once(main_step, device) for _ in steps)
+        return main, min(time_once(draft_steps, device) for _ in steps) / MAX_DRAFTS
+
+    def _count(self, stats: DecodeStats, assisted: bool) -> None:
+        if assisted:
+            add_stats(self.assisted_stats, stats)
 
 
 def decode(
     engine: DecodeEngine,
     windows: Sequence[Samples],
     options: DecodeOptions,
-    most_tokens: int | None = None,
-) -> list[Tokens]:
-    """What the engine makes of fixed windows, in their order."""
-    prompt = engine.models.special_tokens.prompt(LANGUAGE, "transcribe", options.timestamps)
-    waiting = iter(
-        [Request(number, window, prompt, most_tokens) for number, window in enumerate(windows)]
-    )
-    answers = engine.decode(
-        lambda count: [passage for _, passage in zip(range(count), waiting, strict=False)], options
-    )
-    return [
-        tokens for _, tokens in sorted((passage.key, answer.tokens) for passage, answer in answers)
-    ]
+    max_tokens: int | None = None,
+    first_encoded: Tensor | None = None,
+) -> tuple[list[Tokens], DecodeStats]:
+    """The tokens of given windows, in their order, and what decoding them took.
 
-
-@dataclass
-class Tally:
-    """What the rounds of an engine came to. `lengths` counts rounds by how many tokens they
-    drafted.
+    `first_encoded` is the main encoder's output of the first window where it is known.
     """
-
-    rows: int = 0  # of rounds that drafted
-    accepted: int = 0
-    judged: int = 0
-    lengths: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def acceptance(self) -> float | None:
-        """The share of drafts up to the first wrong one that were right; None where nothing was
-        drafted.
-        """
-        return self.accepted / self.judged if self.judged else None
-
-    @property
-    def tokens_a_round(self) -> float:
-        """Tokens that a row gained in a round with drafts, on average; 1 where there was none."""
-        return 1 + self.accepted / max(1, self.rows)
-
-    def count(self, drafts: int, report: Report) -> None:
-        """Adds a round; a row that drafts has at least one of its drafts judged."""
-        self.lengths[drafts] += 1
-        self.rows += sum(judged > 0 for judged in report.judged)
-        self.accepted += sum(report.accepted)
-        self.judged += sum(report.judged)
+    prompt = engine.models.special_tokens.prompt(LANGUAGE, "transcribe", options.timestamps)
+    requests = []
+    for number, samples in enumerate(windows):
+        encoded = None if number else first_encoded
+        requests.append(Request(number, samples, prompt, max_tokens, encoded))
+    decoded: dict[Hashable, Tokens] = {}
+    with engine.session(options) as session:
+        session.add(requests)
+        while not session.done:
+            for request, result in session.step():
+                decoded[request.key] = result.tokens
+    return [decoded[request.key] for request in requests], session.stats
 
 
-class Tallied:
-    """An engine's rounds, counted into `tally`, which may be exchanged."""
-
-    def __init__(self, rounds: Rounds) -> None:
-        self.tally = Tally()
-        self.late = rounds.late
-        self.rows, self.span, self.usual, self.forget = (
-            rounds.rows,
-            rounds.span,
-            rounds.usual,
-            rounds.forget,
-        )
-        self._launch = rounds.launch
-
-    def launch(self, batch: Batch, rules: LogitFilter, shape: Round) -> Reading:
-        """The same round, counted when its report is read."""
-        reading = self._launch(batch, rules, shape)
-
-        def read() -> Report:
-            report = reading()
-            self.tally.count(shape.drafts, report)
-            return report
-
-        return read
+def add_stats(total: DecodeStats, more: DecodeStats) -> None:
+    """Add the drafting of one call to a total: steps, tokens and drafts, not seconds."""
+    for name in ("steps", "tokens", "drafted", "accepted", "drafted_rows"):
+        setattr(total, name, getattr(total, name) + getattr(more, name))
+    for drafts, steps in more.steps_by_drafts.items():
+        total.steps_by_drafts[drafts] = total.steps_by_drafts.get(drafts, 0) + steps

@@ -1,8 +1,7 @@
-"""The page about decoding: what was measured, beside what was aimed at.
+"""The page about speed and its pictures, from the results alone.
 
-The one decision: a target is met or missed by the median ratio, except that "never slower" holds
-while the lower end of the interval allows it: two per cent cannot be told apart on a machine that
-varies by five.
+A target is met or missed by the median ratio. Only "never slower" is held to the lower end of the
+interval: two per cent cannot be told from nothing on a machine that varies by five.
 """
 
 from __future__ import annotations
@@ -12,19 +11,48 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.report import PAGES, Bar, listed, plot_ratios, table
+from benchmarks.charts import Chart, publish
+from benchmarks.report import PAGES, listed, machine, table
+from benchmarks.speed.cells import (
+    ASSISTED,
+    BASE_SIZE,
+    COLUMNS,
+    CT2,
+    DEEP,
+    DEMO,
+    NOISE,
+    OURS,
+    OWN,
+    PIPELINE,
+    PIPELINE_ASSISTED,
+)
 from benchmarks.timing import Ratio, ratio
 
-PIPELINE, PIPELINE_ASSISTED, CT2, GREEDY, ASSISTED = (
-    "pipeline",
-    "pipeline assisted",
-    "CTranslate2",
-    "ours",
-    "assisted",
-)
-COLUMNS = (PIPELINE, PIPELINE_ASSISTED, CT2, GREEDY, ASSISTED)
 SLOWER = 1.02
-Measured = dict[str, Any]
+RATIOS = {
+    "pipeline / ours": (PIPELINE, OURS),
+    "pipeline assisted / ours assisted": (PIPELINE_ASSISTED, ASSISTED),
+    "CTranslate2 / ours": (CT2, OURS),
+    "ours / ours assisted": (OURS, ASSISTED),
+}
+INTRODUCTION = """\
+Written by `scripts/bench speed` from what it measured; the code is in `benchmarks/speed`. Seconds \
+are medians of repeats in one process (CTranslate2 in one beside it); ratios have a 95% bootstrap \
+interval over the repeats. "x real time" is seconds of audio a second, by the faster of the last \
+two columns.
+
+- **pipeline**: transformers' as insanely-fast-whisper calls it: strided chunks of 30 s, language \
+detected, greedy.
+- **CTranslate2**: what faster-whisper runs on, given the same windows.
+- **ours**: this project without and with the assistant. Rows of windows call the \
+engine alone.
+- **base size**: random weights of whisper-base's shape; every engine writes as many tokens a \
+window as the table says.
+- **deep pair**: 32 decoder layers made from the demo's assistant, named after the acceptance its \
+assistant was made for; what was measured stands under Drafting."""
+
+# A cell or a whole file of results, as JSON has it.
+Results = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,161 +62,182 @@ class Target:
     slower: str
     faster: str
     least: float
-    concerns: Callable[[Measured], bool]
+    concerns: Callable[[Results], bool]
 
 
-def _is_long(cell: Measured) -> bool:
-    return bool(cell["audio"] >= 50)
+def _is_demo(cell: Results) -> bool:
+    return bool(cell["models"] == DEMO and cell["audio"] >= 50)
+
+
+def _is_base(cell: Results) -> bool:
+    return bool(cell["models"] == BASE_SIZE)
+
+
+def _is_deep(cell: Results) -> bool:
+    return bool(cell["models"].startswith(DEEP) and (cell["acceptance"] or 0) >= 0.8)
 
 
 TARGETS = (
-    Target(PIPELINE, GREEDY, 2.0, lambda cell: cell["row"].startswith("demo") and _is_long(cell)),
-    Target(PIPELINE, GREEDY, 1.5, lambda cell: cell["row"].startswith("base")),
-    Target(CT2, GREEDY, 1.0, lambda cell: cell["row"].startswith("base")),
-    Target(GREEDY, ASSISTED, 1.8, lambda cell: _is_deep(cell, 0.8) and cell["batch"] == 1),
-    Target(GREEDY, ASSISTED, 1.5, lambda cell: _is_deep(cell, 0.8) and cell["batch"] in (8, 24)),
+    Target(PIPELINE, OURS, 2.0, _is_demo),
+    Target(PIPELINE, OURS, 1.5, _is_base),
+    Target(CT2, OURS, 1.0, _is_base),
+    Target(OURS, ASSISTED, 1.8, lambda cell: _is_deep(cell) and cell["batch"] == 1),
+    Target(OURS, ASSISTED, 1.5, lambda cell: _is_deep(cell) and cell["batch"] in (8, 24)),
 )
 
 
-def _is_deep(cell: Measured, acceptance: float) -> bool:
-    return bool(cell["row"].startswith("deep") and (cell["acceptance"] or 0) >= acceptance)
+def summary(cell: Results) -> str:
+    """One cell in a line, printed while the next is measured."""
+    times = ", ".join(f"{name} {median(times):.2f} s" for name, times in cell["seconds"].items())
+    return f"{_name(cell)}, batch {cell['batch']}: {times}"
 
 
-def summary(cell: Measured) -> str:
-    """One cell in a line, for who waits."""
-    times = ", ".join(f"{name} {median(turns):.2f} s" for name, turns in cell["seconds"].items())
-    return f"{cell['row']}, {cell['cell']}, batch {cell['batch']}: {times}"
+def write_page(results: Results) -> None:
+    """The page and its pictures into docs/benchmarks."""
+    drawn = charts(results)
+    publish(drawn)
+    pictures = "\n\n".join(f"![{chart.question}]({name}.svg)" for name, chart in drawn.items())
+    text = page(results).replace("## Settings", f"{pictures}\n\n## Settings", 1)
+    (PAGES / "speed.md").write_text(text, encoding="utf-8")
 
 
-def page(results: Measured) -> str:
-    """The whole page as Markdown."""
+def page(results: Results) -> str:
+    """The whole page as Markdown, without pictures."""
+    cells = results["cells"]
     parts = [
         "# How fast decoding is",
-        "Written by `scripts/bench` from what it measured; `benchmarks/decoding.py` says how. Seconds are medians "
-        "of turns in one process (CTranslate2 in one beside it); ratios have a 95% bootstrap interval over the "
-        "turns. Real-time factors are seconds of audio a second. The pipeline is transformers' as "
-        "insanely-fast-whisper calls it: strided chunks of 30 s, language detected, one beam. CTranslate2 is what "
-        "faster-whisper runs on, given the same windows. A deep pair is named after the acceptance it was made for; "
-        "what was measured stands under Drafting.",
+        INTRODUCTION,
         "## Settings",
         listed(results["settings"]),
         "## Models",
-        _models(results["rows"]),
+        _models(results["models"]),
         "## Times",
         table(
-            ("cell", "batch", "turns", *COLUMNS, "x real time"),
-            [_times(cell) for cell in results["cells"]],
+            ("cell", "batch", "repeats", *COLUMNS, "x real time"), [_times(cell) for cell in cells]
         ),
         "## Ratios",
-        table(("cell", "batch", *RATIOS), [_ratios(cell) for cell in results["cells"]]),
+        table(("cell", "batch", *RATIOS), [_ratios(cell) for cell in cells]),
         "## Drafting",
         table(
-            ("cell", "batch", "acceptance", "tokens a round", "drafts a round: rounds"),
-            [_drafting(cell) for cell in results["cells"] if ASSISTED in cell["seconds"]],
+            ("cell", "batch", "acceptance", "tokens per step", "drafts in a step: steps"),
+            [_drafting(cell) for cell in cells if ASSISTED in cell["seconds"]],
         ),
         "## Targets",
-        table(("target", "cell", "batch", "measured", ""), list(_targets(results["cells"]))),
+        table(("target", "cell", "batch", "measured", ""), list(_targets(cells))),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-RATIOS = {
-    "pipeline / ours": (PIPELINE, GREEDY),
-    "pipeline assisted / assisted": (PIPELINE_ASSISTED, ASSISTED),
-    "CTranslate2 / ours": (CT2, GREEDY),
-    "ours / assisted": (GREEDY, ASSISTED),
-}
-
-
-def write_page(results: Measured) -> None:
-    """The page and its plot into docs/benchmarks."""
-    panels = {title: _bars(results["cells"], *pair) for title, pair in RATIOS.items()}
-    plot_ratios(
-        PAGES / "decoding.svg",
-        {title: bars for title, bars in panels.items() if bars},
-        "times as fast",
-    )
-    text = page(results).replace(
-        "## Ratios\n", "## Ratios\n\n![The ratios with their intervals](decoding.svg)\n"
-    )
-    (PAGES / "decoding.md").write_text(text, encoding="utf-8")
-
-
-def _name(cell: Measured) -> str:
-    return f"{cell['row']}: {cell['cell']}"
-
-
-def _ratio(cell: Measured, slower: str, faster: str) -> Ratio | None:
-    seconds = cell["seconds"]
-    return ratio(seconds[slower], seconds[faster]) if {slower, faster} <= seconds.keys() else None
-
-
-def _bars(cells: Sequence[Measured], slower: str, faster: str) -> list[Bar]:
-    pairs = [
-        (f"{_name(cell)}, batch {cell['batch']}", _ratio(cell, slower, faster)) for cell in cells
-    ]
-    return [(name, measured) for name, measured in pairs if measured]
-
-
-def _models(rows: Measured) -> str:
-    lines = []
-    for name, facts in rows.items():
-        main, draft = facts["main step ms"], facts["draft step ms"]
-        memory = facts.get("memory")
-        peaks = (
-            ""
-            if memory is None
-            else ", ".join(f"{column} {mib:.0f}" for column, mib in memory["MiB"].items())
+def charts(results: Results) -> dict[str, Chart]:
+    """The pictures for which the cells were measured, by file name."""
+    where = f"{machine(results['settings'])}, {results['settings']['dtype']}".replace("torch.", "")
+    found = {}
+    if (ten_minutes := _find(results, BASE_SIZE, "10 min", 24)) and _has(ten_minutes, PIPELINE):
+        seconds = {name: median(times) for name, times in ten_minutes["seconds"].items()}
+        found["speed"] = Chart(
+            question="Seconds for 10 minutes of audio",
+            unit=" s",
+            groups=("",),
+            bars={
+                "this project": (seconds[OURS],),
+                "CTranslate2": (seconds[CT2],),
+                "transformers' pipeline": (seconds[PIPELINE],),
+            },
+            note="A model of whisper-base's shape with random weights that writes "
+            f"{results['models'][BASE_SIZE]['max tokens']} tokens a window, batch 24, {where}. "
+            "CTranslate2 is what faster-whisper runs on.",
         )
-        where = "" if memory is None else f"{peaks} ({memory['cell']}, batch {memory['batch']})"
-        tokens = "as they come" if facts["most tokens"] is None else str(facts["most tokens"])
-        lines.append((name, f"{main:.1f}", f"{draft:.1f}", f"{main / draft:.1f}", tokens, where))
+    gains = {batch: _gains(results, batch) for batch in (1, 8)}
+    if all(gains.values()):
+        found["assistant"] = Chart(
+            question="How many times faster with an assistant",
+            unit="x",
+            groups=tuple(f"{acceptance:.0%} accepted" for acceptance in NOISE),
+            bars={f"batch {batch}": values for batch, values in gains.items()},
+            note="By the share of drafted tokens that were meant to be accepted. The main model "
+            f"has 32 decoder layers, the assistant 2; windows of 15 s, {where}.",
+            digits=2,
+        )
+    return found
+
+
+def _gains(results: Results, batch: int) -> tuple[float, ...]:
+    """How many times faster an assistant makes each deep pair; nothing where one is missing."""
+    name = f"{4 * batch} windows of 15 s"
+    cells = [_find(results, f"{DEEP}, {acceptance}", name, batch) for acceptance in NOISE]
+    ratios = [_ratio(cell, *OWN) for cell in cells if cell is not None]
+    values = tuple(each.value for each in ratios if each is not None)
+    return values if len(values) == len(NOISE) else ()
+
+
+def _find(results: Results, models: str, name: str, batch: int) -> Results | None:
+    for cell in results["cells"]:
+        if (cell["models"], cell["cell"], cell["batch"]) == (models, name, batch):
+            found: Results = cell
+            return found
+    return None
+
+
+def _has(cell: Results, *columns: str) -> bool:
+    return all(column in cell["seconds"] for column in columns)
+
+
+def _name(cell: Results) -> str:
+    return f"{cell['models']}: {cell['cell']}"
+
+
+def _ratio(cell: Results, slower: str, faster: str) -> Ratio | None:
+    seconds = cell["seconds"]
+    return ratio(seconds[slower], seconds[faster]) if _has(cell, slower, faster) else None
+
+
+def _models(models: Results) -> str:
+    lines = []
+    for name, facts in models.items():
+        main, draft = facts["main step ms"], facts["draft step ms"]
+        tokens = "until the end" if facts["max tokens"] is None else str(facts["max tokens"])
+        peaks = ""
+        if memory := facts.get("memory"):
+            listing = ", ".join(f"{column} {mib:.0f}" for column, mib in memory["MiB"].items())
+            peaks = f"{listing} ({memory['cell']}, batch {memory['batch']})"
+        lines.append((name, f"{main:.1f}", f"{draft:.1f}", f"{main / draft:.1f}", tokens, peaks))
     steps = ("main step, ms", "draft step, ms", "ratio")
     return table(
         ("models", *steps, "tokens a window", "peak memory above the loaded models, MiB"), lines
     )
 
 
-def _times(cell: Measured) -> list[str]:
+def _times(cell: Results) -> list[str]:
     seconds = cell["seconds"]
     times = [f"{median(seconds[name]):.2f}" if name in seconds else "" for name in COLUMNS]
-    fastest = min(median(seconds[name]) for name in (GREEDY, ASSISTED))
-    return [
-        _name(cell),
-        str(cell["batch"]),
-        str(len(seconds[GREEDY])),
-        *times,
-        f"{cell['audio'] / fastest:.0f}",
-    ]
+    fastest = min(median(seconds[name]) for name in OWN)
+    speed = f"{cell['audio'] / fastest:.0f}"
+    return [_name(cell), str(cell["batch"]), str(len(seconds[OURS])), *times, speed]
 
 
-def _ratios(cell: Measured) -> list[str]:
-    return [
-        _name(cell),
-        str(cell["batch"]),
-        *(str(_ratio(cell, *pair) or "") for pair in RATIOS.values()),
-    ]
+def _ratios(cell: Results) -> list[str]:
+    measured = [str(_ratio(cell, *columns) or "") for columns in RATIOS.values()]
+    return [_name(cell), str(cell["batch"]), *measured]
 
 
-def _drafting(cell: Measured) -> list[str]:
+def _drafting(cell: Results) -> list[str]:
     acceptance = "" if cell["acceptance"] is None else f"{cell['acceptance']:.2f}"
-    drafts = ", ".join(f"{drafts}: {rounds}" for drafts, rounds in cell["drafts"].items())
-    return [_name(cell), str(cell["batch"]), acceptance, f"{cell['tokens a round']:.2f}", drafts]
+    steps = ", ".join(f"{drafts}: {count}" for drafts, count in cell["steps by drafts"].items())
+    tokens = f"{cell['tokens per step']:.2f}"
+    return [_name(cell), str(cell["batch"]), acceptance, tokens, steps]
 
 
-def _targets(cells: Sequence[Measured]) -> Iterator[list[str]]:
+def _targets(cells: Sequence[Results]) -> Iterator[list[str]]:
     for target in TARGETS:
-        for cell in cells:
-            measured = _ratio(cell, target.slower, target.faster) if target.concerns(cell) else None
-            if measured:
-                wanted = f"{target.slower} / {target.faster} at least {target.least}"
+        wanted = f"{target.slower} / {target.faster} at least {target.least}"
+        for cell in filter(target.concerns, cells):
+            if measured := _ratio(cell, target.slower, target.faster):
                 yield [wanted, *_verdict(cell, measured, measured.value >= target.least)]
     for cell in cells:
-        measured = _ratio(cell, ASSISTED, GREEDY)
-        if measured:
-            wanted = f"{ASSISTED} / {GREEDY} at most {SLOWER}"
+        if measured := _ratio(cell, ASSISTED, OURS):
+            wanted = f"{ASSISTED} / {OURS} at most {SLOWER}"
             yield [wanted, *_verdict(cell, measured, measured.low <= SLOWER)]
 
 
-def _verdict(cell: Measured, measured: Ratio, met: bool) -> list[str]:
+def _verdict(cell: Results, measured: Ratio, met: bool) -> list[str]:
     return [_name(cell), str(cell["batch"]), str(measured), "met" if met else "MISSED"]

@@ -1,9 +1,7 @@
-"""The speech that is decoded: dialogues of two development voices, synthesised from fixed seeds and
-kept.
+"""The audio whose decoding is timed: dialogues of two synthetic voices from fixed seeds.
 
-The one decision: a recording is a function of its length alone, so every engine, every run and
-every machine with the same synthesisers hears the same; the voices are not those that the final
-evaluation of accuracy reserves.
+A recording depends on its length alone, so every engine, run and machine with the same synthesisers
+gets the same audio. The voices are not those that the evaluation of accuracy reserves.
 """
 
 from __future__ import annotations
@@ -24,9 +22,7 @@ SEED = 5
 
 
 def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
-    """A dialogue of two voices, `seconds` long, mono at 16 kHz; spoken once and read from `folder`
-    afterwards.
-    """
+    """A dialogue of `seconds`, mono at 16 kHz; synthesised once and kept in `folder`."""
     path = folder / f"{seconds}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +35,7 @@ def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
 
 
 def cut(samples: Samples, seconds: int = 30) -> list[Samples]:
-    """Windows of at most so many seconds, cut where it is quiet."""
+    """Windows of at most `seconds`, cut where it is quiet."""
     limit, loudness, windows, start = seconds * SAMPLE_RATE, Loudness(samples), [], 0
     while start < len(samples):
         stop = window_stop(loudness, start, len(samples), limit)

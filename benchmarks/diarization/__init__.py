@@ -1,0 +1,1 @@
+"""What diarization costs, beside pyannote.audio as it comes and beside speech recognition."""

@@ -1,0 +1,123 @@
+"""What is timed: pairs of models, and for each of them the cells of the table.
+
+Cells are chosen by hand and are not a full product. A recording of n windows is not decoded at
+batches above n. Four full batches of windows are timed without the pipeline, which cuts audio its
+own way. What the pipeline and CTranslate2 do with a deep model is timed at one acceptance, since
+they do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from asr.checkpoint.loading import WhisperModels
+from testing.model_pairs import BASE, LARGE, deep_pair, demo_pair, random_pair
+
+# The columns of the table.
+PIPELINE, PIPELINE_ASSISTED, CT2 = "pipeline", "pipeline assisted", "CTranslate2"
+OURS, ASSISTED = "ours", "ours assisted"
+COLUMNS = (PIPELINE, PIPELINE_ASSISTED, CT2, OURS, ASSISTED)
+ENGINES = (CT2, OURS, ASSISTED)
+OWN = (OURS, ASSISTED)
+DEMO, BASE_SIZE, DEEP = "demo models", "base size", "deep pair"
+# Acceptance wanted: noise in the deep pair's assistant that gives about that.
+NOISE = {1.0: 0.0, 0.9: 0.43, 0.8: 0.56, 0.6: 0.67, 0.3: 0.84}
+LARGE_BATCHES = (0.9, 0.8, 0.3)  # acceptances that are timed at batch 24 as well
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`seconds` of whole audio; or, with `window`, four batches of windows of at most that many
+    seconds.
+    """
+
+    batch: int
+    columns: Sequence[str]
+    seconds: int = 0
+    window: int = 0
+
+    @property
+    def name(self) -> str:
+        """As the table shows it."""
+        if not self.seconds:
+            return f"{4 * self.batch} windows of {self.window} s"
+        return f"{self.seconds} s" if self.seconds < 600 else f"{self.seconds // 60} min"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A main model with its assistant, and the cells in which they are timed.
+
+    `memory_seconds` is the length of the audio on which memory is measured, 0 for none.
+    """
+
+    name: str
+    load: Callable[[torch.device, torch.dtype], WhisperModels]
+    cells: tuple[Cell, ...]
+    max_tokens: int | None = None
+    memory_seconds: int = 0
+
+    @property
+    def memory_cell(self) -> Cell | None:
+        """The cell in which memory is measured: the largest batch of that audio."""
+        cells = [cell for cell in self.cells if self.memory_seconds and self._fits(cell)]
+        return max(cells, key=lambda cell: cell.batch, default=None)
+
+    def _fits(self, cell: Cell) -> bool:
+        return cell.seconds == self.memory_seconds
+
+
+def whole(seconds: int, *batches: int, columns: Sequence[str] = COLUMNS) -> tuple[Cell, ...]:
+    """Whole audio at some batch sizes; the pipeline takes an assistant at batch 1 alone."""
+    batched = tuple(name for name in columns if name != PIPELINE_ASSISTED)
+    return tuple(
+        Cell(batch, columns if batch == 1 else batched, seconds=seconds) for batch in batches
+    )
+
+
+def four_batches(window: int, *batches: int, columns: Sequence[str] = ENGINES) -> tuple[Cell, ...]:
+    """Given windows, four times as many as fit into the batch."""
+    return tuple(Cell(batch, columns, window=window) for batch in batches)
+
+
+def pairs(device: torch.device) -> Iterator[Pair]:
+    """All that is timed on this device."""
+    demo = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 1, 8, 24), *four_batches(30, 1, 4, 8, 24))
+    yield Pair(DEMO, demo_pair, demo, memory_seconds=600)
+    base = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8))
+    load_base = partial(random_pair, BASE, 0.05)
+    yield Pair(BASE_SIZE, load_base, base, max_tokens=60, memory_seconds=60)
+    yield from _deep_pairs()
+    if device.type == "cuda":
+        large = (
+            *whole(60, 1),
+            *whole(3600, 1, 24, columns=(PIPELINE, *OWN)),
+            *four_batches(30, 24, 128, columns=OWN),
+        )
+        load_large = partial(random_pair, LARGE, 0.03)
+        yield Pair("large-v3 size", load_large, large, max_tokens=150, memory_seconds=3600)
+
+
+def _deep_pairs() -> Iterator[Pair]:
+    """A pair for each acceptance; whole audio at 0.9 alone."""
+    for acceptance, noise in NOISE.items():
+        batches = (1, 8, 24) if acceptance in LARGE_BATCHES else (1, 8)
+        cells = four_batches(15, *batches, columns=OWN)
+        memory = 0
+        if acceptance == 0.9:
+            cells = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 24, columns=OWN), *cells)
+            memory = 600
+        load = partial(deep_pair, noise)
+        yield Pair(f"{DEEP}, {acceptance}", load, cells, memory_seconds=memory)
+
+
+def quick_pairs() -> Iterator[Pair]:
+    """A minute's smoke test: every kind of model, every column, little audio."""
+    small = (*whole(8, 1), *four_batches(8, 2))
+    yield Pair(DEMO, demo_pair, small, memory_seconds=8)
+    yield Pair(f"{DEEP}, 0.9", partial(deep_pair, NOISE[0.9]), small)
+    yield Pair(BASE_SIZE, partial(random_pair, BASE, 0.05), small[:1], max_tokens=20)
