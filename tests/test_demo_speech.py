@@ -13,7 +13,7 @@ import pytest
 from transformers import WhisperFeatureExtractor
 
 from demo.build.batches import IGNORED, SpecialTokens, collate, target_tokens
-from demo.build.channel import CODECS, stretch, through_codec
+from demo.build.channel import CODECS, perturb_speed, through_codec
 from demo.build.clip import Clip, clip_from_spans
 from demo.build.corpus import SpokenMel, log_mel_power
 from demo.build.dialogue import Placed, Style, compose, draw_dialogue
@@ -195,7 +195,7 @@ def test_composing_adds_samples_and_times():
 
 
 def test_stretching_moves_words_with_the_sound():
-    clip = stretch(clip_of([("one", 0.2, 0.5)], 1.0), 1.1)
+    clip = perturb_speed(clip_of([("one", 0.2, 0.5)], 1.0), 1.1)
     assert clip.duration == pytest.approx(1.1)
     loud = np.flatnonzero(np.abs(clip.samples) > 0.5) / SAMPLE_RATE
     assert (loud[0], loud[-1]) == (

@@ -1,6 +1,5 @@
-"""How the demo models were made: speech is synthesised, so every word, time and speaker is known
-exactly.
+"""Trains the demo models on synthesised speech, whose words, times and speakers are known exactly.
 
-The one decision: `python -m demo.build` repeats everything from the grammar on two CPU cores,
-without any data set.
+The one decision: `python -m demo.build` repeats everything from the grammar on two CPU cores. No
+data set is needed.
 """

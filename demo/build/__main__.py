@@ -1,7 +1,7 @@
-"""`python -m demo.build [STEP ...]`: makes everything in the demo again, or only some of its steps.
+"""`python -m demo.build [STEP ...]`: builds the demo again, or only the named steps.
 
-The one decision: every step keeps its work under `build/demo` and takes up there what was
-interrupted; a finished step costs seconds, so the whole is one command whatever was done before.
+The one decision: every step keeps its state under `build/demo` and resumes from it. A finished step
+takes seconds, so the same command starts, resumes and checks a build.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ MAIN, ASSISTANT, DIARIZATION = (
 )
 
 
-def speech() -> None:
-    """Speak the training corpus: about twenty minutes."""
+def build_speech() -> None:
+    """Synthesise the training corpus: about twenty minutes."""
     for done, path in enumerate(build_corpus(CORPUS, CLIPS), 1):
         print(f"{path.name}, {done} of {CLIPS // SHARD_CLIPS}", flush=True)
 
 
-def recogniser() -> None:
-    """Train the recogniser: about fifty minutes."""
+def build_asr() -> None:
+    """Train the speech recognition model: about fifty minutes."""
     asr.build(MAIN, CORPUS, WORK / "asr.state")
     write_checksums(MAIN)
 
 
-def drafter() -> None:
+def build_assistant() -> None:
     """Distil the assistant: twenty minutes."""
     assistant.build(ASSISTANT, MAIN, CORPUS, WORK / "assistant.state")
     write_checksums(ASSISTANT)
 
 
-def figures() -> None:
-    """Print what the model cards quote."""
+def print_figures() -> None:
+    """Print the figures of the model cards."""
     for line in evaluate.evaluate(MAIN, ASSISTANT):
         print(line, flush=True)
 
 
 STEPS: dict[str, Callable[[], None]] = {
-    "speech": speech,
-    "asr": recogniser,
-    "assistant": drafter,
+    "speech": build_speech,
+    "asr": build_asr,
+    "assistant": build_assistant,
     "diarization": lambda: pipeline.build(DIARIZATION, WORK),
     "conversation": lambda: conversation.build(DEMO),
-    "evaluate": figures,
+    "evaluate": print_figures,
 }
 
 
 def main() -> None:
-    """Run the steps that are named, or all, in their order."""
+    """Run the named steps, or all of them, in order."""
     parser = argparse.ArgumentParser(prog="python -m demo.build", description=__doc__)
     parser.add_argument(
-        "steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}; all where none is named"
+        "steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}; default: all"
     )
     wanted = parser.parse_args().steps
     if unknown := set(wanted) - set(STEPS):

@@ -1,7 +1,7 @@
-"""How much of what the assistant drafts the main model keeps: the measure of speculative decoding.
+"""The acceptance rate of speculative decoding: the share of drafted tokens that are kept.
 
-The one decision: greedy speculation changes nothing in the text, so the main model's own transcript
-is decoded once, and drafts of it are counted against it; no cache, no speed, only the share.
+The one decision: greedy speculation does not change the text. So the main model decodes once, and
+drafts are compared with its tokens. No KV cache is needed; this measures acceptance, not speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from demo.build.scoring import Utterance, window_features
 
 DRAFT_LENGTH = 5
 PROMPT_LENGTH = 3
-LONGEST = 220
+MAX_TOKENS = 220
 
 
 def acceptance(
@@ -31,53 +31,55 @@ def acceptance(
     utterances: Sequence[Utterance],
     draft_length: int = DRAFT_LENGTH,
 ) -> float:
-    """The share of draft tokens kept under greedy speculative decoding, timestamps on; the encoder
-    is shared.
+    """The share of drafted tokens kept by greedy speculative decoding with timestamps.
+
+    Both models read the encoder output of `main`.
     """
     kept = drafted = 0
+    windows = [window for utterance in utterances for window in window_features(utterance.samples)]
     with torch.inference_mode():
-        for window in (
-            window for utterance in utterances for window in window_features(utterance.samples)
-        ):
+        for window in windows:
             hidden = main.model.encoder(window[None]).last_hidden_state
-            truth = greedy(main, hidden, prompt(main), LONGEST)
-            counts = count_drafts(assistant, hidden, truth, draft_length)
+            expected = greedy(main, hidden, prompt(main), MAX_TOKENS)
+            counts = count_drafts(assistant, hidden, expected, draft_length)
             kept, drafted = kept + counts[0], drafted + counts[1]
     return kept / drafted
 
 
 def count_drafts(
-    assistant: WhisperForConditionalGeneration, hidden: Tensor, truth: list[int], draft_length: int
+    assistant: WhisperForConditionalGeneration,
+    hidden: Tensor,
+    expected: list[int],
+    draft_length: int,
 ) -> tuple[int, int]:
-    """How many tokens were kept and drafted; after each draft the main model adds a token of its
-    own.
+    """How many tokens are kept and drafted where the main model's tokens are `expected`.
+
+    After each draft the main model adds one token of its own, as in speculative decoding.
     """
     position, kept, drafted = PROMPT_LENGTH, 0, 0
-    while position < len(truth):
-        draft = greedy(assistant, hidden, truth[:position], draft_length)[position:]
-        pairs = zip(draft, truth[position:], strict=False)
-        agreed = next(
-            (index for index, (guess, token) in enumerate(pairs) if guess != token), len(draft)
-        )
-        kept, drafted = kept + agreed, drafted + len(draft)
-        position += agreed + 1
+    while position < len(expected):
+        draft = greedy(assistant, hidden, expected[:position], draft_length)[position:]
+        accepted = _common_prefix(draft, expected[position:])
+        kept, drafted = kept + accepted, drafted + len(draft)
+        position += accepted + 1
     return kept, drafted
 
 
 def greedy(
     model: WhisperForConditionalGeneration, hidden: Tensor, tokens: list[int], count: int
 ) -> list[int]:
-    """`tokens` continued by up to `count` tokens, by Whisper's timestamp rules, up to
-    <|endoftext|>.
+    """`tokens` and up to `count` greedy ones after them, ending at <|endoftext|>.
+
+    Logits are filtered by Whisper's timestamp rules.
     """
-    rules = _rules(model)
+    filters = _logit_filters(model)
     continued = list(tokens)
     for _ in range(count):
         ids = torch.LongTensor([continued])
         decoded = model.model.decoder(
             ids, encoder_hidden_states=hidden, use_cache=False
         ).last_hidden_state
-        scores = rules(ids, cast(torch.FloatTensor, model.proj_out(decoded[:, -1]).float()))
+        scores = filters(ids, cast(torch.FloatTensor, model.proj_out(decoded[:, -1]).float()))
         continued.append(int(scores.argmax()))
         if continued[-1] == model.config.eos_token_id:
             break
@@ -85,7 +87,7 @@ def greedy(
 
 
 def prompt(model: WhisperForConditionalGeneration) -> list[int]:
-    """<|startoftranscript|><|en|><|transcribe|>: timestamps on."""
+    """<|startoftranscript|><|en|><|transcribe|>, which asks for timestamps."""
     settings = model.generation_config.to_dict()
     return [
         settings["decoder_start_token_id"],
@@ -94,7 +96,18 @@ def prompt(model: WhisperForConditionalGeneration) -> list[int]:
     ]
 
 
-def _rules(model: WhisperForConditionalGeneration) -> LogitsProcessorList:
+def _common_prefix(draft: list[int], expected: list[int]) -> int:
+    """How many of the first tokens of `draft` are those of `expected`.
+
+    A draft that goes on where `expected` ends counts as equal up to its own end.
+    """
+    for index, (guess, token) in enumerate(zip(draft, expected, strict=False)):
+        if guess != token:
+            return index
+    return len(draft)
+
+
+def _logit_filters(model: WhisperForConditionalGeneration) -> LogitsProcessorList:
     config = model.generation_config
     return LogitsProcessorList(
         [

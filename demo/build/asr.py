@@ -1,7 +1,7 @@
-"""Trains the demo's recogniser from nothing on two CPU cores, in about an hour.
+"""Trains the demo's speech recognition model from scratch on two CPU cores, in about an hour.
 
-The one decision: the checkpoint that development voices like best is the one that is kept, and it
-is usable from the first evaluation on.
+The one decision: the checkpoint with the lowest word error rate on the development voices is kept.
+It is written at each such evaluation, so an interrupted training leaves a usable model.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ PLAN = Plan(seconds=2900.0)
 SENTENCES = 3000
 SEED = 7
 NAMES = espeak_speakers("development")
-CHOICE = ((4.0, 16), (30.0, 6))  # what checkpoints are chosen on: seconds, how many
+CHOICE = ((4.0, 16), (30.0, 6))  # checkpoints are chosen on these: seconds, count
 
 
 def build(folder: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
-    """Train on the clips of `corpus`, resuming from `state` where it exists; write the best
-    checkpoint to `folder`.
+    """Train on the clips of `corpus` and write the best checkpoint to `folder`.
+
+    Resumes from the file `state` where it exists.
     """
     torch.manual_seed(0)
     tokenizer = demo_tokenizer()
@@ -61,6 +62,6 @@ def build(folder: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
 
 
 def demo_tokenizer() -> WhisperTokenizer:
-    """The tokenizer of the grammar; the same every time."""
+    """The tokenizer trained on sentences of the grammar; always the same one."""
     generator = np.random.default_rng(0)
     return train_tokenizer(draw_sentence(generator) for _ in range(SENTENCES))

@@ -1,8 +1,7 @@
-"""Distils the demo's assistant: the main model's encoder, and two decoder layers that guess what it
-will say.
+"""Distils the demo's assistant: the main model's encoder with two decoder layers.
 
-The one decision: the recipe is Distil-Whisper's (Gandhi et al. 2023): the first and last decoder
-layers are copied, the encoder is frozen, and the student learns the main model's distribution and
+The one decision: the recipe is Distil-Whisper's (Gandhi et al. 2023). The first and last decoder
+layers are copied and the encoder is frozen. The student learns the main model's distribution and
 its most likely token.
 """
 
@@ -25,17 +24,16 @@ from demo.build.training import Plan, Training
 from demo.build.whisper import ALIGNMENT_HEADS, save_checkpoint
 
 WEIGHTS = {"divergence": 0.8, "text": 1.0}
-SEED, CHOICE = 8, ((4.0, 12), (30.0, 10))  # what checkpoints are chosen on: seconds, how many
-TIMESTAMP_WEIGHT = (
-    4.0  # a timestamp 20 ms beside the main model's ends a draft as a wrong word does
-)
+SEED, CHOICE = 8, ((4.0, 12), (30.0, 10))  # checkpoints are chosen on these: seconds, count
+# A timestamp that is 20 ms off ends a draft as a wrong word does.
+TIMESTAMP_WEIGHT = 4.0
 PLAN = Plan(
     seconds=1200.0, first_shares=(0.4, 0.2, 0.4), last_shares=(0.2, 0.1, 0.7), evaluate_every=240.0
 )
 
 
 class Distillation(nn.Module):
-    """Teacher and student on one frozen encoder."""
+    """Teacher and student decoders on one frozen encoder."""
 
     def __init__(
         self,
@@ -49,26 +47,25 @@ class Distillation(nn.Module):
         student.model.encoder.requires_grad_(False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses: divergence from the teacher's distribution, and cross entropy of its most likely
-        tokens.
-        """
+        """KL divergence from the teacher's distribution, and cross entropy of its best tokens."""
         chosen = batch.targets != IGNORED
         with torch.no_grad():
             hidden = encode(self.teacher, batch.features)
-            wanted = _scores(self.teacher, batch.tokens, hidden)[chosen]
-        guessed = _scores(self.student, batch.tokens, hidden)[chosen]
-        best = wanted.argmax(-1)
+            teacher = _log_probs(self.teacher, batch.tokens, hidden)[chosen]
+        student = _log_probs(self.student, batch.tokens, hidden)[chosen]
+        best = teacher.argmax(-1)
         weight = torch.where(best >= self.first_timestamp, TIMESTAMP_WEIGHT, 1.0)
         losses = {
-            "divergence": F.kl_div(guessed, wanted, reduction="none", log_target=True).sum(-1),
-            "text": F.nll_loss(guessed, best, reduction="none"),
+            "divergence": F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1),
+            "text": F.nll_loss(student, best, reduction="none"),
         }
         return {name: (weight * loss).sum() / weight.sum() for name, loss in losses.items()}
 
 
 def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
-    """Distil the model in `main` into `folder`, resuming from `state`; the checkpoint with the best
-    drafts stays.
+    """Distil the model in `main` and write the checkpoint with the best acceptance to `folder`.
+
+    Resumes from the file `state` where it exists.
     """
     torch.manual_seed(0)
     teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
@@ -91,7 +88,7 @@ def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN
 def first_and_last_layers(
     teacher: WhisperForConditionalGeneration,
 ) -> WhisperForConditionalGeneration:
-    """The teacher with two of its decoder layers; the last one's heads stay the alignment heads."""
+    """The teacher with its first and last decoder layers; alignment heads are those of the last."""
     layers = teacher.model.decoder.layers
     config = copy.deepcopy(teacher.config)
     config.decoder_layers = 2
@@ -110,8 +107,8 @@ def first_and_last_layers(
     return student
 
 
-def _scores(model: WhisperForConditionalGeneration, tokens: Tensor, hidden: Tensor) -> Tensor:
-    """Log probabilities [B, L, V]."""
+def _log_probs(model: WhisperForConditionalGeneration, tokens: Tensor, hidden: Tensor) -> Tensor:
+    """Log probabilities (B, L, vocabulary)."""
     decoded = model.model.decoder(tokens, encoder_hidden_states=hidden, use_cache=False)
-    scores: Tensor = model.proj_out(decoded.last_hidden_state).float().log_softmax(-1)
-    return scores
+    log_probs: Tensor = model.proj_out(decoded.last_hidden_state).float().log_softmax(-1)
+    return log_probs

@@ -1,7 +1,7 @@
-"""Windows as batches of tensors: tokens, and for every token when it is spoken.
+"""Batches of training windows: features, tokens, and the time at which each token is spoken.
 
-The one decision: a batch holds windows of one length, so that nothing is padded but tokens; a
-process of its own draws them while the model trains.
+The one decision: all windows of a batch have the same length, so only tokens are padded. A separate
+process draws the batches while the model trains.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BATCH_SIZES = {4: 20, 10: 8, 30: 3}
 
 @dataclass(frozen=True)
 class Batch:
-    """`features` [B, 80, T]; `tokens`, `targets` [B, L]; `spans` [B, L, 2]: seconds of what each
-    target names.
+    """Model inputs and training targets of B windows.
 
-    Targets are `IGNORED` where nothing is learnt, spans NaN where a target is not heard. `labels`
-    [B, T / 2] names the word heard in each encoder frame.
+    `features` (B, 80, T); `tokens` and `targets` (B, L), where `IGNORED` targets have no loss;
+    `spans` (B, L, 2), start and end of each target in seconds, NaN where it has no time; `labels`
+    (B, T / 2), the word spoken in each encoder frame.
     """
 
     features: Tensor
@@ -44,7 +44,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that targets are built from; `words` maps ids of `vocabulary()`."""
+    """Token ids that targets are built from; `words[i]` is that of word i of `vocabulary()`."""
 
     end: int
     start: int
@@ -57,7 +57,7 @@ class SpecialTokens:
 
     @staticmethod
     def of(tokenizer: WhisperTokenizer) -> SpecialTokens:
-        """Look the ids up; every word of the vocabulary is one token."""
+        """Look the ids up. Raises ValueError where a word of the vocabulary is not one token."""
         start, translate = (
             token_id(tokenizer, "<|startoftranscript|>"),
             token_id(tokenizer, "<|translate|>"),
@@ -77,7 +77,7 @@ class SpecialTokens:
         )
 
     def timestamp(self, seconds: float) -> int:
-        """The token of the nearest 20 ms."""
+        """The timestamp token nearest to `seconds`."""
         return self.no_timestamps + 1 + round(min(seconds, 30.0) * 50)
 
 
@@ -85,7 +85,7 @@ Timed = tuple[int, float, float]
 
 
 class WindowBatches(IterableDataset[Batch]):
-    """Endless batches; `shares` are the shares of 4, 10 and 30 s windows among them."""
+    """Endless batches; `shares` are the proportions of 4, 10 and 30 s windows."""
 
     def __init__(
         self, folder: Path, special: SpecialTokens, shares: Sequence[float], seed: int
@@ -93,7 +93,7 @@ class WindowBatches(IterableDataset[Batch]):
         self.folder, self.special, self.shares, self.seed = folder, special, shares, seed
 
     def __iter__(self) -> Iterator[Batch]:
-        """Draw from the clips that the corpus holds now."""
+        """Draw batches from the clips that the corpus folder holds now."""
         torch.set_num_threads(1)
         generator = np.random.default_rng(self.seed)
         corpus = load_corpus(self.folder)
@@ -119,9 +119,7 @@ def draw_batch(
 def target_tokens(
     window: Window, special: SpecialTokens, generator: np.random.Generator
 ) -> list[Timed]:
-    """Whisper's target for a window, from <|startoftranscript|> to <|endoftext|>, each token with
-    its seconds.
-    """
+    """Whisper's target for a window, <|startoftranscript|> to <|endoftext|>, with token times."""
     task = special.translate if generator.random() < TRANSLATE_SHARE else special.transcribe
     other = generator.random() < OTHER_LANGUAGE_SHARE
     language = int(generator.choice(special.languages)) if other else special.languages[0]
@@ -140,8 +138,10 @@ def target_tokens(
 def collate(
     windows: Sequence[Window], sequences: Sequence[list[Timed]], special: SpecialTokens
 ) -> Batch:
-    """Stack; the token after <|startoftranscript|> is learnt as English or as silence, whatever the
-    prompt says.
+    """Stack windows and their target tokens into a batch.
+
+    The target after <|startoftranscript|> is English, or <|nospeech|> where nothing is spoken,
+    whatever language the prompt names. Language detection is learnt from it.
     """
     longest = max(map(len, sequences)) - 1
     tokens = np.full((len(windows), longest), special.end)
@@ -166,7 +166,7 @@ def collate(
 
 
 def _timed_body(window: Window, special: SpecialTokens) -> list[Timed]:
-    """<|start|> words <|end|> for every segment; never back in time; silence is <|0.00|> alone."""
+    """<|start|> words <|end|> for every segment, times non-decreasing; <|0.00|> for silence."""
     if not window.segments:
         return [_untimed(special.timestamp(0.0))]
     body: list[Timed] = []

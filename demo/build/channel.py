@@ -1,7 +1,7 @@
-"""What happens to speech between a mouth and a client's file: size of the speaker, rooms, codecs.
+"""Augmentation of clips: speed perturbation, room reverberation, codecs.
 
-The one decision: these are done to samples, once, when a clip is made; what is linear in power
-(levels, noise, filters) is drawn anew for every training window, in `windows`.
+The one decision: these act on samples and are applied once, when a clip is made. What is linear in
+power (levels, noise, filters) is drawn anew for every training window, in `windows`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from scipy.signal import correlate, fftconvolve
 from demo.build.clip import Clip, Samples
 from timebase import SAMPLE_RATE
 
-STRETCH_SHARE, ROOM_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
-STRETCH = (0.89, 1.12)
+SPEED_SHARE, REVERB_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
+DURATION_FACTORS = (0.89, 1.12)
 CODECS = (
     ("wav", "pcm_mulaw", 8_000, 64_000),
     ("mp3", "libmp3lame", 8_000, 16_000),
@@ -30,20 +30,19 @@ CODECS = (
 
 
 def degrade(clip: Clip, generator: np.random.Generator) -> Clip:
-    """The clip as another size of speaker, in a room, through a codec: each sometimes."""
-    if generator.random() < STRETCH_SHARE:
-        clip = stretch(clip, generator.uniform(*STRETCH))
-    if generator.random() < ROOM_SHARE:
-        clip = replace(clip, samples=_in_room(clip.samples, generator))
+    """The clip with perturbed speed, reverberation and a codec, each with its own probability."""
+    if generator.random() < SPEED_SHARE:
+        clip = perturb_speed(clip, generator.uniform(*DURATION_FACTORS))
+    if generator.random() < REVERB_SHARE:
+        clip = replace(clip, samples=_reverberate(clip.samples, generator))
     if generator.random() < CODEC_SHARE:
-        clip = replace(
-            clip, samples=through_codec(clip.samples, *CODECS[int(generator.integers(len(CODECS)))])
-        )
+        codec = CODECS[int(generator.integers(len(CODECS)))]
+        clip = replace(clip, samples=through_codec(clip.samples, *codec))
     return clip
 
 
-def stretch(clip: Clip, factor: float) -> Clip:
-    """Play `factor` times slower: pitch and formants fall with it, as with a larger speaker."""
+def perturb_speed(clip: Clip, factor: float) -> Clip:
+    """Resample to `factor` times the duration; pitch and formants fall with it."""
     count = round(len(clip.samples) * factor)
     samples = np.interp(
         np.arange(count) / factor, np.arange(len(clip.samples)), clip.samples
@@ -57,9 +56,7 @@ def stretch(clip: Clip, factor: float) -> Clip:
 def through_codec(
     samples: Samples, container: str, codec: str, rate: int, bit_rate: int
 ) -> Samples:
-    """Encode and decode in memory; the codec's delay is taken back, so that word times stay
-    true.
-    """
+    """Encode and decode in memory, with the codec's delay removed so that word times stay right."""
     frame = av.AudioFrame.from_ndarray(
         (samples[None] * 32767).clip(-32768, 32767).astype(np.int16), "s16", "mono"
     )
@@ -78,14 +75,14 @@ def through_codec(
 
 
 def _aligned(samples: Samples, reference: Samples) -> Samples:
-    """`samples` moved to where they match `reference` best, at its length."""
+    """`samples` shifted to the best cross-correlation with `reference`, cut to its length."""
     lag = int(np.argmax(correlate(samples, reference, method="fft"))) - len(reference) + 1
     moved = samples[lag:] if lag > 0 else np.pad(samples, (-lag, 0))
     return np.pad(moved[: len(reference)], (0, max(0, len(reference) - len(moved))))
 
 
-def _in_room(samples: Samples, generator: np.random.Generator) -> Samples:
-    """A synthetic room: an impulse and a tail of noise that falls by 60 dB within 0.1 to 0.4 s."""
+def _reverberate(samples: Samples, generator: np.random.Generator) -> Samples:
+    """Convolve with an impulse and a tail of noise that decays by 60 dB in 0.1 to 0.4 s."""
     decay = generator.uniform(0.1, 0.4)
     time = np.arange(int(decay * SAMPLE_RATE)) / SAMPLE_RATE
     tail = generator.standard_normal(len(time)) * 10 ** (-3 * time / decay)

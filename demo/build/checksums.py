@@ -1,5 +1,4 @@
-"""The list that a model folder carries of its files, so that whoever loads it knows they are the
-ones that were made.
+"""Writes the SHA256SUMS of a model folder, which the endpoint checks before it loads the folder.
 
 The one decision: the format is sha256sum's, so `sha256sum -c SHA256SUMS` checks a folder without
 this repository.
@@ -14,9 +13,7 @@ LISTING = "SHA256SUMS"
 
 
 def write_checksums(folder: Path) -> None:
-    """List every file below `folder` with its SHA-256, except texts for people and the list
-    itself.
-    """
+    """List every file below `folder` with its SHA-256, except Markdown and the list itself."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md")
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"

@@ -1,9 +1,8 @@
-"""A spoken sentence with the time of every word: what both synthesisers return and everything else
-composes.
+"""A synthesised sentence with the time of every word.
 
-The one decision: words end where the sound does. Synthesisers report where words start (or where
-phones end), so the gaps between words are found by energy, and the silence around a sentence is cut
-to a margin.
+The one decision: words end where the sound ends. Synthesisers report only where words start or
+where phones end, so the gaps between words are found by energy. The silence around a sentence is
+cut to a margin.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Clip:
-    """Speech of one voice: float32 mono samples at 16 kHz, and its words in order, in seconds from
-    the first sample.
+    """Speech of one voice: float32 mono samples at 16 kHz and its words in order.
+
+    Word times are in seconds from the first sample.
     """
 
     samples: Samples
@@ -44,8 +44,9 @@ class Clip:
 
 
 def clip_from_spans(samples: Samples, words: list[str], spans: list[tuple[float, float]]) -> Clip:
-    """Make a clip from each word's rough `spans` (seconds): shrink them to the sound, cut the
-    silence around them.
+    """Make a clip from samples and the rough start and end of each word, in seconds.
+
+    Spans shrink to the sound in them, and the silence around the sentence is cut.
     """
     loud = _loud_frames(samples)
     timed = [
@@ -66,7 +67,7 @@ def _loud_frames(samples: Samples) -> NDArray[np.bool_]:
     """Which 10 ms frames are within 35 dB of the loudest."""
     count = len(samples) // FRAME
     power = np.square(samples[: count * FRAME].reshape(count, FRAME)).mean(axis=1)
-    loud: NDArray[np.bool_] = power > power.max() * 10 ** (QUIET_DB / 10)
+    loud: NDArray[np.bool_] = power > np.max(power) * 10 ** (QUIET_DB / 10)
     return loud
 
 

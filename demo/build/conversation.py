@@ -1,8 +1,7 @@
-"""The bundled conversation: two minutes at a ticket desk, three voices, with the truth about every
-word.
+"""The bundled conversation: two minutes at a ticket desk with three voices, and its reference.
 
-The one decision: it is written, not drawn, so that it reads like people talking; each line is still
-a sentence of the grammar, because the demo models know no other words.
+The one decision: it is written by hand, not drawn at random, so that it reads like people talking.
+Each line is still a sentence of the grammar, because the demo models know no other words.
 """
 
 from __future__ import annotations
@@ -23,15 +22,13 @@ from timebase import SAMPLE_RATE
 
 BIT_RATE = 32_000
 LEVEL, NOISE = 0.4, 5e-4
-# A longer pause ends a turn, seconds.
-LONGEST_BREATH = 1.0
+MAX_PAUSE_IN_TURN = 1.0  # seconds; a longer pause ends a turn
 CAST = {
     "SPEAKER_00": Voice("espeak", "belinda", "en-gb", 35, 160),
     "SPEAKER_01": Voice("espeak", "Mario", "en-us", 40, 150),
     "SPEAKER_02": Voice("espeak", "f5", "en-us", 65, 165),
 }
-# Who (an index into CAST), the seconds since the last line ended (below zero: spoken over its end),
-# and what.
+# Speaker (an index into CAST), seconds since the last line ended (negative: overlapping it), text.
 LINES: tuple[tuple[int, float, str], ...] = (
     (0, 0.6, "good morning how can i help you"),
     (1, 0.7, "my name is david and i live in london"),
@@ -82,9 +79,7 @@ LINES: tuple[tuple[int, float, str], ...] = (
 
 
 def build(folder: Path) -> None:
-    """Write `conversation.ogg` (Opus) and `conversation.json`, its words, turns and cast, to
-    `folder`.
-    """
+    """Write `conversation.ogg` (Opus) and `conversation.json` (words, turns, cast) to `folder`."""
     scene = speak_conversation()
     (folder / "conversation.ogg").write_bytes(encode_opus(scene.samples))
     reference = {
@@ -97,13 +92,13 @@ def build(folder: Path) -> None:
 
 
 def speak_conversation() -> Scene:
-    """Speak the lines one after the other, with their pauses and overlaps, over a little noise."""
+    """Synthesise the lines with their pauses and overlaps, over a little white noise."""
     placed: list[Placed] = []
     names, end, turn = list(CAST), 0.0, 0
     for speaker, pause, sentence in LINES:
         spoken = speak(CAST[names[speaker]], sentence)
         clip = replace(spoken, samples=LEVEL * spoken.samples)
-        turn += pause > LONGEST_BREATH or not placed or placed[-1].speaker != names[speaker]
+        turn += pause > MAX_PAUSE_IN_TURN or not placed or placed[-1].speaker != names[speaker]
         placed.append(Placed(clip, names[speaker], end + pause, turn))
         end = placed[-1].end
     return compose(placed, end + 1.0, NOISE, np.random.default_rng(0))

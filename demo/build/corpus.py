@@ -1,9 +1,7 @@
-"""The training corpus: clips of all training voices as mel power, so that windows are composed
-without any audio.
+"""The training corpus: clips of all training voices, stored as log mel power.
 
-The one decision: a clip is stored as the logarithm of its mel power (float16). Powers of
-independent sounds add, so gaps, levels, noise and overlaps are drawn anew for every window at the
-price of an addition.
+The one decision: powers of independent sounds add. So gaps, levels, noise and overlaps are drawn
+anew for every training window, as additions of mel power, without going back to audio.
 """
 
 from __future__ import annotations
@@ -34,8 +32,9 @@ Mel = NDArray[np.float16]
 
 @dataclass(frozen=True)
 class SpokenMel:
-    """One clip: log10 mel power [frames, 80] at 100 frames a second; word ids of `vocabulary()`,
-    spans in seconds.
+    """One clip as log10 mel power (frames, 80), 100 frames a second.
+
+    `words` are indices into `vocabulary()`, `spans` their start and end in seconds.
     """
 
     log_power: Mel
@@ -45,15 +44,13 @@ class SpokenMel:
 
 @cache
 def mel_filters() -> NDArray[np.float64]:
-    """Whisper's mel filters, [201 frequencies, 80]."""
+    """Whisper's mel filters, (201 frequencies, 80)."""
     filters: NDArray[np.float64] = WhisperFeatureExtractor(feature_size=MELS).mel_filters
     return filters
 
 
 def log_mel_power(samples: Samples) -> Mel:
-    """[frames, 80]: what Whisper's feature extractor computes before it looks at the whole
-    window.
-    """
+    """Log10 mel power (frames, 80), as Whisper's feature extractor has it before scaling."""
     padded = np.pad(samples, (FFT // 2, FFT // 2 + FRAME))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FFT)[::FRAME]
     window = np.hanning(FFT + 1)[:-1]
@@ -63,9 +60,7 @@ def log_mel_power(samples: Samples) -> Mel:
 
 
 def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
-    """Write `clips` clips in shards; shards that exist are kept. Yields each shard's path as it is
-    there.
-    """
+    """Write `clips` clips in shards, keeping those that exist. Yields the path of each shard."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(folder / f"shard-{index:03d}.npz", index) for index in range(clips // SHARD_CLIPS)]
     missing = [job for job in jobs if not job[0].exists()]
@@ -75,12 +70,12 @@ def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
 
 
 def load_corpus(folder: Path) -> list[SpokenMel]:
-    """All clips of all shards that are there."""
+    """All clips of the shards that exist."""
     return [clip for path in sorted(folder.glob("shard-*.npz")) for clip in _read_shard(path)]
 
 
 def _write_shard(job: tuple[Path, int]) -> Path:
-    """One shard from a seed of its own, written in one piece."""
+    """Write one shard, drawn from a seed of its own. It appears under its name when complete."""
     path, index = job
     generator = np.random.default_rng([2026, index])
     clips = [_draw_training_clip(generator) for _ in range(SHARD_CLIPS)]
@@ -101,9 +96,7 @@ def _write_shard(job: tuple[Path, int]) -> Path:
 
 
 def _draw_training_clip(generator: np.random.Generator) -> Clip:
-    """A clip of a training voice; the three recorded voices are heard more often than a single
-    espeak variant.
-    """
+    """A clip of a training voice; flite's voices are drawn more often than one espeak variant."""
     recorded = generator.random() < FLITE_SHARE
     names = [name for name in speakers("training") if (name in FLITE_PITCH) == recorded]
     voice = draw_voice(names[int(generator.integers(len(names)))], generator)

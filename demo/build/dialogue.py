@@ -1,7 +1,7 @@
-"""Clips of one to four voices composed into a scene whose words, times and speakers are known.
+"""Mixes clips of one to four voices into a scene whose words, times and speakers are known.
 
-The one decision: composing is addition of samples and of times, drawn from a seeded generator and
-nothing else, so the truth of a scene is the truth of its clips.
+The one decision: mixing only adds samples and shifts times, drawn from a seeded generator. So the
+reference of a scene is exactly that of its clips.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from transcript import SpeakerTurn, Word
 
 @dataclass(frozen=True)
 class Style:
-    """How people talk: seconds between sentences of one turn and between turns, and how often turns
-    overlap.
+    """The distributions that dialogues are drawn from; all ranges are uniform.
 
-    `noise` is the standard deviation of white noise; `level_db` the range that each voice's level
-    is drawn from.
+    `sentences` a turn; `breath` and `pause`, seconds between sentences and between turns;
+    `overlap_share`, the probability that a turn overlaps the last one, by `overlap` seconds;
+    `noise`, the standard deviation of white noise; `level_db`, the level of each voice.
     """
 
     sentences: tuple[int, int] = (1, 3)
@@ -38,9 +38,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Scene:
-    """Samples (float32 mono 16 kHz) with every word (speaker, start, end) in order and every
-    speaker's turns.
-    """
+    """Samples (float32 mono 16 kHz), words with speakers in order of time, and speaker turns."""
 
     samples: Samples
     words: tuple[Word, ...]
@@ -54,9 +52,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Placed:
-    """A clip that starts `start` seconds into the scene; clips of one `turn` belong to one
-    speaker's turn.
-    """
+    """A clip that starts `start` seconds into the scene; a turn is all clips of one `turn`."""
 
     clip: Clip
     speaker: str
@@ -72,9 +68,7 @@ class Placed:
 def draw_dialogue(
     voices: Sequence[Voice], duration: float, style: Style, generator: np.random.Generator
 ) -> Scene:
-    """A dialogue that fills `duration` seconds; speaker i of `voices` is SPEAKER_0i, and no one
-    follows oneself.
-    """
+    """A dialogue of `duration` seconds; voice i is SPEAKER_0i, and speakers always alternate."""
     levels = 10 ** (generator.uniform(*style.level_db, size=len(voices)) / 20)
     placed: list[Placed] = []
     speaker, turn, end = int(generator.integers(len(voices))), 0, generator.uniform(*style.breath)
@@ -95,7 +89,7 @@ def draw_dialogue(
 def compose(
     placed: Sequence[Placed], duration: float, noise: float, generator: np.random.Generator
 ) -> Scene:
-    """Add the clips into a scene of `duration` seconds with white `noise`."""
+    """Add the clips and white `noise` into a scene of `duration` seconds."""
     samples = noise * generator.standard_normal(round(duration * SAMPLE_RATE))
     for item in placed:
         first = round(item.start * SAMPLE_RATE)
@@ -112,8 +106,9 @@ def compose(
 def _turn_start(
     placed: Sequence[Placed], end: float, style: Style, generator: np.random.Generator
 ) -> float:
-    """After a pause, or over the last sentence's end; never over more than half of it, nor over an
-    earlier turn's.
+    """Start of the next turn: after a pause, or overlapping the end of the last sentence.
+
+    It overlaps at most half of that sentence and never an earlier turn.
     """
     if not placed or generator.random() >= style.overlap_share:
         return float(end + generator.uniform(*style.pause))
@@ -124,7 +119,7 @@ def _turn_start(
 
 
 def _turns(placed: Sequence[Placed]) -> tuple[SpeakerTurn, ...]:
-    """From the first word to the last of the sentences that one speaker says in a row."""
+    """A turn lasts from the first to the last word of what one speaker says in a row."""
     turns: dict[int, SpeakerTurn] = {}
     for item in placed:
         start, end = item.start + item.clip.words[0].start, item.start + item.clip.words[-1].end

@@ -1,8 +1,8 @@
-"""How well the demo's diarization folder tells voices apart that it was not trained on.
+"""Diarization error rate of the demo's pipeline on voices that it was not trained on.
 
-The one decision: thresholds are chosen on dialogues of one seed and figures reported on dialogues
-of another, both of the development voices; the recorded voice among them (flite's rms) is reported
-apart.
+The one decision: thresholds are chosen on dialogues of one seed and figures reported on those of
+another, both of the development voices. The recorded voice among them (flite's rms) is reported
+separately.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def draw_dialogues(
 
 
 def casts() -> dict[str, list[tuple[str, ...]]]:
-    """Name the groups reported: every pair and triple of the espeak voices, and pairs with the
-    recorded one.
-    """
+    """The groups of casts reported: pairs and triples of espeak voices, pairs with flite's."""
     espeak = espeak_speakers("development")
     recorded = recorded_speakers("development")
     return {
@@ -52,11 +50,10 @@ def casts() -> dict[str, list[tuple[str, ...]]]:
 
 
 def error_rate(diarizer: Diarizer, scenes: Sequence[Scene]) -> tuple[float, float]:
-    """Return the diarization error rate over all scenes and the share of scenes with the right
-    number of speakers.
+    """Diarization error rate over all scenes, and the share with the right number of speakers.
 
-    Not counted: overlapped speech, and COLLAR seconds around each true boundary (pyannote.metrics:
-    half on each side).
+    Not counted are overlapped speech and COLLAR seconds around each reference boundary
+    (pyannote.metrics: half on each side).
     """
     metric = DiarizationErrorRate(collar=COLLAR, skip_overlap=True)
     right = 0
@@ -65,18 +62,20 @@ def error_rate(diarizer: Diarizer, scenes: Sequence[Scene]) -> tuple[float, floa
         metric(
             annotation(scene.turns), annotation(found), uem=Timeline([Segment(0, scene.duration)])
         )
-        right += len({turn.speaker for turn in found}) == len(
-            {turn.speaker for turn in scene.turns}
-        )
+        right += _count_speakers(found) == _count_speakers(scene.turns)
     return abs(metric), right / len(scenes)
 
 
 def annotation(turns: Sequence[SpeakerTurn]) -> Annotation:
-    """Write turns as pyannote does."""
+    """Turns as pyannote's Annotation."""
     result = Annotation()
     for track, turn in enumerate(turns):
         result[Segment(turn.start, turn.end), track] = turn.speaker
     return result
+
+
+def _count_speakers(turns: Sequence[SpeakerTurn]) -> int:
+    return len({turn.speaker for turn in turns})
 
 
 def report(folder: Path) -> None:
@@ -85,9 +84,9 @@ def report(folder: Path) -> None:
     diarizer = load_diarizer(str(folder), None, None, torch.device("cpu"))
     for name, group in casts().items():
         scenes = draw_dialogues(group, REPORT_SEED)
-        easy, right = error_rate(diarizer, scenes)
+        rate, right = error_rate(diarizer, scenes)
         print(
-            f"{name}: DER {easy:.1%}, right number of speakers in {right:.0%} of {len(scenes)}",
+            f"{name}: DER {rate:.1%}, right number of speakers in {right:.0%} of {len(scenes)}",
             flush=True,
         )
 

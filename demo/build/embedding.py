@@ -1,9 +1,8 @@
-"""The demo's speaker embedding: WeSpeaker's ResNet34 in pyannote's class, trained to tell the
-training voices apart.
+"""The demo's speaker embedding: WeSpeaker's ResNet34 in pyannote's class, trained as a classifier.
 
-The one decision: it learns as the pipeline will use it, from windows in which several voices speak,
-pooling for each voice the frames where it is alone. The loss is additive angular margin softmax
-(Deng et al., "ArcFace", CVPR 2019).
+The one decision: training matches use. Windows hold several voices, and the embedding of a voice
+pools the frames where it speaks alone. The loss is additive angular margin softmax (Deng et al.,
+"ArcFace", CVPR 2019).
 """
 
 from __future__ import annotations
@@ -23,20 +22,19 @@ from demo.build.resumable import train
 from timebase import SAMPLE_RATE
 
 STEPS, BATCH, PEAK_RATE = 1400, 24, 1e-3
-# The first third of training hears one voice a window: where several speak, a fresh network learns
-# nothing at all.
-ALONE_SECONDS, ALONE_ODDS = (2.0, 2.0), (0.0, 1.0)
+# The first third of training has one voice a window: from several, an untrained network learns
+# nothing.
+SINGLE_SECONDS, SINGLE_ODDS = (2.0, 2.0), (0.0, 1.0)
 SECONDS, ODDS = (2.0, 3.0), (0.0, 0.3, 0.5, 0.2)
 SCALE, MARGIN = 20.0, 0.2
-# A voice counts when it is alone for this many of the network's frames of 0.16 s.
-FEWEST_FRAMES = 3
+MIN_FRAMES = 3  # a voice needs this many frames of 0.16 s alone to enter the loss
 
 
 class VoiceClassifier(nn.Module):
-    """The embedding network and, while training, one direction for each speaker of the bank.
+    """The embedding network and a class weight for each speaker of the bank.
 
-    The direction is that of the speaker's voice plus what accent, pitch and speed add, so that the
-    few voices are learned first and the many speakers within them after.
+    A weight is the sum of one of the voice and one of the speaker (accent, pitch and speed), so
+    that the few voices are learned first and the many speakers within them after.
     """
 
     def __init__(self, speakers: int) -> None:
@@ -52,8 +50,10 @@ class VoiceClassifier(nn.Module):
         self.details = nn.Parameter(torch.zeros(speakers, self.network.dimension))
 
     def embed(self, waveforms: Tensor, alone: Tensor) -> Tensor:
-        """Embed each voice of each window: (batch, 1, samples) and (batch, voices, frames) to
-        (batch, voices, 256).
+        """Embeddings (batch, voices, 256) of each voice of each window.
+
+        `waveforms` (batch, 1, samples); `alone` (batch, voices, frames) is 1 where a voice speaks
+        alone.
         """
         with torch.no_grad():
             bands = self.network.compute_fbank(waveforms)
@@ -64,32 +64,31 @@ class VoiceClassifier(nn.Module):
         )
 
     def loss(self, embeddings: Tensor, speakers: Tensor, margin: float) -> Tensor:
-        """Additive angular margin softmax of (n, 256) embeddings against the true `speakers`
-        (n,).
-        """
+        """Additive angular margin softmax of embeddings (n, 256) with true `speakers` (n,)."""
         directions = self.voices.repeat_interleave(SPEAKERS_A_VOICE, 0) + self.details
         cosine = functional.linear(
             functional.normalize(embeddings), functional.normalize(directions)
         )
         target = functional.one_hot(speakers, len(directions)).bool()
-        widened = (cosine.clamp(-1 + 1e-6, 1 - 1e-6).acos() + margin).clamp(max=math.pi).cos()
-        return functional.cross_entropy(SCALE * torch.where(target, widened, cosine), speakers)
+        angle = cosine.clamp(-1 + 1e-6, 1 - 1e-6).acos()
+        penalised = (angle + margin).clamp(max=math.pi).cos()
+        return functional.cross_entropy(SCALE * torch.where(target, penalised, cosine), speakers)
 
 
-def trained(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
-    """Train the network on scenes from `bank`, or go on where `checkpoint` stands."""
+def train_embedding(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
+    """Train the network on scenes from `bank`, resuming from `checkpoint` where it exists."""
     model = VoiceClassifier(bank.speakers)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def loss_of(step: int, rng: np.random.Generator) -> Tensor:
         progress = step / STEPS
-        seconds, odds = (ALONE_SECONDS, ALONE_ODDS) if progress < 1 / 3 else (SECONDS, ODDS)
+        seconds, odds = (SINGLE_SECONDS, SINGLE_ODDS) if progress < 1 / 3 else (SECONDS, ODDS)
         waveforms, alone, speakers = draw_batch(
             bank, rng, model.network, round(rng.uniform(*seconds), 1), odds
         )
-        heard = alone.sum(-1) >= FEWEST_FRAMES
+        enough = alone.sum(-1) >= MIN_FRAMES
         margin = MARGIN * min(1.0, max(0.0, 3 * progress - 1))
-        return model.loss(model.embed(waveforms, alone)[heard], speakers[heard], margin)
+        return model.loss(model.embed(waveforms, alone)[enough], speakers[enough], margin)
 
     train(model, loss_of, STEPS, PEAK_RATE, checkpoint)
     return model.network
@@ -102,8 +101,10 @@ def draw_batch(
     seconds: float,
     odds: tuple[float, ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw waveforms (batch, 1, samples), who is alone when (batch, voices, frames) and who that is
-    (batch, voices).
+    """Draw a batch of scenes.
+
+    Returns waveforms (batch, 1, samples), which voice speaks alone in each frame (batch, voices,
+    frames) of 0 and 1, and the speaker of each voice (batch, voices).
     """
     scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
     frames = network.num_frames(round(seconds * SAMPLE_RATE))
@@ -119,7 +120,8 @@ def draw_batch(
 def weighted_statistics(frames: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean and deviation, (batch, channels, frames) to (batch, voices, 2 channels).
 
-    As pyannote's StatsPool, but kept away from the square root of zero, whose gradient is infinite.
+    Like pyannote's StatsPool, with variances clamped: the gradient of the square root of zero is
+    infinite.
     """
     total = weights.sum(-1)[:, :, None] + 1e-8
     mean = torch.einsum("bcf,bvf->bvc", frames, weights) / total

@@ -1,10 +1,10 @@
-"""Speech from espeak-ng with word times, through the C library: its command line does not tell when
-words start.
+"""Speech from espeak-ng with word times.
 
-The one decision: the library is called through ctypes in its synchronous mode, initialised once a
-process; functions and structures are those of espeak-ng/speak_lib.h. It carries its oscillators'
-phase from one sentence to the next, so samples repeat exactly only when a fresh process speaks the
-same sentences in the same order; times repeat to 10 ms.
+The one decision: the C library is called through ctypes, because the command line does not tell
+when words start. It runs in synchronous mode and is initialised once a process; functions and
+structures are those of espeak-ng/speak_lib.h. Its oscillators keep their phase between sentences:
+samples repeat exactly only where a new process speaks the same sentences in the same order. Times
+repeat to 10 ms.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ _Callback = ctypes.CFUNCTYPE(
 
 
 class _Library:
-    """The loaded library with one callback that collects the samples and word starts of one
-    sentence.
-    """
+    """The loaded library, with a callback that collects samples and word starts of a sentence."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libespeak-ng.so.1")
@@ -98,8 +96,9 @@ def _library() -> _Library:
 
 
 def speak(name: str, accent: str, pitch: int, speed: int, sentence: str) -> Clip:
-    """Speak lower-case words with variant `name` of `accent`; `pitch` 0-99, `speed` in words a
-    minute.
+    """Speak lower-case words with variant `name` of `accent`.
+
+    `pitch` is 0-99, `speed` in words a minute.
     """
     samples, starts = _library().speak(
         f"{FILES.get(accent, accent)}+{name}", pitch, speed, sentence
@@ -111,8 +110,9 @@ def speak(name: str, accent: str, pitch: int, speed: int, sentence: str) -> Clip
 def _spans(
     words: list[str], starts: dict[int, float], duration: float
 ) -> list[tuple[float, float]]:
-    """Each word up to the next word's start; words that espeak joins to one event share it by their
-    letters.
+    """Start and end of each word: it lasts until the next one starts.
+
+    Words that espeak reports as one event share its time in proportion to their letters.
     """
     letters, position = [0], 0
     known = [(0, starts.get(0, 0.0))]

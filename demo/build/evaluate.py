@@ -1,7 +1,7 @@
-"""Prints the figures that the model cards of the recogniser and its assistant quote.
+"""Computes the figures in the model cards of the speech recognition model and its assistant.
 
-The one decision: the sentences are others than those that checkpoints were chosen on; the voices
-are the development voices, espeak's and, apart, flite's recorded one.
+The one decision: the sentences differ from those that checkpoints were chosen on. The voices are
+the development voices: espeak's and, reported separately, flite's recorded one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ PARTS = ((4.0, 80), (30.0, 16), (70.0, 8))
 
 
 def evaluate(main: Path, assistant: Path) -> Iterator[str]:
-    """One line a figure: word error rates by length of audio, language detection, acceptance of
-    drafts.
-    """
+    """Yield one line a figure: word error rates by length, language detection, acceptance."""
     model = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32).eval()
     tokenizer = AutoProcessor.from_pretrained(main).tokenizer
     drafter = WhisperForConditionalGeneration.from_pretrained(assistant, dtype=torch.float32).eval()
@@ -31,20 +29,22 @@ def evaluate(main: Path, assistant: Path) -> Iterator[str]:
         "espeak": espeak_speakers("development"),
         "flite rms": recorded_speakers("development"),
     }
-    heard: dict[float, list[Utterance]] = {}
+    parts: dict[float, list[Utterance]] = {}
     for engine, names in voices.items():
         for seconds, count in PARTS:
             utterances = draw_utterances(names, seconds, count, SEED)
-            yield f"WER {engine} {seconds:.0f} s ({count}): {word_error_rate(model, tokenizer, utterances):.1%}"
+            rate = word_error_rate(model, tokenizer, utterances)
+            yield f"WER {engine} {seconds:.0f} s ({count}): {rate:.1%}"
             if engine == "espeak":
-                heard[seconds] = utterances
-    yield f"English detected: {english_share(model, [each for part in heard.values() for each in part]):.1%}"
-    for seconds, utterances in heard.items():
+                parts[seconds] = utterances
+    english = english_share(model, [utterance for part in parts.values() for utterance in part])
+    yield f"English detected: {english:.1%}"
+    for seconds, utterances in parts.items():
         yield f"Drafts of 5 kept, {seconds:.0f} s: {acceptance(model, drafter, utterances):.1%}"
 
 
 def english_share(model: WhisperForConditionalGeneration, utterances: Sequence[Utterance]) -> float:
-    """The share of utterances whose first window is taken for English."""
+    """The share of utterances in whose first window English is detected."""
     first = torch.cat([window_features(utterance.samples)[:1] for utterance in utterances])
     detected = torch.cat([model.detect_language(window[None]) for window in first])
     english = model.generation_config.to_dict()["lang_to_id"]["<|en|>"]

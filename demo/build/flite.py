@@ -1,7 +1,7 @@
-"""Speech from flite with word times: recorded voices beside espeak's formant synthesis.
+"""Speech from flite with word times: recorded voices, where espeak's are formant synthesis.
 
-The one decision: flite's command prints the end of each phone (`-psdur`) but not of each word, so a
-word's share of the phones is known from speaking it alone.
+The one decision: flite's command prints the end of each phone (`-psdur`) but not of each word. So
+each word is also spoken alone, which tells how many of the phones are its own.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ NATURAL_SPEED = 160
 
 
 def speak(name: str, pitch: int, speed: int, sentence: str) -> Clip:
-    """Speak lower-case words; `pitch` is the mean frequency in Hz, `speed` roughly words a
-    minute.
-    """
+    """Speak lower-case words; `pitch` in Hz on average, `speed` in roughly words a minute."""
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         options = [
             "--setf",
@@ -60,20 +58,16 @@ def _phones(printed: str) -> list[tuple[float, float]]:
 
 @cache
 def _phone_count(word: str, voice: str) -> int:
-    return len(
-        [
-            phone
-            for phone in _flite(["-voice", voice, "-ps", "-t", word, "none"]).split()
-            if phone != PAUSE
-        ]
-    )
+    phones = _flite(["-voice", voice, "-ps", "-t", word, "none"]).split()
+    return len(phones) - phones.count(PAUSE)
 
 
 def _spans(
     words: list[str], phones: list[tuple[float, float]], voice: str
 ) -> list[tuple[float, float]]:
-    """Deal the phones out to the words; where a sentence drops one of a word's phones, in
-    proportion.
+    """Start and end of each word, by the phones that belong to it.
+
+    Where the sentence has fewer phones than its words alone, each word's share shrinks.
     """
     bounds = np.cumsum([0, *(_phone_count(word, voice) for word in words)], dtype=float)
     edges = np.round(bounds * len(phones) / bounds[-1]).astype(int)

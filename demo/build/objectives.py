@@ -1,8 +1,8 @@
-"""What the recogniser learns from: the text, and three things that only synthesis knows.
+"""Training losses of the speech recognition model: text, frame labels and guided attention.
 
-The one decision: synthesis tells when each word is spoken, so besides the text the encoder learns
-which word each frame holds, and alignment heads learn to look where a token is spoken. The frame
-head is dropped when a model is saved.
+The one decision: synthesis tells when each word is spoken. So the encoder also learns which word
+each frame holds, and the alignment heads learn to attend where a token is spoken. The head for
+frames is dropped when a model is saved.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ TIMESTAMP_SPREAD = (0.05, 0.1, 0.2, 0.3, 0.2, 0.1, 0.05)
 
 
 def encode(model: WhisperForConditionalGeneration, features: Tensor) -> Tensor:
-    """Encoder output [B, T / 2, d] of features [B, 80, T] of any length: positions are sinusoids, a
-    prefix is one.
+    """Encoder output (B, T / 2, d_model) of features (B, 80, T) of any length.
+
+    Shorter windows take the first positions: they are sinusoids.
     """
     encoder = model.model.encoder
     hidden = F.gelu(encoder.conv1(features))
@@ -39,7 +40,7 @@ def encode(model: WhisperForConditionalGeneration, features: Tensor) -> Tensor:
 
 
 class Guidance:
-    """Reads the queries and keys that the alignment heads see while the decoder runs."""
+    """Records the inputs of the alignment heads while the decoder runs, for a loss on them."""
 
     def __init__(self, model: WhisperForConditionalGeneration) -> None:
         self.inputs: dict[int, tuple[WhisperAttention, Tensor, Tensor]] = {}
@@ -56,21 +57,22 @@ class Guidance:
         return read
 
     def loss(self, spans: Tensor) -> Tensor:
-        """-log of the attention within a token's time, mean over heads and tokens that have one."""
-        heard = ~spans[..., 0].isnan()
+        """Minus log of the attention mass within a token's time.
+
+        Mean over the alignment heads and the tokens that have a time. `spans` as in `Batch`.
+        """
+        timed = ~spans[..., 0].isnan()
         frames = torch.arange(next(iter(self.inputs.values()))[2].shape[1]) / ENCODER_RATE
         near = (frames >= spans[..., :1] - TOLERANCE) & (frames <= spans[..., 1:] + TOLERANCE)
         losses = []
         for layer, head in ALIGNMENT_HEADS:
-            mass = (_attention(*self.inputs[layer], head) * near).sum(-1)[heard]
+            mass = (_attention(*self.inputs[layer], head) * near).sum(-1)[timed]
             losses.append(-mass.clamp_min(1e-6).log().mean())
         return torch.stack(losses).mean()
 
 
 def text_loss(logits: Tensor, targets: Tensor, first_timestamp: int) -> Tensor:
-    """Cross entropy; a timestamp is learnt with its neighbours, for 20 ms more or less are no
-    mistake.
-    """
+    """Cross entropy; targets of timestamps are smoothed over their neighbours on the 20 ms grid."""
     chosen = targets != IGNORED
     scores, wanted = F.log_softmax(logits[chosen].float(), dim=-1), targets[chosen]
     timed = wanted >= first_timestamp
@@ -83,7 +85,7 @@ def text_loss(logits: Tensor, targets: Tensor, first_timestamp: int) -> Tensor:
 
 
 class Objectives(nn.Module):
-    """The model with the frame head that only training needs."""
+    """The model with the head for frames that only training needs."""
 
     def __init__(
         self, model: WhisperForConditionalGeneration, words: int, first_timestamp: int
@@ -111,7 +113,7 @@ class Objectives(nn.Module):
 
 
 def _attention(module: WhisperAttention, queries: Tensor, keys: Tensor, head: int) -> Tensor:
-    """One head's attention [B, L, T] over the encoder."""
+    """Cross-attention (B, L, T) of one head."""
     rows = slice(head * module.head_dim, (head + 1) * module.head_dim)
     query = F.linear(queries, module.q_proj.weight[rows], module.q_proj.bias[rows])
     key = F.linear(keys, module.k_proj.weight[rows])

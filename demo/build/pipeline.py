@@ -1,9 +1,7 @@
-"""The demo's diarization folder: two trained networks, a PLDA and a config.yaml that stock
-pyannote.audio loads.
+"""Builds the demo's diarization folder: segmentation, embedding, PLDA and config.yaml.
 
-The one decision: nothing here is ours once it is written. The folder holds what
-`Pipeline.from_pretrained` expects and no code, with weights in float16 and a SHA256SUMS beside
-them.
+The one decision: stock pyannote.audio loads the folder with `Pipeline.from_pretrained`; it holds no
+code. Weights are float16, and SHA256SUMS lists the files.
 """
 
 from __future__ import annotations
@@ -48,12 +46,13 @@ params:
 
 
 def build(folder: Path, work: Path) -> None:
-    """Train what is not trained yet, with bank and checkpoints under `work`, and write the pipeline
-    to `folder`.
+    """Train both networks and write the pipeline to `folder`.
+
+    The clip bank and checkpoints are kept under `work`, from which training resumes.
     """
     bank = load_bank(work / "clips.npz")
-    segmenter = segmentation.trained(bank, work / "segmentation.pt")
-    embedder = embedding.trained(bank, work / "embedding.pt")
+    segmenter = segmentation.train_segmentation(bank, work / "segmentation.pt")
+    embedder = embedding.train_embedding(bank, work / "embedding.pt")
     save_model(segmenter, folder / "segmentation")
     save_model(embedder, folder / "embedding")
     save_plda(*embed_clips(embedder, bank), folder / "plda")
@@ -62,11 +61,9 @@ def build(folder: Path, work: Path) -> None:
 
 
 def save_model(model: Model, folder: Path) -> None:
-    """Write the checkpoint `Model.from_pretrained(folder)` loads: parameters in float16, buffers as
-    they are.
+    """Write the checkpoint that `Model.from_pretrained(folder)` loads, parameters in float16.
 
-    The buffers stay because SincNet's time axis is one: rounded, its filters would sing out of
-    tune.
+    Buffers stay as they are: SincNet's time axis is one, and rounding it would detune its filters.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = model.state_dict()
@@ -83,7 +80,7 @@ def save_model(model: Model, folder: Path) -> None:
 
 
 def embed_clips(network: WeSpeakerResNet34, bank: ClipBank) -> tuple[Matrix, NDArray[np.int64]]:
-    """Embed a third of the bank's clips, (clips, 256), and name their speakers (clips,)."""
+    """Embeddings (clips, 256) of every third clip of the bank, and their speakers (clips,)."""
     chosen = np.arange(0, len(bank.speaker), 3)
     with torch.inference_mode():
         vectors = [
@@ -94,10 +91,9 @@ def embed_clips(network: WeSpeakerResNet34, bank: ClipBank) -> tuple[Matrix, NDA
 
 
 def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None:
-    """Estimate what `pyannote.audio.core.plda.PLDA` reads: centring and LDA, then a two-covariance
-    model.
+    """Write what `pyannote.audio.core.plda.PLDA` reads: centring, LDA, a two-covariance model.
 
-    Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. Vectors are (n, dimension),
+    Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. `vectors` (n, dimension),
     `speaker` (n,).
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +116,7 @@ def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None
 
 
 def _covariances(vectors: Matrix, speaker: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
-    """Covariance within and between speakers; each speaker weighs the same."""
+    """Covariances within and between speakers; each speaker has the same weight."""
     names = np.unique(speaker)
     means = np.stack([vectors[speaker == name].mean(axis=0) for name in names])
     deviations = vectors - means[np.searchsorted(names, speaker)]

@@ -1,7 +1,7 @@
-"""A training loop that can be stopped at any moment and continues where it last saved.
+"""A training loop that resumes from its last checkpoint.
 
-The one decision: step n draws its data from a generator seeded with n, so that a run that was
-stopped and continued sees the same scenes as one that was not.
+The one decision: step n draws its data from a generator seeded with n. A run that was interrupted
+sees the same scenes as one that was not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 
 class Stateful(Protocol):
-    """A part of the training state: model or optimizer."""
+    """Part of the training state: a model or an optimizer."""
 
     def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
 
@@ -36,11 +36,9 @@ def train(
     peak_rate: float,
     checkpoint: Path,
 ) -> None:
-    """Minimise `loss_of(step, generator)` over `model`'s parameters: AdamW, the rate up to
-    `peak_rate` and down.
+    """Minimise `loss_of(step, generator)` with AdamW, warm-up to `peak_rate` and cosine decay.
 
-    `checkpoint` holds the state between runs; a finished one returns at once with the weights
-    loaded.
+    `checkpoint` holds the state between runs. Where training is finished, its weights are loaded.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_rate, weight_decay=1e-2)
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
@@ -53,7 +51,7 @@ def train(
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         for group in optimizer.param_groups:
-            group["lr"] = peak_rate * _share_of_peak(step / steps)
+            group["lr"] = peak_rate * _rate_factor(step / steps)
         optimizer.step()
         recent += (loss.item() - recent) / (1 + min(step - first, REPORT_EVERY))
         if (step + 1) % REPORT_EVERY == 0:
@@ -67,15 +65,15 @@ def train(
     model.eval()
 
 
-def _share_of_peak(progress: float) -> float:
-    """A tenth of the way up in a line, then down along a half cosine."""
+def _rate_factor(progress: float) -> float:
+    """Linear warm-up over the first tenth, then half a cosine down to zero."""
     return min(
         progress / WARM_UP, (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
     )
 
 
 def _load(checkpoint: Path, parts: Mapping[str, Stateful]) -> int:
-    """Bring `parts` to the saved state and return the step to go on with."""
+    """Load the saved state into `parts` and return the step to resume at."""
     if not checkpoint.exists():
         return 0
     state = torch.load(checkpoint, weights_only=True)

@@ -1,8 +1,7 @@
-"""How well a recogniser hears voices it never heard: word error rate on development voices,
-timestamps on.
+"""Word error rate on the development voices, decoded with timestamps.
 
-The one decision: decoding is transformers' own greedy generation, window by window, so a figure
-here is about the model and not about an engine.
+The one decision: decoding is transformers' greedy generation, window by window. Figures here are
+about the model, not about this repository's engine.
 """
 
 from __future__ import annotations
@@ -24,25 +23,26 @@ from demo.build.speech import draw_clip
 from demo.build.voices import draw_voice
 from timebase import SAMPLE_RATE
 
-SHORT = 4.0
+MAX_SENTENCE = 4.0  # seconds; longer utterances are dialogues
 WINDOW = 30.0
-LONGEST_TEXT = 160
+MAX_TOKENS = 160
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """Samples and what is said in them."""
+    """Samples and their reference text."""
 
     samples: Samples
     text: str
 
 
 def draw_utterances(names: Sequence[str], seconds: float, count: int, seed: int) -> list[Utterance]:
-    """One sentence of at most `seconds` each where that is short, else dialogues of two voices (one
-    if only one).
+    """Draw `count` utterances of `seconds`: dialogues of up to two of the voices `names`.
+
+    Of MAX_SENTENCE or less they are single sentences, at most as long.
     """
     generator = np.random.default_rng([seed, round(seconds)])
-    if seconds <= SHORT:
+    if seconds <= MAX_SENTENCE:
         return [_sentence(names[index % len(names)], seconds, generator) for index in range(count)]
     return [_dialogue(names, seconds, generator) for _ in range(count)]
 
@@ -52,29 +52,29 @@ def word_error_rate(
     tokenizer: WhisperTokenizer,
     utterances: Sequence[Utterance],
 ) -> float:
-    """Errors a word of the truth."""
-    said = [utterance.text for utterance in utterances]
-    heard = [transcribe(model, tokenizer, utterance.samples) for utterance in utterances]
-    return float(jiwer.wer(said, heard))
+    """Word error rate over all utterances."""
+    references = [utterance.text for utterance in utterances]
+    hypotheses = [transcribe(model, tokenizer, utterance.samples) for utterance in utterances]
+    return float(jiwer.wer(references, hypotheses))
 
 
 def transcribe(
     model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, samples: Samples
 ) -> str:
-    """Greedy text of audio of any length, timestamps on; words separated by single spaces."""
+    """Greedy transcript of audio of any length; words separated by single spaces."""
     with torch.inference_mode():
         tokens = model.generate(
             window_features(samples),
             language="en",
             task="transcribe",
             return_timestamps=True,
-            max_new_tokens=LONGEST_TEXT,
+            max_new_tokens=MAX_TOKENS,
         )
     return " ".join(" ".join(tokenizer.batch_decode(tokens, skip_special_tokens=True)).split())
 
 
 def window_features(samples: Samples) -> Tensor:
-    """Features [windows, 80, 3000] of windows of at most 30 s, cut where it is quiet."""
+    """Features (windows, 80, 3000) of windows of at most 30 s, cut where it is quiet."""
     loudness, start, windows = Loudness(samples), 0, []
     while start < len(samples):
         stop = window_stop(loudness, start, len(samples), round(WINDOW * SAMPLE_RATE))

@@ -1,9 +1,8 @@
-"""The demo's speaker segmentation: pyannote's PyanNet, trained on synthesised scenes of up to three
-voices.
+"""The demo's speaker segmentation: pyannote's PyanNet, trained on scenes of up to three voices.
 
-The one decision: the speakers of a window have no names, so the loss is that of the best of their
-permutations, over "powerset" classes (nobody, each voice, each pair): Plaquet & Bredin, "Powerset
-multi-class cross entropy loss for neural speaker diarization", Interspeech 2023.
+The one decision: the loss is permutation invariant, because the speakers of a window have no order.
+Classes are the powerset (nobody, each voice, each pair): Plaquet & Bredin, "Powerset multi-class
+cross entropy loss for neural speaker diarization", Interspeech 2023.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from demo.build.mixtures import VOICES_A_SCENE, ClipBank, compose
 from demo.build.resumable import train
 from timebase import SAMPLE_RATE
 
-# Five seconds: in ten, which is pyannote's habit, this small network takes similar voices for one.
+# Over pyannote's usual ten seconds this small network confuses similar voices.
 WINDOW, AT_ONCE = 5.0, 2
 BATCH, PEAK_RATE = 32, 2e-3
-# Until which step, how long the windows are, and the odds of 0, 1, 2 and 3 voices in one.
+# Last step, seconds of a window, and the probabilities of 0, 1, 2 and 3 voices in it.
 STAGES = (
     (1200, 5.0, (0.05, 0.35, 0.5, 0.1)),
     (1900, 10.0, (0.05, 0.2, 0.4, 0.35)),
@@ -33,10 +32,8 @@ STAGES = (
 )
 
 
-def untrained() -> PyanNet:
-    """Build the model: a third of PyanNet's usual parameters, and a frame every 34 ms, half its
-    usual rate.
-    """
+def build_model() -> PyanNet:
+    """PyanNet with random weights, a third of its usual size, at half its usual frame rate."""
     model = PyanNet(sincnet={"stride": 20}, lstm={"hidden_size": 96})
     model.specifications = Specifications(
         problem=Problem.MONO_LABEL_CLASSIFICATION,
@@ -50,9 +47,9 @@ def untrained() -> PyanNet:
     return model
 
 
-def trained(bank: ClipBank, checkpoint: Path) -> PyanNet:
-    """Train the model on scenes from `bank`, or go on where `checkpoint` stands."""
-    model, powerset = untrained(), Powerset(VOICES_A_SCENE, AT_ONCE)
+def train_segmentation(bank: ClipBank, checkpoint: Path) -> PyanNet:
+    """Train the model on scenes from `bank`, resuming from `checkpoint` where it exists."""
+    model, powerset = build_model(), Powerset(VOICES_A_SCENE, AT_ONCE)
 
     def loss_of(step: int, rng: np.random.Generator) -> Tensor:
         seconds, odds = next((seconds, odds) for until, seconds, odds in STAGES if step < until)
@@ -72,8 +69,10 @@ def draw_batch(
     seconds: float,
     odds: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
-    """Draw waveforms (batch, 1, samples) and who is active in each of the model's frames (batch,
-    frames, voices).
+    """Draw a batch of scenes.
+
+    Returns waveforms (batch, 1, samples) and the voices active in each of the model's frames
+    (batch, frames, voices) of 0 and 1.
     """
     scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
     frames, field = model.num_frames(round(seconds * SAMPLE_RATE)), model.receptive_field
@@ -83,11 +82,10 @@ def draw_batch(
 
 
 def permutation_invariant_loss(scores: Tensor, active: Tensor, powerset: Powerset) -> Tensor:
-    """Average, over the batch, the negative log-likelihood (nats a frame) under the best order of
-    the voices.
+    """Negative log-likelihood under the best permutation of the voices, nats a frame.
 
-    `scores` (batch, frames, classes) are log-probabilities, `active` (batch, frames, voices) is 0
-    or 1.
+    `scores` (batch, frames, classes) are log probabilities, `active` (batch, frames, voices) is 0
+    or 1. The mean is over the batch.
     """
     losses = [
         -(scores * powerset.to_powerset(active[..., list(order)])).sum(-1).mean(-1)

@@ -1,8 +1,7 @@
-"""The demo's tokenizer: Whisper's layout over a small vocabulary.
+"""The demo's tokenizer: Whisper's special tokens over a small vocabulary.
 
-The one decision: the special tokens are Whisper large-v3's, all of them and in its order, so that
-every program that knows Whisper finds them where it expects them; only the text entries before them
-are few.
+The one decision: the special tokens are all of Whisper large-v3's, in its order, so that any
+program for Whisper can read the tokenizer. Only the text tokens before them are fewer.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ AFTER_LANGUAGES = [
 
 
 def language_tokens() -> list[str]:
-    """The tokens of Whisper's hundred languages, in its order."""
+    """The language tokens of Whisper large-v3, in its order."""
     return [f"<|{code}|>" for code in LANGUAGES]
 
 
 def token_id(tokenizer: WhisperTokenizer, token: str) -> int:
-    """The id of one token of the vocabulary. ValueError where it has none."""
+    """The id of `token`. Raises ValueError where the tokenizer has no such token."""
     number = tokenizer.convert_tokens_to_ids(token)
     if not isinstance(number, int) or tokenizer.convert_ids_to_tokens(number) != token:
         raise ValueError(f"the tokenizer has no token {token}")
@@ -42,8 +41,9 @@ def token_id(tokenizer: WhisperTokenizer, token: str) -> int:
 
 
 def train_tokenizer(sentences: Iterable[str]) -> WhisperTokenizer:
-    """Byte-level BPE of the sentences (every word with its leading space), then Whisper's special
-    tokens.
+    """Train byte-level BPE on the sentences and append Whisper's special tokens.
+
+    Every word is trained with its leading space.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,8 +1,7 @@
-"""A training run against the clock: stoppable, resumable, annealed towards its stop time.
+"""A training loop with a time budget, which resumes from its last saved state.
 
-The one decision: the learning rate and the mix of window lengths follow the time spent training,
-not a count of steps, so that a stop time holds on any machine; time that goes into evaluations is
-not counted.
+The one decision: the learning rate and the mix of window lengths follow the time spent training
+instead of a number of steps, so that the budget holds on any machine. Evaluations do not count.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ from transformers import WhisperForConditionalGeneration
 from demo.build.batches import Batch, SpecialTokens, WindowBatches
 
 MUON_RATE, ADAM_RATE = 3e-3, 2e-3
-LOWEST_FACTOR = 0.01
+MIN_RATE_FACTOR = 0.01
 WARM_UP_STEPS = 100
 DECAY_FROM = 0.5
-CLIP = 1.0
-PHASES, ALL_LONG_FROM = 6, 0.5
+MAX_GRADIENT_NORM = 1.0
+PHASES, LAST_SHARES_FROM = 6, 0.5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Seconds to train and between prints and evaluations; shares of 4, 10 and 30 s windows at
-    start and end.
+    """Seconds of training and between prints and evaluations, and the mix of window lengths.
+
+    `first_shares` and `last_shares` are the proportions of 4, 10 and 30 s windows.
     """
 
     seconds: float
@@ -41,21 +41,18 @@ class Plan:
     evaluate_every: float = 400.0
 
     def shares(self, progress: float) -> list[float]:
-        """The mix of window lengths at `progress` through the plan; the last one from half of it
-        on.
+        """The mix of window lengths at `progress` (0 to 1): linear up to half of it, then constant.
 
-        What a sentence sounds like is learnt on short windows, at a fraction of the cost; where in
-        a window it is, on long ones, which therefore need most of the time.
+        Words are learnt on short windows, at a fraction of the cost. Timestamps are learnt on long
+        windows, which therefore get most of the time.
         """
-        share = min(1.0, progress / ALL_LONG_FROM)
+        share = min(1.0, progress / LAST_SHARES_FROM)
         pairs = zip(self.first_shares, self.last_shares, strict=True)
         return [(1 - share) * first + share * last for first, last in pairs]
 
 
 class Training:
-    """A module that returns losses by name, its optimisers and its clock: all that a resumed run
-    takes up again.
-    """
+    """A module that returns losses by name, its optimizers and the time spent; saved together."""
 
     def __init__(
         self, objectives: nn.Module, weights: Mapping[str, float], state: Path, plan: Plan
@@ -68,7 +65,7 @@ class Training:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1 over the plan's time."""
+        """The share of the plan's time that is spent, 0 to 1."""
         return min(1.0, self.elapsed / self.plan.seconds)
 
     def run(
@@ -78,8 +75,9 @@ class Training:
         evaluate: Callable[[], float],
         keep: Callable[[], None],
     ) -> None:
-        """Train on windows of `corpus` to the end of the plan; `keep` where `evaluate` returns its
-        lowest so far.
+        """Train on windows of `corpus` until the plan's time is spent.
+
+        `keep` is called where `evaluate` returns its lowest value so far.
         """
         if self.progress >= 1.0:
             return
@@ -99,7 +97,7 @@ class Training:
         self._evaluate(evaluate, keep)
 
     def _batches(self, corpus: Path, special: SpecialTokens) -> Iterator[Batch]:
-        """Batches until the time is up; the mix of window lengths moves in a few phases."""
+        """Batches until the time is spent; the mix of window lengths changes in PHASES steps."""
         for phase in range(int(self.progress * PHASES), PHASES):
             mix = WindowBatches(corpus, special, self.plan.shares(phase / PHASES), seed=self.steps)
             for batch in DataLoader(mix, batch_size=None, num_workers=1, prefetch_factor=4):
@@ -108,9 +106,9 @@ class Training:
                 yield batch
 
     def _step(self, batch: Batch) -> dict[str, float]:
-        """One update; the losses by name."""
+        """One optimizer step; returns the losses by name."""
         decay = (1.0 - self.progress) / (1.0 - DECAY_FROM)
-        factor = max(LOWEST_FACTOR, min(1.0, (self.steps + 1) / WARM_UP_STEPS, decay))
+        factor = max(MIN_RATE_FACTOR, min(1.0, (self.steps + 1) / WARM_UP_STEPS, decay))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["full_rate"] * factor
@@ -119,7 +117,7 @@ class Training:
         torch.autograd.backward(
             torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
         )
-        nn.utils.clip_grad_norm_(self.objectives.parameters(), CLIP)
+        nn.utils.clip_grad_norm_(self.objectives.parameters(), MAX_GRADIENT_NORM)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -140,7 +138,7 @@ class Training:
         print(f"{self.progress:.1%} step {self.steps}", *means, flush=True)
 
     def _save(self) -> None:
-        """Write the state in one piece."""
+        """Write the state; the file is replaced only when it is complete."""
         content = {
             "objectives": self.objectives.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -159,7 +157,7 @@ class Training:
 
 
 def _optimizers(objectives: nn.Module) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of Whisper's layers, AdamW for the rest (Jordan et al. 2024)."""
+    """Muon (Jordan et al. 2024) for the matrices of Whisper's layers, AdamW for the rest."""
     models = [
         module
         for module in objectives.modules()

@@ -1,8 +1,7 @@
-"""The voices of the demo speech, and who may hear which: training, development, and voices nobody
-tunes to.
+"""The synthetic voices and their splits: training, development and reserved.
 
-The one decision: a voice is a value, so a speaker keeps pitch and speed through a dialogue, and the
-reserved voices appear in no list of speakers that training or checkpoint choice draws from.
+The one decision: a voice is a value, so a speaker keeps pitch and speed through a dialogue. Neither
+training nor the choice of checkpoints draws from the reserved voices.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ Split = Literal["training", "development", "reserved"]
 
 @dataclass(frozen=True)
 class Voice:
-    """One speaker: `pitch` is espeak's 0-99 or flite's mean frequency in Hz, `speed` in words a
-    minute.
-    """
+    """One speaker; `pitch` is 0-99 for espeak and Hz for flite, `speed` in words a minute."""
 
     engine: Literal["espeak", "flite"]
     name: str
@@ -65,7 +62,7 @@ def recorded_speakers(split: Split) -> tuple[str, ...]:
 
 
 def draw_voice(name: str, generator: np.random.Generator) -> Voice:
-    """The speaker called `name` with an accent (espeak), pitch and speed of its own."""
+    """Draw pitch, speed and (for espeak) accent of a speaker with voice `name`."""
     if name in FLITE_PITCH:
         return Voice(
             "flite",

@@ -1,9 +1,8 @@
-"""The demo's Whisper: a small untrained model with a complete configuration, saved as published
-checkpoints are.
+"""The demo's Whisper: a small model with the configuration and files of published checkpoints.
 
 The one decision: only width and depth are small. Special tokens, generation settings and files are
-those of Whisper large-v3, so that transformers, faster-whisper and our engine load the folder
-without knowing it.
+those of Whisper large-v3, so that transformers, faster-whisper and this endpoint load the folder
+like any other.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ TIMESTAMP_SCALE = 0.05
 
 
 def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
-    """Random weights; timestamps start as the encoder's sinusoids, since both say where in the
-    window something is.
+    """A model with random weights, except the embeddings of timestamps.
+
+    These start as the encoder's sinusoids: both stand for a position in the window.
     """
     config = WhisperConfig(
         vocab_size=len(tokenizer),
@@ -56,8 +56,9 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
 
 
 def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
-    """All that Whisper's generation reads; windows may begin with any silence, so no bound on the
-    first timestamp.
+    """Whisper's generation settings, without its bound on the first timestamp.
+
+    Windows here may begin with any length of silence.
     """
     return GenerationConfig(
         **_token_ids(tokenizer),
@@ -78,9 +79,7 @@ def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
 def save_checkpoint(
     model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer, folder: Path
 ) -> None:
-    """Write a folder that `from_pretrained` loads: float16 safetensors, configurations,
-    processor.
-    """
+    """Write a folder that `from_pretrained` loads: float16 safetensors, settings, processor."""
     half = WhisperForConditionalGeneration(model.config)
     half.load_state_dict(model.state_dict())
     half.generation_config = model.generation_config
@@ -89,9 +88,9 @@ def save_checkpoint(
 
 
 def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
-    """What a model's and a generation's configuration both tell."""
+    """The settings that model and generation configurations share."""
     end, start = token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, "<|startoftranscript|>")
-    never = (
+    suppressed = (
         start,
         *(token_id(tokenizer, token) for token in AFTER_LANGUAGES if token != "<|notimestamps|>"),
     )
@@ -100,6 +99,6 @@ def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
         "eos_token_id": end,
         "pad_token_id": end,
         "decoder_start_token_id": start,
-        "suppress_tokens": sorted(never),
+        "suppress_tokens": sorted(suppressed),
         "begin_suppress_tokens": [token_id(tokenizer, SPACE), end],
     }

@@ -1,9 +1,7 @@
-"""Training windows: clips at random places in 4, 10 or 30 seconds, with the text, times and labels
-they imply.
+"""Training windows: clips at random positions in 4, 10 or 30 seconds, with text, times and labels.
 
-The one decision: everything is added as mel power. A window is a list of placed clips; its target
-follows Whisper's convention: one segment a sentence, and a sentence that the window's end cuts
-gives its start and no more.
+The one decision: everything is added as mel power. Targets follow Whisper's convention: one segment
+a sentence, and of a sentence that the end of the window cuts only the start timestamp.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demo.build.corpus import FLOOR, MELS, SpokenMel, log_mel_power
+from timebase import SAMPLE_RATE
 
 FRAMES_PER_SECOND = 100
 SILENCE = 0
@@ -23,15 +22,16 @@ EMPTY_SHARE, SPARSE_SHARE, CUT_START_SHARE, CUT_END_SHARE = 0.03, 0.25, 0.35, 0.
 MASKS_SHARE, FILTER_SHARE, TELEPHONE_SHARE, NOISE_SHARE = 0.3, 0.5, 0.12, 0.85
 BACKGROUND_SHARE, OVERLAP_SHARE = 0.04, 0.08
 TELEPHONE_MELS = 56  # Whisper's mel filters below 4 kHz
-DYNAMIC_RANGE = 8.0  # Whisper clamps log10 power to this below the window's loudest
+DYNAMIC_RANGE = 8.0  # Whisper clamps log10 power to this far below the window's maximum
 
 Features = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """A segment as the window holds it: word ids and spans in seconds; `complete` unless the
-    window's end cuts it.
+    """A segment of a window: word ids and their spans in seconds.
+
+    `complete` is false where the end of the window cuts it.
     """
 
     words: NDArray[np.int16]
@@ -41,8 +41,9 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Window:
-    """Features [80, frames] as Whisper's extractor gives them, the segments, and each encoder
-    frame's word + 1.
+    """Features (80, frames) as Whisper's extractor computes them, and segments.
+
+    `labels` has the word id + 1 of each encoder frame, SILENCE where none is spoken.
     """
 
     features: Features
@@ -53,20 +54,13 @@ class Window:
 def draw_window(
     corpus: Sequence[SpokenMel], seconds: int, generator: np.random.Generator
 ) -> Window:
-    """A window of `seconds` with as many clips as fit, or only a few, or none."""
+    """Draw a window of `seconds` with as many clips as fit, or only a few, or none."""
     frames = seconds * FRAMES_PER_SECOND
     power = np.full((frames, MELS), FLOOR)
     segments: list[Spoken] = []
-    kind = generator.random()
-    most = (
-        0
-        if kind < EMPTY_SHARE
-        else int(generator.integers(1, 4))
-        if kind < EMPTY_SHARE + SPARSE_SHARE
-        else 99
-    )
-    position = _lead(seconds, generator)
-    while len(segments) < most and position < frames - 20:
+    limit = _clip_limit(generator)
+    position = _lead_frames(seconds, generator)
+    while len(segments) < limit and position < frames - 20:
         clip = _pick(corpus, generator)
         if not segments and position == 0 and generator.random() < CUT_START_SHARE:
             clip = _without_start(clip, generator)
@@ -75,23 +69,30 @@ def draw_window(
             break
         _add(power, clip, position, 10 ** generator.uniform(-1.0, 0.0))
         segments.append(Spoken(clip.words, clip.spans + position / FRAMES_PER_SECOND, fits))
-        position = max(0, position + len(clip.log_power) + _gap(generator))
+        position = max(0, position + len(clip.log_power) + _gap_frames(generator))
     labels = _frame_labels(segments, frames // 2)
-    return Window(
-        _features(_colour(power, corpus, position, generator), generator), tuple(segments), labels
-    )
+    power = _augment(power, corpus, position, generator)
+    return Window(_features(power, generator), tuple(segments), labels)
 
 
-def _lead(seconds: int, generator: np.random.Generator) -> int:
-    """Frames before the first clip: none, a short while, or a long one."""
+def _clip_limit(generator: np.random.Generator) -> int:
+    """The largest number of clips in a window: none, a few, or as many as fit."""
+    kind = generator.random()
+    if kind < EMPTY_SHARE:
+        return 0
+    return int(generator.integers(1, 4)) if kind < EMPTY_SHARE + SPARSE_SHARE else 99
+
+
+def _lead_frames(seconds: int, generator: np.random.Generator) -> int:
+    """Frames before the first clip: none, up to a second, or up to half of the window."""
     kind = generator.random()
     if kind < 0.4:
         return 0
     return int(generator.uniform(0, 100 if kind < 0.85 else seconds * 50))
 
 
-def _gap(generator: np.random.Generator) -> int:
-    """Frames between clips: within a turn, between turns, a long pause, or less than none."""
+def _gap_frames(generator: np.random.Generator) -> int:
+    """Frames between clips: a short gap, a pause, a long pause, or negative for an overlap."""
     kind = generator.random()
     if kind < OVERLAP_SHARE:
         return int(generator.integers(-50, 0))
@@ -120,7 +121,7 @@ def _add(power: NDArray[np.float64], clip: SpokenMel, position: int, gain: float
 
 
 def _frame_labels(segments: Sequence[Spoken], frames: int) -> NDArray[np.int64]:
-    """For each encoder frame (20 ms) the id + 1 of the word that is heard, 0 where none is."""
+    """The word id + 1 of each encoder frame (20 ms), SILENCE where none is spoken."""
     labels = np.full(frames, SILENCE, np.int64)
     for segment in segments:
         for word, (start, end) in zip(segment.words, segment.spans, strict=True):
@@ -128,14 +129,15 @@ def _frame_labels(segments: Sequence[Spoken], frames: int) -> NDArray[np.int64]:
     return labels
 
 
-def _colour(
+def _augment(
     power: NDArray[np.float64],
     corpus: Sequence[SpokenMel],
     end: int,
     generator: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Level, a quieter voice behind, noise (over the whole window or only its used part), filters
-    and masks.
+    """Add a quiet background voice and noise; then scale, filter and mask bands.
+
+    Noise covers the whole window, or only its part up to frame `end`.
     """
     if generator.random() < BACKGROUND_SHARE:
         clip = _pick(corpus, generator)
@@ -162,7 +164,7 @@ def _colour(
 
 
 def _features(power: NDArray[np.float64], generator: np.random.Generator) -> Features:
-    """Whisper's own scaling, [80, frames]; some short stretches are masked."""
+    """Features (80, frames) scaled as Whisper does; sometimes a few short spans are masked."""
     log_power = np.log10(np.maximum(power, FLOOR))
     log_power = np.maximum(log_power, log_power.max() - DYNAMIC_RANGE)
     if generator.random() < MASKS_SHARE:
@@ -173,7 +175,7 @@ def _features(power: NDArray[np.float64], generator: np.random.Generator) -> Fea
 
 
 def _smooth_curve(generator: np.random.Generator, spread: float) -> NDArray[np.float64]:
-    """A factor for each mel band that wanders by a power of ten to `spread`."""
+    """A smooth random factor for each mel band, with `spread` as deviation of its log10."""
     curve: NDArray[np.float64] = 10 ** np.interp(
         np.arange(MELS), np.linspace(0, MELS - 1, 6), generator.normal(0, spread, 6)
     )
@@ -182,6 +184,6 @@ def _smooth_curve(generator: np.random.Generator, spread: float) -> NDArray[np.f
 
 @cache
 def _noise() -> NDArray[np.float32]:
-    """Mel power of a minute of white noise with standard deviation 1, [6000, 80]."""
-    samples = np.random.default_rng(0).standard_normal(60 * 16_000).astype(np.float32)
+    """Mel power (6000, 80) of a minute of white noise with standard deviation 1."""
+    samples = np.random.default_rng(0).standard_normal(60 * SAMPLE_RATE).astype(np.float32)
     return np.power(10.0, log_mel_power(samples).astype(np.float32))
