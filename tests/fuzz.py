@@ -1,10 +1,10 @@
 """Does any file or body bring the endpoint down? `python -m tests.fuzz [--files 2000]
 [--bodies 10000] [--seed 0]`
 
-Broken audio files and nonsensical bodies go through `EndpointHandler` on a tiny untrained Whisper.
-Every answer must be JSON and every refusal one of the documented codes; what else comes is printed
-with its number and fails the run. The one decision: a case is a pure function of the seed and its
-number, so that a failure can be looked at again.
+Broken audio files and nonsensical bodies go through `EndpointHandler` with a tiny untrained
+Whisper. Every answer must be JSON and every refusal one of the documented codes; anything else is
+printed with its number and fails the run. The one decision: a case depends on the seed and its
+number alone, so that a failure can be reproduced.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ INPUTS = [*[SOUND] * 4, "data:audio/wav;base64," + SOUND, base64.b64decode(SOUND
 
 @dataclass
 class Outcomes:
-    """What came of the cases so far, the slowest of them, and what must not have happened."""
+    """How many cases had which outcome, the slowest of them, and the faults."""
 
     counts: Counter[str] = field(default_factory=Counter)
     slowest: tuple[float, int] = (0.0, -1)
@@ -90,17 +90,17 @@ def file_bodies(seed: int) -> Callable[[int], Any]:
     whole = [*(encoded(source, name) for name in FORMATS), amr_file(50)]
 
     def body(number: int) -> dict[str, Any]:
-        chance = random.Random(f"{seed} file {number}")
-        data = mutated(chance.choice(whole), whole, chance)
-        if data and chance.random() < 0.3:
-            data = mutated(data, whole, chance)
+        generator = random.Random(f"{seed} file {number}")
+        data = mutated(generator.choice(whole), whole, generator)
+        if data and generator.random() < 0.3:
+            data = mutated(data, whole, generator)
         return {"inputs": base64.b64encode(data).decode(), "parameters": {"diarize": False}}
 
     return body
 
 
 def nonsense_bodies(seed: int) -> Callable[[int], Any]:
-    """Bodies of any shape: wrong types, extremes, unknown names, text that is no text."""
+    """Bodies of any shape: wrong types, extremes, unknown names, invalid text."""
     names = [
         *InferenceConfig.model_fields,
         "generate_kwargs",
@@ -111,18 +111,18 @@ def nonsense_bodies(seed: int) -> Callable[[int], Any]:
     ]
 
     def body(number: int) -> Any:
-        chance = random.Random(f"{seed} body {number}")
-        if chance.random() < 0.02:
-            return chance.choice(VALUES)
+        generator = random.Random(f"{seed} body {number}")
+        if generator.random() < 0.02:
+            return generator.choice(VALUES)
         content: dict[Any, Any] = {
-            "inputs": chance.choice(INPUTS if chance.random() < 0.9 else VALUES)
+            "inputs": generator.choice(INPUTS if generator.random() < 0.9 else VALUES)
         }
         content["parameters"] = {
-            chance.choice(names): chance.choice(VALUES) for _ in range(chance.randrange(5))
+            generator.choice(names): generator.choice(VALUES) for _ in range(generator.randrange(5))
         }
-        if chance.random() < 0.1:
-            content[chance.choice(["parameters", "inputs", "extra", "\ud800", 7])] = chance.choice(
-                VALUES
+        if generator.random() < 0.1:
+            content[generator.choice(["parameters", "inputs", "extra", "\ud800", 7])] = (
+                generator.choice(VALUES)
             )
         return content
 
@@ -130,34 +130,30 @@ def nonsense_bodies(seed: int) -> Callable[[int], Any]:
 
 
 def run(name: str, handler: EndpointHandler, bodies: Callable[[int], Any], count: int) -> bool:
-    """Send `count` bodies and print what came of them; tells whether all was well."""
+    """Send `count` bodies and print their outcomes; whether there was no fault."""
     process, outcomes = psutil.Process(), Outcomes()
-    for number in range(min(50, count)):  # caches fill
+    for number in range(min(50, count)):  # to fill caches before memory is measured
         Outcomes().add(number, handler, bodies(number))
     before = process.memory_info().rss, process.num_fds(), process.num_threads()
     for number in range(count):
         outcomes.add(number, handler, bodies(number))
     after = process.memory_info().rss, process.num_fds(), process.num_threads()
-    print(
-        f"{count} {name}: "
-        + ", ".join(f"{outcome} {times}" for outcome, times in outcomes.counts.most_common())
-    )
+    counts = [f"{outcome} {times}" for outcome, times in outcomes.counts.most_common()]
+    print(f"{count} {name}: {', '.join(counts)}")
     seconds, slowest = outcomes.slowest
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(
-        f"  slowest {seconds:.2f} s (case {slowest}), RSS {(after[0] - before[0]) / MIB:+.1f} MiB (peak {peak} MiB)"
-    )
-    print(
-        f"  descriptors {after[1] - before[1]:+d}, threads {after[2] - before[2]:+d}",
-        *outcomes.faults,
-        sep="\n  ",
-    )
+    memory, descriptors, threads = (now - then for now, then in zip(after, before, strict=True))
+    print(f"  slowest {seconds:.2f} s (case {slowest})")
+    print(f"  RSS {memory / MIB:+.1f} MiB (peak {peak} MiB)")
+    print(f"  descriptors {descriptors:+d}, threads {threads:+d}", *outcomes.faults, sep="\n  ")
     return not outcomes.faults
 
 
 def main() -> int:
     """Run both kinds and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Send broken files and nonsensical bodies."
+    )
     parser.add_argument("--files", type=int, default=2_000)
     parser.add_argument("--bodies", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -168,13 +164,9 @@ def main() -> int:
             asr_model=ModelReference(str(model)), max_audio_seconds=60, max_audio_bytes=MIB
         )
         handler = EndpointHandler(settings=settings)
-    well = run("broken files", handler, file_bodies(options.seed), options.files)
-    return (
-        0
-        if run("nonsensical bodies", handler, nonsense_bodies(options.seed), options.bodies)
-        and well
-        else 1
-    )
+    files = run("broken files", handler, file_bodies(options.seed), options.files)
+    bodies = run("nonsensical bodies", handler, nonsense_bodies(options.seed), options.bodies)
+    return 0 if files and bodies else 1
 
 
 if __name__ == "__main__":

@@ -1,109 +1,97 @@
-"""What the benchmark of decoding stands on: its pairs say what they should, its engines agree, its
-ratios are right.
+"""What the benchmarks rest on: engines that agree, ratios and intervals that are right, pages and
+pictures that tell what was measured.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import sys
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 import torch
-from oracle import TINY, models_of, noise_windows
 
-from asr.checkpoint.assistants import decoder_alone
-from asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
-from asr.engine.engine import DecodeEngine, DecodeOptions
+from benchmarks import charts
+from benchmarks.charts import Chart
 from benchmarks.report import read, save, table
-from benchmarks.speed.__main__ import Cell, Row, quick_rows, remembered, rows
-from benchmarks.speed.engines import ChunkedPipeline, CTranslate, Ours, decode
+from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
+from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline, add_stats
+from benchmarks.speed.page import charts as speed_charts
 from benchmarks.speed.page import page
-from benchmarks.timing import Ratio, in_turns, peak_memory, ratio, turns_within
-from config import DEMO_MODELS
+from benchmarks.timing import Ratio, peak_memory, ratio, repeats_within, time_interleaved
 from demo.build.voices import Voice, speak
-from testing.model_pairs import deepened, demo_pair, disturbed
+from testing.model_pairs import demo_pair
+from transcript import DecodeStats
 
 CPU = torch.device("cpu")
+SCRIPTS = (
+    "speed.__main__",
+    "accuracy.__main__",
+    "diarization.__main__",
+    "speed.kernels",
+    "speed.cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return demo_pair(CPU, torch.float32)
 
 
 @pytest.fixture(scope="module")
 def sentence():
-    """Two seconds that the demo models understand."""
-    return speak(
-        Voice("espeak", "f5", "en-us", 50, 160), "is there a hotel near the museum"
-    ).samples
+    """Two seconds that the demo models recognise."""
+    voice = Voice("espeak", "f5", "en-us", 50, 160)
+    return speak(voice, "is there a hotel near the museum").samples
 
 
-def greedy(models, windows):
-    return decode(
-        DecodeEngine(dataclasses.replace(models, assistant=None)),
-        windows,
-        DecodeOptions(batch_size=4),
-    )
-
-
-def acceptance(models, windows, most_tokens=30):
-    ours = Ours(models, most_tokens)
-    ours.rounds.tally = tally = ours.tallies[True]
-    decode(ours.engine, windows, DecodeOptions(assisted=True, batch_size=4, drafts=4), most_tokens)
-    return tally.acceptance
-
-
-def paired(models, main, assistant):
-    helper = Assistant("shallow", decoder_alone(assistant), shares_encoder=True, only_language=None)
-    return dataclasses.replace(models, model=main, assistant=helper)
-
-
-def test_the_demo_model_made_deep_says_the_same(sentence):
-    models = load_whisper(Checkpoint(str(DEMO_MODELS / "asr")), CPU, torch.float32)
-    deep = dataclasses.replace(models, model=deepened(models.model, 12, epsilon=0.0))
-    assert deep.model.config.decoder_layers == len(deep.model.model.decoder.layers) == 12
-    (said,) = greedy(deep, [sentence])
-    assert [said] == greedy(models, [sentence])
-    assert "hotel near the museum" in models.tokenizer.decode(said, skip_special_tokens=True)
-
-
-def test_inserted_layers_compute_what_their_share_lets_through():
-    models = models_of(TINY)
-    windows = noise_windows(4)
-    shares = [
-        acceptance(paired(models, deepened(models.model, 6, epsilon), models.model), windows)
-        for epsilon in (0.0, 0.3, 3.0)
-    ]
-    assert shares[0] == 1
-    assert shares == sorted(shares, reverse=True)
-    assert shares[2] < shares[1] < 1
-
-
-def test_a_disturbed_assistant_is_wrong_more_often_and_changes_no_token():
-    models, windows = models_of(TINY), noise_windows(4)
-    pairs = [
-        paired(models, models.model, disturbed(models.model, noise)) for noise in (0.0, 0.1, 1.0)
-    ]
-    shares = [acceptance(pair, windows) for pair in pairs]
-    assert shares[0] == 1
-    assert shares[2] < shares[1] < 1
-    options = DecodeOptions(assisted=True, drafts=3)
-    assert len({str(decode(DecodeEngine(pair), windows, options, 30)) for pair in pairs}) == 1
-
-
-def test_every_engine_says_the_same_about_one_window(sentence):
-    models = demo_pair(CPU, torch.float32)
-    ours, pipeline = Ours(models, None), ChunkedPipeline(models, None)
+def test_every_engine_writes_the_same_for_one_window(models, sentence):
+    ours, pipeline = Ours(models, None), TransformersPipeline(models, None)
     text = ours.transcribe(sentence, 1, assisted=False)
     assert "museum" in text
+    assert ours.assisted_stats == DecodeStats()
     assert ours.transcribe(sentence, 4, assisted=True) == text
     assert pipeline.transcribe(sentence, 24, assisted=False) == text
     assert pipeline.transcribe(sentence, 24, assisted=True) == text
     (tokens,) = ours.decode([sentence], 1, assisted=True)
-    assert CTranslate(models, None).decode([sentence], 4) == [tokens]
-    assert [len(window) for window in ours.windows(sentence)] == [
-        pytest.approx(len(sentence), rel=0.3)
-    ]
+    assert CTranslate2(models, None).decode([sentence], 4) == [tokens]
+    assert ours.assisted_stats.tokens >= 2 * len(tokens)
+    (window,) = ours.windows(sentence)
+    assert len(window) == pytest.approx(len(sentence), rel=0.3)
 
 
-def test_a_ratio_is_of_medians_and_its_interval_holds_it():
+def test_a_step_of_the_main_model_takes_longer_than_one_of_its_smaller_assistant(models):
+    main, assistant = Ours(models, None).step_seconds()
+    assert 0 < assistant < main
+
+
+def test_random_weights_write_as_many_tokens_as_asked(models, sentence):
+    ours = Ours(models, 5)
+    assert [len(tokens) for tokens in ours.decode([sentence] * 3, 2, assisted=False)] == [5] * 3
+    assert ours.transcribe(sentence, 2, assisted=False) == str(
+        ours.decode([sentence], 2, assisted=False)
+    )
+    alone = dataclasses.replace(models, assistant=None)
+    with pytest.raises(ValueError, match="no assistant"):
+        Ours(alone, 5).step_seconds()
+
+
+def test_statistics_of_calls_add_up():
+    total = DecodeStats()
+    for accepted in (3, 1):
+        call = DecodeStats(
+            steps=2, tokens=6, drafted=4, accepted=accepted, drafted_rows=2, steps_by_drafts={2: 2}
+        )
+        add_stats(total, call)
+    assert total.acceptance == 0.5
+    assert total.tokens_per_step == 2
+    assert (total.steps, total.steps_by_drafts) == (4, {2: 4})
+
+
+def test_a_ratio_is_of_medians_and_inside_its_interval():
     measured = ratio([2.0, 2.2, 2.1, 9.0, 2.0], [1.0, 1.1, 1.05, 1.0, 1.0])
     assert measured.value == pytest.approx(2.1)
     assert 1.9 < measured.low <= measured.value <= measured.high < 9.1
@@ -119,12 +107,13 @@ def test_the_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says():
     assert sum(each.low <= 2 <= each.high for each in draws) >= 88
 
 
-def test_turns_alternate_and_every_action_gets_as_many():
+def test_repeats_alternate_and_every_action_gets_as_many():
     order = []
-    measured = in_turns({name: lambda name=name: order.append(name) for name in "abc"}, 3, CPU)
+    actions = {name: lambda name=name: order.append(name) for name in "abc"}
+    measured = time_interleaved(actions, 3, CPU)
     assert "".join(order) == "abccbaabc"
     assert {name: len(seconds) for name, seconds in measured.items()} == {"a": 3, "b": 3, "c": 3}
-    assert [turns_within(10, each) for each in (100, 2.5, 0.001)] == [3, 4, 15]
+    assert [repeats_within(10, each) for each in (100, 2.5, 0.001)] == [3, 4, 15]
 
 
 def test_memory_counts_what_is_needed_at_once_though_it_was_freed_before():
@@ -146,47 +135,88 @@ def test_results_outlive_a_run_that_was_broken_off(tmp_path):
     ]
 
 
-def test_the_page_says_which_targets_were_missed():
-    def cell(row, batch, acceptance, **seconds):
-        return {
-            "row": row,
-            "cell": "60 s",
-            "batch": batch,
-            "audio": 60.0,
-            "seconds": {name.replace("_", " "): [value] * 3 for name, value in seconds.items()},
-            "acceptance": acceptance,
-            "tokens a round": 2.0,
-            "drafts": {"4": 7},
-        }
-
-    cells = [
-        cell("demo models", 4, None, pipeline=3.0, ours=1.0, assisted=1.0),
-        cell("deep pair, 0.9", 1, 0.9, ours=3.4, assisted=2.0),
-        cell("deep pair, 0.3", 8, 0.3, ours=1.0, assisted=1.1),
-    ]
-    facts = {"main step ms": 30.0, "draft step ms": 3.0, "most tokens": None}
-    results = {
-        "settings": {"torch": "2"},
-        "rows": {"deep pair, 0.9": facts},
-        "cells": json.loads(json.dumps(cells)),
+def cell(models, name, batch, acceptance=None, **seconds):
+    return {
+        "models": models,
+        "cell": name,
+        "batch": batch,
+        "audio": 60.0,
+        "seconds": {name.replace("_", " "): [value] * 3 for name, value in seconds.items()},
+        "acceptance": acceptance,
+        "tokens per step": 2.0,
+        "steps by drafts": {"4": 7},
     }
-    verdicts = [
-        line for line in page(results).splitlines() if line.endswith(("| met |", "| MISSED |"))
-    ]
-    assert [line.split(" | ")[-1] == "met |" for line in verdicts] == [
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
-    assert "10.0" in page(results)
+
+
+def results_of(*cells):
+    facts = {"main step ms": 30.0, "draft step ms": 3.0, "max tokens": 60}
+    settings = {"device": "CPU", "processor": "Z80", "torch threads": 2, "dtype": "torch.float32"}
+    models = {each["models"]: facts for each in cells}
+    return json.loads(json.dumps({"settings": settings, "models": models, "cells": cells}))
+
+
+def test_the_page_says_which_targets_were_missed():
+    results = results_of(
+        cell("demo models", "60 s", 4, pipeline=3.0, ours=1.0, ours_assisted=1.0),
+        cell("deep pair, 0.9", "60 s", 1, 0.9, ours=3.4, ours_assisted=2.0),
+        cell("deep pair, 0.3", "60 s", 8, 0.3, ours=1.0, ours_assisted=1.1),
+    )
+    text = page(results)
+    lines = [line for line in text.splitlines() if line.endswith(("| met |", "| MISSED |"))]
+    verdicts = [line.endswith("| met |") for line in lines]
+    assert verdicts == [True, False, True, True, False]
+    assert "10.0" in text
+    assert speed_charts(results) == {}
+
+
+def test_the_picture_of_speed_has_the_measured_medians():
+    base = cell("base size", "10 min", 24, pipeline=40.0, CTranslate2=20.0, ours=10.0)
+    drawn = speed_charts(results_of(base | {"seconds": base["seconds"] | {"ours assisted": [9]}}))
+    assert list(drawn) == ["speed"]
+    assert list(drawn["speed"].bars.values()) == [(10.0,), (20.0,), (40.0,)]
+    assert "60 tokens a window" in drawn["speed"].note
+    assert "Z80, 2 threads, float32" in drawn["speed"].note
+
+
+def test_a_chart_is_drawn_again_from_its_kept_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "PAGES", tmp_path)
+    monkeypatch.setattr(charts, "RESULTS", tmp_path / "results")
+    bars = {"this": (1.0, 2.0), "that": (3.0, 4.0)}
+    chart = Chart("How long?", " s", ("short", "long"), bars, note="by hand " * 40)
+    charts.publish({"example": chart})
+    assert charts.load(tmp_path / "results" / "example.json") == chart
+    first = (tmp_path / "example.svg").read_bytes()
+    (tmp_path / "example.svg").unlink()
+    monkeypatch.setattr(sys, "argv", ["charts"])
+    charts.main()
+    assert (tmp_path / "example.svg").read_bytes() == first
+    assert ElementTree.fromstring(first).tag.endswith("svg")
+
+
+def test_every_picture_has_its_kept_numbers():
+    names = {path.stem for path in charts.PAGES.glob("*.svg")}
+    assert names == {path.stem for path in charts.RESULTS.glob("*.json")}
+    for name in names:
+        chart = charts.load(charts.RESULTS / f"{name}.json")
+        assert {len(values) for values in chart.bars.values()} == {len(chart.groups)}
+        assert len(chart.bars) <= 3
 
 
 def test_cells_that_repeat_others_are_not_timed():
-    for row in (*rows(CPU), *quick_rows()):
-        assert len(set(row.cells)) == len(row.cells)
-        assert all(cell.batch == 1 or "pipeline assisted" not in cell.columns for cell in row.cells)
-        assert bool(row.memory) == (remembered(row) is not None)
-    assert sum(isinstance(row, Row) for row in rows(torch.device("cuda"))) == 8
+    for pair in (*pairs(CPU), *quick_pairs()):
+        assert len(set(pair.cells)) == len(pair.cells)
+        assert all(one.batch == 1 or PIPELINE_ASSISTED not in one.columns for one in pair.cells)
+        assert bool(pair.memory_seconds) == (pair.memory_cell is not None)
+    assert len(list(pairs(torch.device("cuda")))) == 8
     assert Cell(4, (), window=15).name == "16 windows of 15 s"
+    assert Cell(4, (), seconds=600).name == "10 min"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_unknown_option_is_one_line_of_argparse(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", "--nope"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.splitlines()[-1].endswith("error: unrecognized arguments: --nope")

@@ -1,0 +1,89 @@
+"""The pairs of models that benchmarks time: the deep one writes what the shallow one writes, and
+noise on the assistant lowers its acceptance without changing a token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from oracle import TINY, models_of, noise_windows
+
+from asr.checkpoint.assistants import decoder_alone
+from asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions
+from benchmarks.speed.engines import decode
+from config import DEMO_MODELS
+from demo.build.voices import Voice, speak
+from testing.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def sentence():
+    """Two seconds that the demo models recognise."""
+    voice = Voice("espeak", "f5", "en-us", 50, 160)
+    return speak(voice, "is there a hotel near the museum").samples
+
+
+def greedy(models, windows):
+    engine = DecodeEngine(dataclasses.replace(models, assistant=None))
+    return decode(engine, windows, DecodeOptions(batch_size=4))[0]
+
+
+def drafted(models, windows, max_tokens=30):
+    options = DecodeOptions(assisted=True, batch_size=4, drafts=4)
+    return decode(DecodeEngine(models), windows, options, max_tokens)
+
+
+def paired(models, main, assistant):
+    decoder = decoder_alone(assistant)
+    helper = Assistant("shallow", decoder, shares_encoder=True, only_language=None)
+    return dataclasses.replace(models, model=main, assistant=helper)
+
+
+def test_the_demo_model_made_deep_writes_the_same(sentence):
+    models = load_whisper(Checkpoint(str(DEMO_MODELS / "asr")), CPU, torch.float32)
+    deep = dataclasses.replace(models, model=insert_layers(models.model, 12, epsilon=0.0))
+    assert deep.model.config.decoder_layers == len(deep.model.model.decoder.layers) == 12
+    (text,) = greedy(deep, [sentence])
+    assert [text] == greedy(models, [sentence])
+    assert "hotel near the museum" in models.tokenizer.decode(text, skip_special_tokens=True)
+
+
+def test_inserted_layers_compute_what_their_share_lets_through():
+    models = models_of(TINY)
+    windows = noise_windows(4)
+    shares = []
+    for epsilon in (0.0, 0.3, 3.0):
+        pair = paired(models, insert_layers(models.model, 6, epsilon), models.model)
+        shares.append(drafted(pair, windows)[1].acceptance)
+    assert shares[0] == 1
+    assert shares == sorted(shares, reverse=True)
+    assert shares[2] < shares[1] < 1
+
+
+def test_noise_lowers_the_acceptance_and_changes_no_token():
+    models, windows = models_of(TINY), noise_windows(4)
+    texts, shares = [], []
+    for noise in (0.0, 0.1, 1.0):
+        tokens, stats = drafted(
+            paired(models, models.model, add_noise(models.model, noise)), windows
+        )
+        texts.append(tokens)
+        shares.append(stats.acceptance)
+    assert shares[0] == 1
+    assert shares[2] < shares[1] < 1
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_pairs_share_an_encoder_and_have_the_size_asked_for():
+    small = dataclasses.replace(BASE, d_model=64, heads=2, layers=4)
+    pair = random_pair(small, 0.05, CPU, torch.float32)
+    assert pair.assistant.shares_encoder
+    assert len(pair.model.model.decoder.layers) == 4
+    assert len(pair.assistant.model.model.decoder.layers) == small.assistant_layers
+    assert demo_pair(CPU, torch.float32).assistant is not None
