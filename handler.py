@@ -1,5 +1,4 @@
-"""The endpoint: `EndpointHandler` loads the models once, and every call walks one request through
-the rooms.
+"""The endpoint: `EndpointHandler` loads the models once, and every call answers one request.
 
 The one decision: this file holds the order of the steps and the edges, nothing else. What the
 servers need is settled at the top (they import this file by its path), what a client reads at the
@@ -10,7 +9,9 @@ traceback nor a path leaves the endpoint.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -23,13 +24,17 @@ from typing import Any
 # hf-serve leaves the repository's folder off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import torch
-
-from asr.checkpoint.assistants import with_assistant
-from asr.checkpoint.loading import Checkpoint, load_whisper
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
 from audio import Audio, AudioLimits, decode_audio, decode_base64
-from config import InferenceConfig, ModelReference, ModelSettings, prepare_environment
+from config import (
+    InferenceConfig,
+    ModelReference,
+    ModelSettings,
+    nvidia_device_present,
+    prepare_environment,
+)
+from device import choose_device, prepare_device
+from device_errors import is_device_lost, is_out_of_memory
 from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
 from errors import (
@@ -42,7 +47,6 @@ from errors import (
 )
 from model_errors import loading
 from response import Answer, response
-from timebase import SAMPLE_RATE
 from transcript import Transcript
 
 logger = logging.getLogger("endpoint")
@@ -51,6 +55,8 @@ BODY_KEYS = ("inputs", "parameters")
 # Outputs that are made of words, and those that tell times and segments.
 BY_WORD = {"srt", "vtt"}
 TIMED = BY_WORD | {"tsv", "txt"}
+# When the device is lost: time for the answer to leave, and the status the platform sees.
+SECONDS_TO_ANSWER, EXIT_STATUS = 1.0, 70
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 
@@ -76,8 +82,9 @@ class EndpointHandler:
 
     def _load(self, settings: ModelSettings) -> None:
         started = time.perf_counter()
-        device, dtype = _device()
-        asr, assistant, diarization = (
+        device, dtype = choose_device(settings.device, nvidia_device_present())
+        prepare_device(device)
+        asr, assistant, pipeline = (
             settings.asr_model,
             settings.assistant_model,
             settings.diarization_model,
@@ -88,12 +95,14 @@ class EndpointHandler:
         if assistant is not None:
             with loading("ASSISTANT_MODEL", assistant.name):
                 models = with_assistant(models, _checkpoint(assistant, settings))
-        self._transcriber = Transcriber(models)
+        with _start_errors():
+            self._transcriber = Transcriber(models, cuda_graphs=settings.cuda_graphs)
+            self._transcriber.warm_up()
         self._diarizer: Diarizer | None = None
-        if diarization is not None:
-            with loading("DIARIZATION_MODEL", diarization.name):
+        if pipeline is not None:
+            with loading("DIARIZATION_MODEL", pipeline.name):
                 self._diarizer = load_diarizer(
-                    diarization.name, diarization.revision, settings.token, device
+                    pipeline.name, pipeline.revision, settings.token, device
                 )
         self._limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
         logger.info("models ready on %s after %.1f s", device.type, time.perf_counter() - started)
@@ -111,8 +120,8 @@ class EndpointHandler:
             audio = decode_audio(
                 decode_base64(inputs, self._limits), config.sampling_rate, self._limits
             )
-            transcript, diarization = self._hear(audio, options, config)
-            answer = _who_said_what(Answer(audio.duration, transcript), diarization, config)
+            transcript, diarization = self._recognise_and_diarize(audio, options, config)
+            answer = _attribute_words(Answer(audio.duration, transcript), diarization, config)
             warnings = (*ignored, *self._unused(config), *audio.warnings, *transcript.warnings)
             warnings += diarization.warnings if diarization else ()
             logger.info(
@@ -121,52 +130,54 @@ class EndpointHandler:
             return response(replace(answer, warnings=warnings), config)
 
     def _options(self, config: InferenceConfig) -> TranscriptionOptions:
-        """What speech recognition is asked for. Raises InvalidParameter where this model cannot do
-        it.
+        """What speech recognition is asked for. Raises InvalidParameter where the model cannot.
 
-        Speakers are given to words, and subtitles are made of them: both are timed even where the
-        client does not want to see their times. So are the segments of a table and of plain text, a
-        line each; without times a whole window would be one.
+        Speakers are given to words and subtitles are made of words, so both need word times even
+        where the client does not ask for them. Tables and plain text have a line a segment and need
+        timestamps; without them a whole window would be one line.
         """
-        words = (
-            config.return_timestamps == "word"
-            or self._diarizes(config)
-            or not BY_WORD.isdisjoint(config.output)
+        by_word = config.return_timestamps == "word" or not BY_WORD.isdisjoint(config.output)
+        words = by_word or self._diarizes(config)
+        timed = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
+        return self._transcriber.validate(
+            TranscriptionOptions(
+                task=config.task,
+                language=config.language,
+                batch_size=config.batch_size,
+                assisted=config.assisted,
+                chunk_length_s=config.chunk_length_s,
+                timestamps=timed or words,
+                words=words,
+                prompt=config.prompt or "",
+                hotwords=tuple(config.hotwords),
+            )
         )
-        options = TranscriptionOptions(
-            task=config.task,
-            language=config.language,
-            batch_size=config.batch_size,
-            assisted=config.assisted,
-            chunk_length_s=config.chunk_length_s,
-            timestamps=config.return_timestamps is not False
-            or words
-            or not TIMED.isdisjoint(config.output),
-            words=words,
-            prompt=config.prompt or "",
-            hotwords=tuple(config.hotwords),
-        )
-        self._transcriber.validate(options)
-        return options
 
     def _diarizes(self, config: InferenceConfig) -> bool:
         return config.diarize and self._diarizer is not None
 
-    def _hear(
+    def _recognise_and_diarize(
         self, audio: Audio, options: TranscriptionOptions, config: InferenceConfig
     ) -> tuple[Transcript, Diarization | None]:
-        """What is said and, beside it in a thread of its own, who speaks when.
+        """What is said and, in a thread beside it, who speaks when.
 
-        The latter is None where nobody asks, no model is loaded, or there is no speech.
+        Diarization begins before speech is detected, and is cancelled where there is none or
+        recognition fails. It is None then, and where nobody asks or no model is loaded.
         """
-        speech = self._transcriber.detect(audio.samples)
-        if self._diarizer is None or not config.diarize or not speech:
-            return self._transcriber.transcribe(audio.samples, options, speech), None
-        with ThreadPoolExecutor(1) as beside:
-            diarization = beside.submit(self._diarizer.diarize, audio.samples, _hints(config))
-            transcript = self._transcriber.transcribe(audio.samples, options, speech)
-        heard = [(span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech]
-        return transcript, diarization.result().within(heard)
+        if self._diarizer is None or not config.diarize:
+            return self._transcriber.transcribe(audio.samples, options), None
+        cancelled = threading.Event()
+        with ThreadPoolExecutor(1, "diarization") as pool:
+            running = pool.submit(self._diarizer.diarize, audio.samples, _hints(config), cancelled)
+            try:
+                transcript = self._transcriber.transcribe(audio.samples, options)
+            except BaseException:
+                cancelled.set()
+                raise
+            if not transcript.speech:
+                cancelled.set()
+                return transcript, None
+            return transcript, running.result().within(transcript.speech)
 
     def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
         """Warns of wishes about speakers that nobody will look at."""
@@ -194,16 +205,6 @@ def _environment_settings() -> ModelSettings:
         raise StartError(str(error)) from error
 
 
-def _device() -> tuple[torch.device, torch.dtype]:
-    """Where to compute and in what: half precision on CUDA, where it is as good and twice as fast.
-
-    A Mac computes on its CPU: its GPU has no float64, in which scores are summed.
-    """
-    if torch.cuda.is_available():
-        return torch.device("cuda"), torch.float16
-    return torch.device("cpu"), torch.float32
-
-
 def _checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
     return Checkpoint(model.name, model.revision, settings.token)
 
@@ -212,7 +213,7 @@ def _hints(config: InferenceConfig) -> SpeakerHints:
     return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
 
 
-def _who_said_what(
+def _attribute_words(
     answer: Answer, diarization: Diarization | None, config: InferenceConfig
 ) -> Answer:
     """The answer with its words given to speakers; as it is where nobody asked for any."""
@@ -225,17 +226,34 @@ def _who_said_what(
 
 
 @contextmanager
+def _start_errors() -> Iterator[None]:
+    """Say in one line what keeps the loaded models from running."""
+    try:
+        yield
+    except EndpointError as error:
+        raise StartError(str(error)) from error
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise StartError(f"the models do not run: {type(error).__name__}: {reason}") from error
+
+
+@contextmanager
 def _endpoint_errors() -> Iterator[None]:
-    """Let our own errors pass and turn every other exception into one of them; the log says where
-    it came from.
+    """Pass our own errors on and turn every other exception into one; the log says its origin.
+
+    A lost device ends the process, so that the platform starts a new one.
     """
     try:
         yield
-    except EndpointError:
-        raise
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemory("this request does not fit into the memory of this endpoint") from error
     except Exception as error:
+        if any(is_device_lost(cause) for cause in _causes(error)):
+            _end_process(error)
+        if isinstance(error, EndpointError):
+            raise
+        if is_out_of_memory(error):
+            raise OutOfMemory(
+                "this request does not fit into the memory of this endpoint"
+            ) from error
         origin = traceback.extract_tb(error.__traceback__)[-1]
         logger.error(
             "%s in %s, line %s", type(error).__name__, Path(origin.filename).name, origin.lineno
@@ -243,6 +261,24 @@ def _endpoint_errors() -> Iterator[None]:
         raise ModelError(
             f"unexpected {type(error).__name__}; the log of the endpoint names its origin"
         ) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _end_process(error: Exception) -> None:
+    """End this process a moment from now, after the client has been answered.
+
+    After such an error every call to the device fails. Torch's message holds no user data.
+    """
+    reasons = [" ".join(str(cause).split()) for cause in _causes(error)]
+    logger.critical("the device is lost, the process ends: %s", reasons[-1])
+    timer = threading.Timer(SECONDS_TO_ANSWER, os._exit, (EXIT_STATUS,))
+    timer.daemon = True
+    timer.start()
 
 
 def _read_body(data: object) -> tuple[str | bytes, InferenceConfig, tuple[str, ...]]:

@@ -1,6 +1,18 @@
 """Speech recognition: samples in, timed text out.
 
-A package rather than one file because loading, windows, token rules and decoding change for
-different reasons. The one decision: everything here works on plain samples at 16 kHz and knows
-nothing of requests or servers.
+The one decision: everything here works on plain samples at 16 kHz and knows nothing of HTTP
+requests or servers. What the handler needs is exported here; the rest is internal.
 """
+
+from asr.checkpoint.assistants import with_assistant
+from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.transcriber import Transcriber, TranscriptionOptions
+
+__all__ = [
+    "Checkpoint",
+    "Transcriber",
+    "TranscriptionOptions",
+    "WhisperModels",
+    "load_whisper",
+    "with_assistant",
+]

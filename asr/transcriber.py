@@ -1,28 +1,29 @@
-"""From samples to a transcript: windows, language, decoding, and the chunks back on the clock of
-the audio.
+"""From samples to a transcript: speech, windows, language, decoding, chunks in the audio's time.
 
-The one decision: this module holds the order of the steps; which windows exist is `schedule`'s
-matter, how they are decoded is `engine`'s and what is kept of them is that of `chunks`, and each
-can change without the others.
+The one decision: this module holds the order of the steps and the loop. Which windows exist is
+the schedule's matter, how they are decoded the engine's, what is kept of them the reader's.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.languages import ENGLISH, language_code, language_name
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import OPENAI, Fallback
-from asr.engine.scheduler import Request
+from asr.engine.prefill import DetectedLanguage
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.self_test import run_self_test
+from asr.engine.session import Session
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
-from asr.frontend.windows import Span
+from asr.frontend.windows import Span, Window
 from asr.output.chunks import ChunkReader
 from errors import InvalidParameter, Unsupported
 from timebase import SAMPLE_RATE
@@ -30,13 +31,16 @@ from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
 
+# Encoder outputs kept from language detection; large-v3's for one window is 4 MB in float16.
+MAX_KEPT_ENCODINGS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """What a request asks of speech recognition; `language` is a code or a name, None to detect it.
+    """What a request asks of speech recognition.
 
-    `prompt` and `hotwords` are text that every window is told to have been said before it: for
-    style and spelling.
+    `language` is a code or a name, None to detect it. `prompt` and `hotwords` are prepended to
+    every window as previous text (Whisper's `initial_prompt`), for style and spelling.
     """
 
     task: str = "transcribe"
@@ -50,16 +54,6 @@ class TranscriptionOptions:
     hotwords: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Language:
-    """Whisper's code, and how sure detection was of it; None where it was given or there was
-    nothing to hear.
-    """
-
-    code: str | None
-    probability: float | None = None
-
-
 class Transcriber:
     """Speech recognition with one set of models; safe to call from several threads."""
 
@@ -67,118 +61,162 @@ class Transcriber:
         self,
         models: WhisperModels,
         fallback: Fallback | None = OPENAI,
-        detect: DetectSpeech | None = None,
+        detect_speech: DetectSpeech | None = None,
+        cuda_graphs: bool = True,
     ) -> None:
         self.models = models
         self.fallback = fallback
-        self.detect = detect or SpeechDetector()
-        self.decoder = DecodeEngine(models)
+        self.detect_speech = detect_speech or SpeechDetector()
+        self.engine = DecodeEngine(models, cuda_graphs)
 
-    def validate(self, options: TranscriptionOptions) -> None:
+    def warm_up(self) -> None:
+        """On CUDA, run everything once on noise and compare graphs with eager steps."""
+        run_self_test(self.engine)
+
+    def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
         """Refuse, before any audio is decoded, what this checkpoint cannot do.
 
-        Raises InvalidParameter, or Unsupported for a prompt where the vocabulary has no place for
-        one.
+        Returns the options with the language as Whisper's code. Raises InvalidParameter, or
+        Unsupported for a prompt where the vocabulary has no token that announces one.
         """
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter(
                 f"language: {options.language[:40]!r} is not a language Whisper knows"
             )
-        vocabulary = self.models.special_tokens
-        if vocabulary.start_of_previous is None and (options.prompt or options.hotwords):
+        special_tokens = self.models.special_tokens
+        if special_tokens.start_of_previous is None and (options.prompt or options.hotwords):
             raise Unsupported(
                 "prompt, hotwords: the model's vocabulary has no token that announces them"
             )
-        if not vocabulary.multilingual:
+        if not special_tokens.multilingual:
             if code not in (None, ENGLISH):
                 raise InvalidParameter("language: the model is English-only")
             if options.task != "transcribe":
                 raise InvalidParameter("task: the model is English-only and cannot translate")
-        elif code is not None and code not in vocabulary.languages:
+            return replace(options, language=ENGLISH)
+        if code is not None and code not in special_tokens.languages:
             raise InvalidParameter(f"language: the model does not know {language_name(code)}")
-        elif options.task not in vocabulary.tasks:
+        if options.task not in special_tokens.tasks:
             raise InvalidParameter(f"task: the model cannot {options.task}")
+        return replace(options, language=code)
 
-    def transcribe(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        speech: Sequence[Span] | None = None,
-    ) -> Transcript:
-        """Transcribe `samples` (n,), mono at 16 kHz; chunk times in seconds from their start.
+    def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
+        """Transcribe `samples` (n,), mono at 16 kHz, with options that `validate` returned.
 
-        `speech` are the spans in which somebody speaks, as `detect` finds them; found here where
-        they are not given. Raises what `validate` raises, and OutOfMemory where the device cannot
+        Times are in seconds from the samples' start. Raises OutOfMemory where the device cannot
         hold a batch of one window.
         """
-        self.validate(options)
-        seconds = min(options.chunk_length_s, self.models.window_seconds)
-        schedule = Schedule(
-            samples, self.detect(samples) if speech is None else speech, int(seconds * SAMPLE_RATE)
-        )
-        language = self._language(schedule, options)
-        assisted, warnings = self._assistance(language.code, options)
-        before, too_long = self._spoken_before(options)
+        speech = self.detect_speech(samples)
+        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
+        schedule = Schedule(samples, speech, int(window_seconds * SAMPLE_RATE))
+        detected, encodings = self._detect_language(schedule, options)
+        language = options.language or (detected.language if detected else None)
+        assisted, warnings = self._use_assistant(language, options)
+        previous, cut = self._previous_text(options)
         prompt = self.models.special_tokens.prompt(
-            language.code, options.task, options.timestamps, before
+            language, options.task, options.timestamps, previous
         )
-        decoding = DecodeOptions(
-            options.timestamps, assisted, options.batch_size, self.fallback, words=options.words
+        written = ENGLISH if options.task == "translate" else language
+        reader = ChunkReader(self.models, written, options.timestamps, options.words)
+        with self.engine.session(self._decode_options(options, assisted)) as session:
+            chunks = self._decode_windows(session, schedule, reader, prompt, encodings)
+        return Transcript(
+            chunks,
+            language,
+            warnings + cut,
+            detected.probability if detected else None,
+            _seconds(speech),
+            session.stats,
         )
-        written = ENGLISH if options.task == "translate" else language.code
-        reader = ChunkReader(self.models, schedule, written, options.timestamps, options.words)
-        chunks = self._decode_all(reader, prompt, decoding)
-        return Transcript(chunks, language.code, warnings + too_long, language.probability)
 
-    def _language(self, schedule: Schedule, options: TranscriptionOptions) -> Language:
-        """The language asked for; else that of the first window with speech; None where all is
-        silent.
+    def _decode_windows(
+        self,
+        session: Session,
+        schedule: Schedule,
+        reader: ChunkReader,
+        prompt: tuple[int, ...],
+        encodings: dict[Window, DetectedLanguage],
+    ) -> tuple[Chunk, ...]:
+        """Decode the schedule's windows as they become ready.
+
+        A window's unfinished end may make the next window of its region begin earlier.
         """
-        if not self.models.special_tokens.multilingual:
-            return Language(ENGLISH)
-        if options.language is not None:
-            return Language(language_code(options.language))
-        first: Language | None = None
-        for window in schedule.upcoming():
-            heard = self.decoder.detect_language(schedule.hear(window))
-            if heard.no_speech <= OPENAI.no_speech:
-                return Language(heard.language, heard.probability)
-            first = first or Language(heard.language, heard.probability)
-        return first or Language(None)
+        chunks: list[Chunk] = []
+        while True:
+            requests = []
+            for window in schedule.pop_ready(session.free_rows):
+                known = encodings.pop(window, None)
+                encoded = known.encoded if known else None
+                requests.append(Request(window, schedule.samples(window), prompt, encoded=encoded))
+            session.add(requests)
+            if session.done:
+                return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
+            for request, result in session.step():
+                window = request.key
+                read = reader.read(window, result)
+                decoded_again = schedule.complete(window, read.seek, bool(read.unfinished))
+                chunks += reader.chunks(window, read.kept(decoded_again), request.samples, result)
+                done, total = schedule.done, schedule.total
+                logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
 
-    def _assistance(
+    def _detect_language(
+        self, schedule: Schedule, options: TranscriptionOptions
+    ) -> tuple[DetectedLanguage | None, dict[Window, DetectedLanguage]]:
+        """The language of the first window with speech, where none was given.
+
+        Also returns what each window that was looked at gave, with the encoder's output.
+        """
+        looked_at: dict[Window, DetectedLanguage] = {}
+        if options.language is not None:
+            return None, looked_at
+        first: DetectedLanguage | None = None
+        for window in schedule.ready():
+            detected = self.engine.detect_language(schedule.samples(window))
+            if len(looked_at) < MAX_KEPT_ENCODINGS:
+                looked_at[window] = detected
+            if detected.no_speech_prob <= OPENAI.no_speech_threshold:
+                return detected, looked_at
+            first = first or detected
+        return first, looked_at
+
+    def _decode_options(self, options: TranscriptionOptions, assisted: bool) -> DecodeOptions:
+        return DecodeOptions(
+            timestamps=options.timestamps,
+            assisted=assisted,
+            batch_size=options.batch_size,
+            fallback=self.fallback,
+            words=options.words,
+        )
+
+    def _use_assistant(
         self, language: str | None, options: TranscriptionOptions
     ) -> tuple[bool, tuple[str, ...]]:
-        """Whether an assistant drafts, and what to tell the client where one was asked for and does
-        not.
-        """
+        """Whether an assistant drafts, and a warning where one was asked for and does not."""
         if not options.assisted:
             return False, ()
         assistant = self.models.assistant
         if assistant is None:
             return False, ("assisted: no assistant model is loaded; decoded without one",)
-        if assistant.only_language is not None and language not in (None, assistant.only_language):
-            spoken = language_name(assistant.only_language)
-            return False, (
-                f"assisted: the assistant model knows {spoken} alone; decoded without it",
-            )
+        only = assistant.only_language
+        if only is not None and language not in (None, only):
+            known = language_name(only)
+            warning = f"assisted: the assistant model knows {known} alone; decoded without it"
+            return False, (warning,)
         return True, ()
 
-    def _spoken_before(
+    def _previous_text(
         self, options: TranscriptionOptions
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The hot words and the prompt as tokens, at most half of what a window may hold, and a
-        warning if cut.
+        """Hot words and prompt as tokens, at most half of what a text may hold; a warning if cut.
 
-        As openai/whisper the prompt keeps its end; the words that are to be recognised come first
-        and are cut last.
+        As in openai/whisper the prompt keeps its end. Hot words come first and are cut last.
         """
-        most = self.models.special_tokens.longest_previous
+        longest = self.models.special_tokens.longest_previous
         hotwords = self._tokens(", ".join(options.hotwords))
         prompt = self._tokens(options.prompt)
-        kept = hotwords[:most]
-        kept += prompt[max(0, len(prompt) - (most - len(kept))) :]
+        kept = hotwords[:longest]
+        kept += prompt[max(0, len(prompt) - (longest - len(kept))) :]
         if len(kept) == len(hotwords) + len(prompt):
             return tuple(kept), ()
         return tuple(kept), (
@@ -186,29 +224,15 @@ class Transcriber:
         )
 
     def _tokens(self, text: str) -> list[int]:
-        """Tokens of what a client wrote: names of special tokens in it are text like any other."""
-        spoken = text.strip()
-        if not spoken:
+        """Tokens of a client's text: names of special tokens in it are text like any other."""
+        text = text.strip()
+        if not text:
             return []
         tokens = self.models.tokenizer.encode(
-            f" {spoken}", add_special_tokens=False, split_special_tokens=True
+            f" {text}", add_special_tokens=False, split_special_tokens=True
         )
         return [token for token in tokens if token < self.models.special_tokens.end_of_text]
 
-    def _decode_all(
-        self, reader: ChunkReader, prompt: tuple[int, ...], decoding: DecodeOptions
-    ) -> tuple[Chunk, ...]:
-        """Decode the schedule's windows as they become ready; each may leave a part to the next of
-        its stretch.
-        """
 
-        def take(count: int) -> list[Request]:
-            windows = reader.schedule.take(count)
-            return [Request(window, reader.schedule.hear(window), prompt) for window in windows]
-
-        chunks: list[Chunk] = []
-        for passage, answer in self.decoder.decode(take, decoding):
-            chunks += reader.read(passage.key, answer)
-            done, total = reader.schedule.done, reader.schedule.total
-            logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
-        return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
+def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+    return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)

@@ -29,8 +29,8 @@ from transformers import (
 
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from asr.engine.engine import DecodeEngine, DecodeOptions
-from asr.engine.scheduler import DecodeResult, Request
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, DecodeResult, Request
 from testing.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
@@ -49,9 +49,9 @@ def models_of(
     words = model.model.decoder.embed_tokens.weight.data
     words[shape.text_entries] = 0.0 if ending is None else words[ending] * 1.1
     tokenizer = tokenizer_of(shape)
-    vocabulary = read_special_tokens("tiny", model.config, model.generation_config, tokenizer)
-    model.generation_config = _greedy_configuration(vocabulary)
-    return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), vocabulary)
+    special_tokens = read_special_tokens("tiny", model.config, model.generation_config, tokenizer)
+    model.generation_config = _greedy_configuration(special_tokens)
+    return WhisperModels("tiny", model, tokenizer, feature_extractor_of(shape), special_tokens)
 
 
 def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
@@ -63,20 +63,20 @@ def steered_by_rules_alone(models: WhisperModels) -> PreTrainedModel:
     return model
 
 
-def _greedy_configuration(vocabulary: SpecialTokens) -> GenerationConfig:
+def _greedy_configuration(special_tokens: SpecialTokens) -> GenerationConfig:
     """Greedy search, said in full: `generate` takes whatever a caller leaves unset from the model's
     configuration.
     """
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
-        max_length=vocabulary.max_length,
-        bos_token_id=vocabulary.end_of_text,
-        eos_token_id=vocabulary.end_of_text,
-        pad_token_id=vocabulary.end_of_text,
-        decoder_start_token_id=vocabulary.start_of_transcript,
-        no_timestamps_token_id=vocabulary.no_timestamps,
-        max_initial_timestamp_index=vocabulary.max_initial_timestamp_index,
+        max_length=special_tokens.max_length,
+        bos_token_id=special_tokens.end_of_text,
+        eos_token_id=special_tokens.end_of_text,
+        pad_token_id=special_tokens.end_of_text,
+        decoder_start_token_id=special_tokens.start_of_transcript,
+        no_timestamps_token_id=special_tokens.no_timestamps,
+        max_initial_timestamp_index=special_tokens.max_initial_timestamp_index,
         return_timestamps=False,
         force_unique_generate_call=True,
     )
@@ -125,12 +125,12 @@ def noise_windows(count: int, seconds: float = 1.0, seed: int = 0) -> list[NDArr
     ]
 
 
-def prompts_of(vocabulary: SpecialTokens, timestamps: bool, count: int) -> list[tuple[int, ...]]:
-    """Prompts of different lengths in turn: plain ones, and ones that start with text said
-    before.
-    """
-    plain = vocabulary.prompt("en", "transcribe", timestamps)
-    start_of_previous = vocabulary.no_timestamps - 2
+def prompts_of(
+    special_tokens: SpecialTokens, timestamps: bool, count: int
+) -> list[tuple[int, ...]]:
+    """Prompts of different lengths in turn: plain ones, and ones that start with previous text."""
+    plain = special_tokens.prompt("en", "transcribe", timestamps)
+    start_of_previous = special_tokens.no_timestamps - 2
     return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
 
 
@@ -138,13 +138,12 @@ def decode(
     engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
 ) -> dict[object, DecodeResult]:
     """Everything the engine says about `windows`, by key."""
-    waiting = list(windows)
-
-    def take(count: int) -> list[Request]:
-        taken, waiting[:] = waiting[:count], waiting[count:]
-        return taken
-
-    return {window.key: decoded for window, decoded in engine.decode(take, options)}
+    answers: dict[object, DecodeResult] = {}
+    with engine.session(options) as session:
+        session.add(windows)
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    return answers
 
 
 @torch.inference_mode()
@@ -167,7 +166,7 @@ def _generate(
     features = models.feature_extractor(
         [window.samples for window in windows], sampling_rate=16_000, return_tensors="pt"
     ).input_features.to(models.model.dtype)
-    begin, most = len(windows[0].prompt), windows[0].most_tokens
+    begin, most = len(windows[0].prompt), windows[0].max_tokens
     sequences = GenerationMixin.generate(
         models.model,
         features,
@@ -204,11 +203,11 @@ def cross_attention(
 
 def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProcessorList:
     """transformers' own processors in transformers' own order."""
-    vocabulary = models.special_tokens
+    special_tokens = models.special_tokens
     processors = LogitsProcessorList(
         [
-            SuppressTokensAtBeginLogitsProcessor(vocabulary.begin_suppress, begin),
-            SuppressTokensLogitsProcessor(vocabulary.suppress),
+            SuppressTokensAtBeginLogitsProcessor(special_tokens.begin_suppress, begin),
+            SuppressTokensLogitsProcessor(special_tokens.suppress),
         ]
     )
     if timestamps:

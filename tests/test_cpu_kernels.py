@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from asr.model.cpu_kernels import (
-    BLOCK,
-    FEW,
-    LARGE,
-    MANY,
+    ONEDNN_FROM_POSITIONS,
+    PACK_FROM_ELEMENTS,
+    QUERY_BLOCK,
+    TRANSPOSE_UP_TO_POSITIONS,
+    OneDnnOverride,
     PackedLinear,
     TransposedLinear,
-    at_once,
     attention,
     empty_transposed,
-    onednn_override,
+    encoder_batch_size,
 )
 
 WIDTH = 64
@@ -77,24 +77,24 @@ def test_views_with_gaps_are_read_rightly():
 @pytest.mark.parametrize(
     ("weights", "dtype", "pays"),
     [
-        (LARGE, torch.float32, True),
-        (LARGE - WIDTH, torch.float32, False),
-        (LARGE, torch.float64, False),
+        (PACK_FROM_ELEMENTS, torch.float32, True),
+        (PACK_FROM_ELEMENTS - WIDTH, torch.float32, False),
+        (PACK_FROM_ELEMENTS, torch.float64, False),
     ],
 )
 @torch.inference_mode()
 def test_large_weights_are_laid_out(weights, dtype, pays):
     weight = torch.ones(weights // WIDTH, WIDTH, dtype=dtype)
     product, x = PackedLinear(weight), torch.ones(1, 2, WIDTH, dtype=dtype)
-    assert product.laid_out is pays
+    assert product.packed is pays
     assert (ONE_DNN in operators(lambda: product(x))) is pays
     assert weight.layout is torch.strided
 
 
 @torch.inference_mode()
 def test_small_weights_meet_many_positions_through_onednn():
-    product, x = PackedLinear(torch.ones(WIDTH, WIDTH)), torch.ones(MANY, WIDTH)
-    assert not product.laid_out
+    product, x = PackedLinear(torch.ones(WIDTH, WIDTH)), torch.ones(ONEDNN_FROM_POSITIONS, WIDTH)
+    assert not product.packed
     assert ONE_DNN in operators(lambda: product(x))
     assert ONE_DNN not in operators(lambda: product(x[1:]))
 
@@ -117,29 +117,32 @@ def test_what_lies_across_is_that_of_torch_and_is_copied_as_it_lies(rows, dtype,
 
 @pytest.mark.parametrize(("device", "together"), [("cpu", 1), ("cuda", 16)])
 def test_a_cpu_takes_windows_one_by_one(device, together):
-    assert at_once(16, torch.device(device)) == together
+    assert encoder_batch_size(16, torch.device(device)) == together
 
 
 @torch.inference_mode()
 def test_modules_of_others_are_left_as_they_are():
-    layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.ones(MANY, WIDTH)
+    layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.ones(ONEDNN_FROM_POSITIONS, WIDTH)
     before = layer(x)
 
     def within():
-        with onednn_override():
+        with OneDnnOverride():
             torch.testing.assert_close(layer(x), before, rtol=1e-5, atol=1e-5)
 
     assert ONE_DNN in operators(within)
     assert ONE_DNN not in operators(lambda: layer(x))
 
 
-@pytest.mark.parametrize(("positions", "dtype"), [(MANY - 1, torch.float32), (MANY, torch.float64)])
+@pytest.mark.parametrize(
+    ("positions", "dtype"),
+    [(ONEDNN_FROM_POSITIONS - 1, torch.float32), (ONEDNN_FROM_POSITIONS, torch.float64)],
+)
 @torch.inference_mode()
 def test_few_positions_and_other_types_stay_with_torch(positions, dtype):
     x, weight = torch.ones(positions, WIDTH, dtype=dtype), torch.ones(WIDTH, WIDTH, dtype=dtype)
 
     def within():
-        with onednn_override():
+        with OneDnnOverride():
             F.linear(x, weight)
 
     assert ONE_DNN not in operators(within)
@@ -155,7 +158,16 @@ def drawn_attention(positions, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("positions", [1, FEW, FEW + 1, MANY, BLOCK + 1])
+@pytest.mark.parametrize(
+    "positions",
+    [
+        1,
+        TRANSPOSE_UP_TO_POSITIONS,
+        TRANSPOSE_UP_TO_POSITIONS + 1,
+        ONEDNN_FROM_POSITIONS,
+        QUERY_BLOCK + 1,
+    ],
+)
 @torch.inference_mode()
 def test_attention_is_that_of_torch(positions, dtype):
     query, keys, values = drawn_attention(positions, dtype)
@@ -170,11 +182,11 @@ def test_attention_is_that_of_torch(positions, dtype):
 )
 @torch.inference_mode()
 def test_attention_of_others_goes_through_onednn_with_their_scale(asked):
-    heard = drawn_attention(BLOCK + 1, torch.float32)
+    heard = drawn_attention(QUERY_BLOCK + 1, torch.float32)
     expected, answers = F.scaled_dot_product_attention(*heard, **asked), []
 
     def within():
-        with onednn_override():
+        with OneDnnOverride():
             answers.append(F.scaled_dot_product_attention(*heard, **asked))
 
     assert ONE_DNN in operators(within)
@@ -187,7 +199,7 @@ def test_masks_of_others_hold(causal):
     query, keys, values = drawn_attention(700, torch.float32)
     asked = {"is_causal": True} if causal else {"attn_mask": torch.rand(700, 700) > 0.5}
     expected = F.scaled_dot_product_attention(query, keys, values, **asked)
-    with onednn_override():
+    with OneDnnOverride():
         torch.testing.assert_close(
             F.scaled_dot_product_attention(query, keys, values, **asked), expected
         )

@@ -22,8 +22,8 @@ def expected_logits(model, encoded, tokens):
         return model(encoder_outputs=(encoded,), decoder_input_ids=tokens).logits
 
 
-def read(decoder, tokens, positions, cache):
-    return decoder.logits(decoder.read(tokens, positions, cache, int(positions.max()) + 1))
+def forward(decoder, tokens, positions, cache):
+    return decoder.logits(decoder.forward(tokens, positions, cache, int(positions.max()) + 1))
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +39,15 @@ def test_ragged_rows_rolled_back_and_read_again_equal_a_whole_pass(model, encode
         torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1)),
     )
     cache = decoder.allocate(3, 30)
-    decoder.listen(encoded, cache)
+    decoder.fill_cross_kv(encoded, cache)
     cache, lengths = cache.view(0, rows), torch.tensor([5, 9, 12])[:rows]
     expected = expected_logits(model, encoded, tokens)
     rubbish = torch.full((rows, 18), 7)
-    read(decoder, rubbish, torch.arange(18).expand(rows, -1), cache)
-    read(decoder, tokens[:rows, :12], torch.arange(12).expand(rows, -1), cache)
+    forward(decoder, rubbish, torch.arange(18).expand(rows, -1), cache)
+    forward(decoder, tokens[:rows, :12], torch.arange(12).expand(rows, -1), cache)
     for width in (1, 4, 2):
         positions = lengths[:, None] + torch.arange(width)
-        logits = read(decoder, tokens[:rows].gather(1, positions), positions, cache)
+        logits = forward(decoder, tokens[:rows].gather(1, positions), positions, cache)
         every = torch.arange(rows)[:, None]
         torch.testing.assert_close(logits, expected[every, positions], atol=1e-9, rtol=1e-9)
         lengths = lengths + max(1, width - 1)
@@ -57,10 +57,10 @@ def test_ragged_rows_rolled_back_and_read_again_equal_a_whole_pass(model, encode
 def test_a_row_moved_goes_on_where_it_was(model, encoded):
     decoder, tokens = Decoder(model), torch.arange(3 * 6).view(3, 6)
     cache = decoder.allocate(3, 10)
-    decoder.listen(encoded, cache)
-    read(decoder, tokens[:, :5], torch.arange(5).expand(3, -1), cache)
+    decoder.fill_cross_kv(encoded, cache)
+    forward(decoder, tokens[:, :5], torch.arange(5).expand(3, -1), cache)
     cache.move(2, 0)
-    logits = read(decoder, tokens[2:, 5:], torch.tensor([[5]]), cache.view(0, 1))
+    logits = forward(decoder, tokens[2:, 5:], torch.tensor([[5]]), cache.view(0, 1))
     torch.testing.assert_close(
         logits, expected_logits(model, encoded, tokens)[2:, 5:], atol=1e-9, rtol=1e-9
     )
@@ -69,19 +69,19 @@ def test_a_row_moved_goes_on_where_it_was(model, encoded):
 @torch.inference_mode()
 def test_places_beyond_the_longest_text_do_not_fail(model, encoded):
     decoder = Decoder(model)
-    cache = decoder.allocate(1, decoder.length + 4)
-    decoder.listen(encoded[:1], cache)
-    positions = decoder.length - 1 + torch.arange(4)[None]
-    assert read(decoder, torch.ones_like(positions), positions, cache).isfinite().all()
+    cache = decoder.allocate(1, decoder.max_positions + 4)
+    decoder.fill_cross_kv(encoded[:1], cache)
+    positions = decoder.max_positions - 1 + torch.arange(4)[None]
+    assert forward(decoder, torch.ones_like(positions), positions, cache).isfinite().all()
 
 
 @torch.inference_mode()
 def test_the_attention_of_chosen_heads_is_that_of_the_tokens_read_last(model, encoded):
     decoder, tokens = Decoder(model, ((1, 1), (0, 1))), torch.arange(3 * 9).view(3, 9)
     cache = decoder.allocate(3, 12)
-    decoder.listen(encoded, cache)
-    read(decoder, torch.full((3, 12), 7), torch.arange(12).expand(3, -1), cache)
-    read(decoder, tokens, torch.arange(9).expand(3, -1), cache)
+    decoder.fill_cross_kv(encoded, cache)
+    forward(decoder, torch.full((3, 12), 7), torch.arange(12).expand(3, -1), cache)
+    forward(decoder, tokens, torch.arange(9).expand(3, -1), cache)
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
     expected = eager(
@@ -89,7 +89,7 @@ def test_the_attention_of_chosen_heads_is_that_of_the_tokens_read_last(model, en
     ).cross_attentions
     cache.move(2, 0)
     for row, source in ((0, 2), (1, 1)):
-        attention = decoder.audio_attention(cache, row, slice(2, 9), 50)
+        attention = decoder.alignment_attention(cache, row, slice(2, 9), 50)
         chosen = torch.stack(
             [expected[layer][source, head, 2:9] for layer, head in ((0, 1), (1, 1))]
         )

@@ -6,18 +6,27 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import oracle
 import pytest
 import torch
 from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assistant
 
 import asr.engine.scheduler
-from asr.engine.engine import DecodeEngine, DecodeOptions
+from asr.engine.decode_state import DecodeState
+from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
-from asr.engine.scheduler import Request
+from asr.engine.request import DecodeOptions, Request
 from errors import OutOfMemory
 
+TOO_LITTLE_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    torch.AcceleratorError("CUDA error: out of memory")
+    if hasattr(torch, "AcceleratorError")
+    else RuntimeError("CUDA error: out of memory"),
+]
 RAGGED = {
     TINY: 142,
     TINY_ENGLISH: 142,
@@ -32,10 +41,10 @@ def engine_of(shape=TINY, ending=None, noise=None, own_encoder=False):
 
 
 @functools.cache
-def windows_of(shape, timestamps, count, most_tokens):
-    prompts = oracle.prompts_of(models_of(shape).vocabulary, timestamps, count)
+def windows_of(shape, timestamps, count, max_tokens):
+    prompts = oracle.prompts_of(models_of(shape).special_tokens, timestamps, count)
     return [
-        Request(number, samples, prompt, most_tokens)
+        Request(number, samples, prompt, max_tokens)
         for number, (samples, prompt) in enumerate(
             zip(oracle.noise_windows(count), prompts, strict=True)
         )
@@ -43,9 +52,9 @@ def windows_of(shape, timestamps, count, most_tokens):
 
 
 @functools.cache
-def truth(shape, ending, timestamps, count, most_tokens):
+def truth(shape, ending, timestamps, count, max_tokens):
     return oracle.greedy(
-        models_of(shape, ending), windows_of(shape, timestamps, count, most_tokens), timestamps
+        models_of(shape, ending), windows_of(shape, timestamps, count, max_tokens), timestamps
     )
 
 
@@ -85,7 +94,7 @@ def test_noise_in_the_assistant_spans_all_of_acceptance():
         models = with_assistant(models_of(TINY), noise)
         engine = DecodeEngine(models)
         decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, drafts=4))
-        rates.append(engine.drafting.accepted / engine.drafting.judged)
+        rates.append(engine.context.drafting.accepted / engine.context.drafting.drafted)
     assert rates[0] == 1
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.1
@@ -128,19 +137,20 @@ def test_rows_that_never_end_stop_at_448_tokens(assisted):
 def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_size):
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     lengths = itertools.cycle([0, 3, 0, 0, 0, 0, 10, 1, 0])
-    engine._worth_drafting = lambda *_: True
-    engine.drafting.choose = lambda rows, draftable: next(lengths)
-    judged, engine.drafting.observe = [], lambda accepted, count: judged.append(count)
+    engine.scheduler._worth_drafting = lambda sequences: True
+    drafting, counts = engine.context.drafting, []
+    drafting.choose = lambda rows, draftable: next(lengths)
+    drafting.observe = lambda accepted, drafted: counts.append(drafted)
     answers = decode(
         engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, batch_size=batch_size)
     )
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
-    assert sum(judged) > 50
+    assert sum(counts) > 50
 
 
 def test_rows_of_their_own_greatest_length():
     windows = [
-        dataclasses.replace(window, most_tokens=number + 1)
+        dataclasses.replace(window, max_tokens=number + 1)
         for number, window in enumerate(windows_of(TINY, True, 8, 40))
     ]
     answers = tokens_of(
@@ -172,7 +182,7 @@ def test_statistics_are_those_of_transformers_scores():
         with torch.inference_mode():
             logits = models.model(features.double(), decoder_input_ids=read[:, :-1]).logits[0]
         start = window.prompt.index(models.special_tokens.start_of_transcript)
-        assert answer.no_speech == pytest.approx(
+        assert answer.no_speech_prob == pytest.approx(
             logits[start].softmax(-1)[models.special_tokens.no_speech].item()
         )
         begin = len(window.prompt)
@@ -180,8 +190,8 @@ def test_statistics_are_those_of_transformers_scores():
         for place, token in enumerate(said, begin):
             scores = rules(read[:, :place], logits[None, place - 1])
             expected.append(scores.log_softmax(-1)[0, token].item())
-        assert answer.log_probabilities == pytest.approx(expected)
-        assert answer.mean_log_probability == pytest.approx(sum(expected) / len(said))
+        assert answer.log_probs == pytest.approx(expected)
+        assert answer.avg_logprob == pytest.approx(sum(expected) / len(said))
 
 
 @pytest.mark.parametrize("listed", [None, [[0, 1]]], ids=["upper half", "listed heads"])
@@ -191,14 +201,14 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_si
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
     monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
-    fallback = Fallback(temperatures=(0.0, 0.4), least_log_probability=-3.6, no_speech=1.0)
+    fallback = Fallback(temperatures=(0.0, 0.4), logprob_threshold=-3.6, no_speech_threshold=1.0)
     answers = decode(
         engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True)
     )
     assert {answer.temperature for answer in answers.values()} == {0.0, 0.4}
     for window in windows:
         answer = answers[window.key]
-        said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probabilities)]
+        said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probs)]
         expected = oracle.cross_attention(
             models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)]
         )
@@ -226,11 +236,12 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     del models.model.generation_config.lang_to_id
     passes = []
     hook = models.model.get_encoder().register_forward_hook(lambda *_: passes.append(1))
-    language, probability, no_speech = engine.detect_language(window.samples.copy())
+    language, probability, no_speech, encoded = engine.detect_language(window.samples)
+    window = dataclasses.replace(window, encoded=encoded)
     answer = decode(engine, [window], DecodeOptions())[window.key]
     hook.remove()
     assert models.special_tokens.languages[language] == expected
-    assert no_speech == pytest.approx(answer.no_speech)
+    assert no_speech == pytest.approx(answer.no_speech_prob)
     assert 1 / len(models.special_tokens.languages) <= probability <= 1
     assert len(passes) == 1
 
@@ -241,7 +252,9 @@ def test_each_window_is_encoded_once_even_when_decoded_again():
     hook = engine.models.model.get_encoder().register_forward_hook(
         lambda _m, inputs, _o: heard.append(len(inputs[0]))
     )
-    fallback = Fallback(temperatures=(0.0, 0.5, 1.0), least_log_probability=0.0, no_speech=1.0)
+    fallback = Fallback(
+        temperatures=(0.0, 0.5, 1.0), logprob_threshold=0.0, no_speech_threshold=1.0
+    )
     answers = decode(
         engine, windows_of(TINY, True, 5, 10), DecodeOptions(batch_size=2, fallback=fallback)
     )
@@ -251,7 +264,9 @@ def test_each_window_is_encoded_once_even_when_decoded_again():
 
 
 def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
-    fallback = Fallback(temperatures=(0.0, 0.4, 0.9), least_log_probability=-3.6, no_speech=1.0)
+    fallback = Fallback(
+        temperatures=(0.0, 0.4, 0.9), logprob_threshold=-3.6, no_speech_threshold=1.0
+    )
     windows = windows_of(TINY, True, 8, 30)
     alone = {}
     for window in windows:
@@ -270,35 +285,29 @@ def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
 
 def test_windows_may_follow_from_windows():
     engine = engine_of(TINY, RAGGED[TINY])
-    windows = windows_of(TINY, True, 12, 40)
-    ready, answers = [windows[0], windows[6]], {}
-
-    def take(count):
-        taken, ready[:] = ready[:count], ready[count:]
-        return taken
-
-    for window, decoded in engine.decode(take, DecodeOptions(batch_size=4)):
-        answers[window.key] = decoded.tokens
-        if window.key not in (5, 11):
-            ready.append(windows[window.key + 1])
+    windows, answers = windows_of(TINY, True, 12, 40), {}
+    with engine.session(DecodeOptions(batch_size=4)) as session:
+        session.add([windows[0], windows[6]])
+        while not session.done:
+            for request, result in session.step():
+                answers[request.key] = result.tokens
+                if request.key not in (5, 11):
+                    session.add([windows[request.key + 1]])
     assert answers == truth(TINY, RAGGED[TINY], True, 12, 40)
 
 
-def test_a_request_that_is_broken_off_leaves_nothing_to_the_next():
+def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
-    windows = list(windows_of(TINY, True, 12, 40))
-
-    def take(count):
-        taken, windows[:] = windows[:count], windows[count:]
-        return taken
-
-    decoding = engine.decode(take, DecodeOptions(batch_size=12))
-    next(decoding)
-    decoding.close()
-    assert not engine._lock.locked()
+    with engine.session(DecodeOptions(batch_size=12)) as session:
+        session.add(windows_of(TINY, True, 12, 40))
+        while not session.step():
+            pass
+    assert session.done
+    assert not engine.scheduler.running
+    assert not engine.scheduler.waiting
     answers = decode(engine, windows_of(TINY, True, 3, 40), DecodeOptions(assisted=True, drafts=3))
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
-    assert engine._batch.rows.finished.all()
+    assert engine.memory.state.rows.finished.all()
 
 
 def test_nothing_to_decode():
@@ -310,46 +319,51 @@ def test_nothing_to_decode():
     [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],
     ids=["a full batch", "fewer windows than were asked for at once"],
 )
+@pytest.mark.parametrize("error", TOO_LITTLE_MEMORY, ids=lambda error: type(error).__name__)
 def test_out_of_memory_halves_what_ran_and_loses_nothing(
-    monkeypatch, windows, batch_size, fitting, refused
+    monkeypatch, windows, batch_size, fitting, refused, error
 ):
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
-    launch = engine.rounds.launch
+    launch = engine.runner.launch
 
-    def refuse_more_than_fits(batch, rules, shape):
-        sizes.append(batch.capacity)
-        if batch.capacity > fitting:
-            raise torch.OutOfMemoryError
-        return launch(batch, rules, shape)
+    def refuse_more_than_fits(state, filters, shape):
+        sizes.append(state.capacity)
+        if state.capacity > fitting:
+            raise error
+        return launch(state, filters, shape)
 
-    monkeypatch.setattr(engine.rounds, "launch", refuse_more_than_fits)
+    monkeypatch.setattr(engine.runner, "launch", refuse_more_than_fits)
     answers = decode(
         engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size)
     )
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, windows, 40)
     assert [size for size in sizes if size > fitting] == refused
+    again = decode(
+        engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size)
+    )
+    assert tokens_of(again) == tokens_of(answers)
+    assert [size for size in sizes if size > fitting] == refused  # what failed is remembered
 
 
 def test_detecting_a_language_gives_back_what_an_earlier_request_holds(monkeypatch):
     engine = DecodeEngine(models_of(TINY))
     decode(engine, windows_of(TINY, True, 4, 5), DecodeOptions())
-    hear = engine.hearing.hear
+    encoder = engine.context.encoder
+    encode = encoder.encode
 
-    def refuse_beside_a_batch(*asked, **named):
-        if engine._batch is not None:
+    def refuse_beside_a_batch(*positional, **named):
+        if engine.memory.state is not None:
             raise torch.OutOfMemoryError
-        return hear(*asked, **named)
+        return encode(*positional, **named)
 
-    monkeypatch.setattr(engine.hearing, "hear", refuse_beside_a_batch)
-    assert (
-        engine.detect_language(oracle.noise_windows(1)[0]).language
-        in models_of(TINY).vocabulary.languages
-    )
+    monkeypatch.setattr(encoder, "encode", refuse_beside_a_batch)
+    languages = models_of(TINY).special_tokens.languages
+    assert engine.detect_language(oracle.noise_windows(1)[0]).language in languages
 
     def refuse(*_, **__):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(engine.hearing, "hear", refuse)
+    monkeypatch.setattr(encoder, "encode", refuse)
     with pytest.raises(OutOfMemory, match="one window"):
         engine.detect_language(oracle.noise_windows(1)[0])
 
@@ -360,9 +374,11 @@ def test_a_device_too_small_for_one_window_is_said_so(monkeypatch):
     def refuse(*_):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(engine.rounds, "launch", refuse)
-    with pytest.raises(OutOfMemory, match="one window"):
-        decode(engine, windows_of(TINY, True, 2, 5), DecodeOptions())
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.runner, "launch", refuse)
+        with pytest.raises(OutOfMemory, match="one window"):
+            decode(engine, windows_of(TINY, True, 2, 5), DecodeOptions())
+    assert decode(engine, windows_of(TINY, True, 2, 5), DecodeOptions())
 
 
 def test_nothing_of_the_engine_stays_in_the_models():
@@ -388,3 +404,146 @@ def settings_of(model):
 
 def both(models):
     return models.model, models.assistant.model
+
+
+def interleaved(engine, requests_by_options):
+    """Every session's answers, their steps taken in turns."""
+    sessions = [engine.session(options) for options, _ in requests_by_options]
+    answers = [{} for _ in sessions]
+    for session, (_, requests) in zip(sessions, requests_by_options, strict=True):
+        session.add(requests)
+    while not all(session.done for session in sessions):
+        for session, answered in zip(sessions, answers, strict=True):
+            answered |= {request.key: result for request, result in session.step()}
+    return answers
+
+
+FALLBACK = Fallback(temperatures=(0.0, 0.4, 0.9), logprob_threshold=-3.6, no_speech_threshold=1.0)
+DIFFERENT = [
+    DecodeOptions(timestamps=True, batch_size=3),
+    DecodeOptions(timestamps=False, batch_size=2),
+    DecodeOptions(timestamps=True, assisted=True, drafts=4, batch_size=4, words=True),
+    DecodeOptions(timestamps=False, assisted=True, drafts=2, batch_size=5),
+    DecodeOptions(timestamps=True, fallback=FALLBACK, words=True),
+    DecodeOptions(timestamps=False, fallback=FALLBACK, assisted=True, batch_size=1, drafts=3),
+]
+
+
+@pytest.mark.parametrize("chosen", [*itertools.combinations(range(6), 2), tuple(range(6))])
+def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
+    """Prompts differ too, within each session and between them."""
+    engine = engine_of(TINY, RAGGED[TINY], 0.1)
+    asked = [
+        (DIFFERENT[number], windows_of(TINY, DIFFERENT[number].timestamps, 9, 30)[number % 3 :])
+        for number in chosen
+    ]
+    alone = [decode(engine, requests, options) for options, requests in asked]
+    for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
+        assert tokens_of(ours) == tokens_of(expected)
+        for key, answer in expected.items():
+            assert ours[key].temperature == answer.temperature
+            assert ours[key].no_speech_prob == pytest.approx(answer.no_speech_prob)
+            assert ours[key].log_probs == pytest.approx(answer.log_probs)
+            assert (ours[key].attention is None) == (answer.attention is None)
+            if answer.attention is not None:
+                np.testing.assert_allclose(ours[key].attention, answer.attention, atol=1e-5)
+
+
+def test_sessions_of_many_threads_give_the_answers_they_give_alone():
+    engine = engine_of(TINY, RAGGED[TINY], 0.1)
+    asked = [(each, windows_of(TINY, each.timestamps, 9, 30)) for each in DIFFERENT]
+    alone = [decode(engine, requests, options) for options, requests in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        beside = list(pool.map(lambda each: decode(engine, each[1], each[0]), asked))
+    assert list(map(tokens_of, beside)) == list(map(tokens_of, alone))
+
+
+def test_a_session_takes_no_more_rows_than_its_batch_size_and_a_short_one_does_not_wait():
+    engine, rows = DecodeEngine(models_of(TINY)), []
+    launch = engine.runner.launch
+    engine.runner.launch = lambda *step: rows.append(len(engine.scheduler.running)) or launch(*step)
+    with engine.session(DecodeOptions(batch_size=3)) as long:
+        long.add(windows_of(TINY, True, 12, 40))
+        for _ in range(5):
+            long.step()
+        assert set(rows) == {3}
+        (short,) = decode(engine, windows_of(TINY, True, 1, 5), DecodeOptions()).values()
+        assert short.tokens == truth(TINY, None, True, 1, 5)[0]
+        assert rows[-1] == 4
+        assert not long.done
+
+
+def test_the_engine_may_be_used_between_the_steps_of_a_session():
+    engine, window = engine_of(TINY), oracle.noise_windows(1)[0]
+    expected = engine.detect_language(window)
+    with engine.session(DecodeOptions()) as session:
+        session.add(windows_of(TINY, True, 2, 10))
+        while not session.done:
+            session.step()
+            assert engine.detect_language(window)[:3] == expected[:3]
+
+
+def test_growing_under_live_rows_changes_no_token():
+    engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
+    answers, windows = {}, windows_of(TINY, True, 12, 40)
+    with engine.session(DecodeOptions(assisted=True, drafts=2)) as session:
+        for first in range(0, 12, 2):
+            session.add(windows[first : first + 2])
+            answers |= {request.key: result for request, result in session.step()}
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    assert engine.memory.capacity > 2
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
+
+
+def test_where_a_larger_batch_does_not_fit_beside_the_running_one_newcomers_wait(monkeypatch):
+    engine = DecodeEngine(models_of(TINY, RAGGED[TINY]))
+    with engine.session(DecodeOptions(batch_size=2)) as session:
+        session.add(windows_of(TINY, True, 2, 40))
+        session.step()
+
+        def refuse(*_):
+            raise torch.OutOfMemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DecodeState, "allocate", refuse)
+            answers = decode(engine, windows_of(TINY, True, 4, 40), DecodeOptions())
+    assert engine.memory.capacity == 2
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 4, 40)
+
+
+def test_what_a_model_raises_reaches_every_session_and_the_next_is_answered(monkeypatch):
+    engine = DecodeEngine(models_of(TINY, RAGGED[TINY]))
+
+    def fail(*_):
+        raise RuntimeError("a kernel failed")
+
+    with engine.session(DecodeOptions()) as one, engine.session(DecodeOptions()) as other:
+        for session in (one, other):
+            session.add(windows_of(TINY, True, 2, 40))
+        one.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.runner, "launch", fail)
+            for session in (one, other):
+                with pytest.raises(RuntimeError, match="a kernel failed"):
+                    session.step()
+    answers = decode(engine, windows_of(TINY, True, 3, 40), DecodeOptions())
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
+
+
+def test_statistics_count_what_was_decoded():
+    engine = engine_of(TINY, RAGGED[TINY], 0.1)
+    with engine.session(DecodeOptions(assisted=True, drafts=3, batch_size=4)) as session:
+        session.add(windows_of(TINY, True, 12, 40))
+        answers = []
+        while not session.done:
+            answers += session.step()
+    stats = session.stats
+    assert stats.tokens == sum(len(result.tokens) for _, result in answers)
+    assert stats.steps == sum(stats.steps_by_drafts.values())
+    assert set(stats.steps_by_drafts) == {3}
+    assert 0 < stats.accepted < stats.drafted <= 3 * stats.drafted_rows
+    # Prefill gives a row its first token; every row and step gives one and what was accepted.
+    ended = sum(len(result.log_probs) for _, result in answers)
+    assert ended <= 12 + stats.drafted_rows + stats.accepted
+    assert min(stats.encode_seconds, stats.prefill_seconds, stats.decode_seconds) > 0

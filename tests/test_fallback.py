@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import Fallback, chances, compression
+from asr.engine.fallback import Fallback, compression_ratio, uniform
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
 LOOP = "and then and then and then " * 20
 
 
 @pytest.mark.parametrize(
-    ("text", "mean_log_probability", "no_speech", "again"),
+    ("text", "avg_logprob", "no_speech_prob", "again"),
     [
         (PLAIN, -0.3, 0.0, False),
         (PLAIN, -1.1, 0.0, True),
@@ -24,8 +24,8 @@ LOOP = "and then and then and then " * 20
         ("", -0.1, 0.0, False),
     ],
 )
-def test_when_a_text_is_decoded_again(text, mean_log_probability, no_speech, again):
-    assert Fallback().rejects(text, mean_log_probability, no_speech) is again
+def test_when_a_text_is_decoded_again(text, avg_logprob, no_speech_prob, again):
+    assert Fallback().rejects(text, avg_logprob, no_speech_prob) is again
 
 
 def test_temperatures_rise_and_end():
@@ -34,15 +34,15 @@ def test_temperatures_rise_and_end():
 
 
 def test_compression_tells_loops_from_speech():
-    assert compression(PLAIN) < 2.4 < compression(LOOP)
+    assert compression_ratio(PLAIN) < 2.4 < compression_ratio(LOOP)
 
 
 def test_chance_depends_on_samples_and_attempt_alone():
     samples = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    first = chances(samples, 1, 8)
+    first = uniform(samples, 1, 8)
     torch.rand(3)
-    assert torch.equal(first, chances(samples.copy(), 1, 8))
-    assert not torch.equal(first, chances(samples, 2, 8))
-    assert not torch.equal(first, chances(samples[1:], 1, 8))
+    assert torch.equal(first, uniform(samples.copy(), 1, 8))
+    assert not torch.equal(first, uniform(samples, 2, 8))
+    assert not torch.equal(first, uniform(samples[1:], 1, 8))
     assert first.min() >= 0
     assert first.max() < 1

@@ -15,10 +15,10 @@ from transformers import (
 )
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.logit_filters import Draw, LogitFilter
+from asr.engine.logit_filters import History, LogitFilter, SamplingParams
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
-VOCABULARY = SpecialTokens(
+SPECIAL_TOKENS = SpecialTokens(
     size=SIZE,
     end_of_text=END,
     start_of_transcript=9,
@@ -40,8 +40,13 @@ TOKENS = some.lists(
 HISTORIES = some.lists(some.tuples(some.sampled_from(PROMPTS), TOKENS), min_size=1, max_size=5)
 
 
-def rules_of(timestamps: bool) -> LogitFilter:
-    return LogitFilter.of(VOCABULARY, timestamps, torch.zeros(SIZE, 1, dtype=torch.float64))
+FILTERS = LogitFilter.of(SPECIAL_TOKENS, torch.zeros(SIZE, 1, dtype=torch.float64))
+
+
+def history_of(tokens, begin, ends, timestamps):
+    """`timestamps` (rows,) says which rows follow the grammar."""
+    follows = torch.tensor(timestamps)
+    return History(tokens, ends, follows, torch.where(follows, begin, tokens.shape[1] + 1))
 
 
 def expected_scores(history, begin, timestamps, logits):
@@ -74,92 +79,91 @@ def padded(histories):
     )
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
-@settings(deadline=None, max_examples=150)
-@given(histories=HISTORIES, seed=some.integers(0, 10_000))
-def test_choice_and_probability_are_those_of_transformers(timestamps, histories, seed):
-    rules = rules_of(timestamps)
-    logits = (
-        3
-        * torch.randn(
-            len(histories), 1, SIZE, generator=torch.Generator().manual_seed(seed)
-        ).double()
-    )
+def random_logits(*shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(*shape, SIZE, generator=generator).double()
+
+
+@settings(deadline=None, max_examples=250)
+@given(
+    histories=HISTORIES,
+    follows=some.lists(some.booleans(), min_size=5, max_size=5),
+    seed=some.integers(0, 10_000),
+)
+def test_choice_and_probability_are_those_of_transformers(histories, follows, seed):
+    """Rows with and without timestamps beside each other."""
+    timestamps = follows[: len(histories)]
+    logits = random_logits(len(histories), 1, seed=seed)
     tokens, begin, ends = padded(histories)
-    first = ends == begin[:, None]
-    choice = rules.choose(
-        logits + torch.where(first[..., None], rules.first_bias, rules.bias), tokens, begin, ends
-    )
+    first = (ends == begin[:, None])[..., None]
+    biased = logits + torch.where(first, FILTERS.first_bias, FILTERS.bias)
+    history = history_of(tokens, begin, ends, timestamps)
+    choices = [FILTERS.choose(biased, history)]
+    if not any(timestamps):
+        choices.append(FILTERS.choose(biased, history, grammar=False))
     for row, (prompt, said) in enumerate(histories):
-        scores = expected_scores([*prompt, *said], len(prompt), timestamps, logits[row, 0])
+        scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], logits[row, 0])
         if torch.isinf(scores).all():
-            continue  # nothing may follow: no history that the rules allowed comes to this
-        assert choice.tokens[row, 0] == scores.argmax()
-        assert choice.log_probability[row, 0].item() == pytest.approx(
-            scores.log_softmax(-1).max().item()
-        )
+            continue  # nothing may follow: no history that the filters allowed comes to this
+        log_prob = scores.log_softmax(-1).max().item()
+        for choice in choices:
+            assert choice.tokens[row, 0] == scores.argmax()
+            assert choice.log_probs[row, 0].item() == pytest.approx(log_prob)
 
 
 @settings(deadline=None, max_examples=60)
 @given(said=TOKENS, prompt=some.sampled_from(PROMPTS), seed=some.integers(0, 10_000))
 def test_every_position_of_a_row_is_judged_by_what_stands_before_it(said, prompt, seed):
-    rules = rules_of(True)
-    logits = (
-        3
-        * torch.randn(
-            1, len(said) + 1, SIZE, generator=torch.Generator().manual_seed(seed)
-        ).double()
-    )
+    logits = random_logits(1, len(said) + 1, seed=seed)
     tokens, begin = torch.tensor([[*prompt, *said]]), torch.tensor([len(prompt)])
     ends = len(prompt) + torch.arange(len(said) + 1)[None]
-    together = rules.choose(logits, tokens, begin, ends)
+    together = FILTERS.choose(logits, history_of(tokens, begin, ends, [True]))
     for place in range(len(said) + 1):
-        alone = rules.choose(logits[:, place, None], tokens, begin, ends[:, place, None])
+        history = history_of(tokens, begin, ends[:, place, None], [True])
+        alone = FILTERS.choose(logits[:, place, None], history)
         assert alone.tokens.item() == together.tokens[0, place].item()
-        assert alone.log_probability.item() == pytest.approx(
-            together.log_probability[0, place].item(), nan_ok=True
+        assert alone.log_probs.item() == pytest.approx(
+            together.log_probs[0, place].item(), nan_ok=True
         )
 
 
+@pytest.mark.parametrize("grammar", [True, False])
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_sampling_follows_the_distribution_that_the_rules_leave(timestamps):
-    rules, heat = rules_of(timestamps), 0.7
-    history, prompt = [20, 1, 4], [9]
+def test_sampling_follows_the_distribution_that_the_filters_leave(timestamps, grammar):
+    if timestamps and not grammar:
+        pytest.skip("rows with timestamps need the grammar")
+    temperature, said, count = 0.7, [20, 1, 4], 4000
     logits = torch.randn(SIZE, generator=torch.Generator().manual_seed(3)).double()
-    count = 4000
-    tokens = torch.tensor([[*prompt, *history]]).expand(count, -1)
+    tokens = torch.tensor([[9, *said]]).expand(count, -1)
     begin, ends = torch.ones(count, dtype=torch.long), torch.full((count, 1), 4)
-    draw = Draw(torch.full((count,), heat), (torch.arange(count)[:, None] + 0.5) / count)
-    choice = rules.sample((logits + rules.bias).expand(count, 1, -1), tokens, begin, ends, draw)
-    scores = expected_scores([*prompt, *history], 1, timestamps, logits)
-    shares = torch.bincount(choice.tokens[:, 0], minlength=SIZE) / count
-    torch.testing.assert_close(shares.double(), (scores / heat).softmax(-1), atol=1 / count, rtol=0)
-    torch.testing.assert_close(
-        choice.log_probability[:, 0], scores.log_softmax(-1)[choice.tokens[:, 0]]
+    params = SamplingParams(
+        torch.full((count,), temperature), (torch.arange(count)[:, None] + 0.5) / count
     )
+    history = history_of(tokens, begin, ends, [timestamps] * count)
+    biased = (logits + FILTERS.bias).expand(count, 1, -1)
+    choice = FILTERS.sample(biased, history, params, grammar)
+    scores = expected_scores([9, *said], 1, timestamps, logits)
+    shares = torch.bincount(choice.tokens[:, 0], minlength=SIZE) / count
+    expected = (scores / temperature).softmax(-1)
+    torch.testing.assert_close(shares.double(), expected, atol=1 / count, rtol=0)
+    log_probs = scores.log_softmax(-1)[choice.tokens[:, 0]]
+    torch.testing.assert_close(choice.log_probs[:, 0], log_probs)
 
 
 def test_unscored_choices_are_the_same_tokens():
-    rules, logits = (
-        rules_of(True),
-        torch.randn(4, 3, SIZE, generator=torch.Generator().manual_seed(0)).double(),
-    )
+    logits = random_logits(4, 3, seed=0)
     tokens = torch.tensor([[9, 15, 1, 16, 16, 4, 5]]).expand(4, -1)
-    arguments = (
-        logits,
-        tokens,
-        torch.ones(4, dtype=torch.long),
-        torch.tensor([[2, 3, 4]]).expand(4, -1),
-    )
-    assert torch.equal(
-        rules.choose(*arguments).tokens, rules.choose(*arguments, scored=False).tokens
-    )
+    begin, ends = torch.ones(4, dtype=torch.long), torch.tensor([[2, 3, 4]]).expand(4, -1)
+    history = history_of(tokens, begin, ends, [True, False, True, False])
+    scored, unscored = (FILTERS.choose(logits, history, scored=each) for each in (True, False))
+    assert torch.equal(scored.tokens, unscored.tokens)
 
 
-def test_half_precision_sums_in_single():
-    rules = LogitFilter.of(VOCABULARY, False, torch.zeros(SIZE, 1, dtype=torch.float16))
-    logits = torch.randn(1, 1, SIZE, generator=torch.Generator().manual_seed(0)).half()
-    choice = rules.choose(logits, torch.tensor([[9]]), torch.tensor([1]), torch.tensor([[1]]))
-    assert choice.log_probability.item() == pytest.approx(
-        logits.float().log_softmax(-1).max().item(), abs=1e-6
-    )
+@pytest.mark.parametrize("grammar", [True, False])
+def test_half_precision_sums_in_single(grammar):
+    filters = LogitFilter.of(SPECIAL_TOKENS, torch.zeros(SIZE, 1, dtype=torch.float16))
+    logits = random_logits(1, 1, seed=0).half()
+    history = history_of(torch.tensor([[9]]), torch.tensor([1]), torch.tensor([[1]]), [False])
+    choice = filters.choose(logits, history, grammar)
+    expected = logits.float().log_softmax(-1).max().item()
+    assert choice.log_probs.item() == pytest.approx(expected, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Who sits where: rows move up when others leave, and every window keeps its own answer."""
+"""Which sequence has which row: rows move up when others leave, and every window keeps its answer."""
 
 from __future__ import annotations
 
@@ -6,41 +6,78 @@ import oracle
 import torch
 from oracle import TINY, models_of
 
-from asr.engine.logit_filters import LogitFilter
-from asr.engine.runner import EagerRounds
-from asr.engine.scheduler import Course, Request, Scheduler
-from asr.engine.speculative import Batch
-from asr.model.decoder import Decoder
-from asr.model.encoder import Encoder
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.sequence import Sequence
+from transcript import DecodeStats
 
 
-def running_batch(models, rows):
-    batch = Batch.allocate(Decoder(models.model), None, rows, 0)
-    rules = LogitFilter.of(models.special_tokens, True, batch.main.decoder.token_embeddings)
-    course = Course(
-        rules, models.special_tokens, EagerRounds(), models.tokenizer.decode, None, None, None
-    )
-    return Scheduler(batch, rows, course)
+def sequences_of(models, session, options, count=9):
+    prompts = oracle.prompts_of(models.special_tokens, True, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    stats = DecodeStats()
+    return [
+        Sequence(Request(key, *window, 4 + 7 * (key % 4)), options, session, stats)
+        for key, window in enumerate(windows)
+    ]
 
 
 def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
     models = models_of(TINY, 142)
-    prompts = oracle.prompts_of(models.special_tokens, True, 9)
-    samples = oracle.noise_windows(9)
-    waiting = [
-        Request(key, *each, 4 + 7 * (key % 4))
-        for key, each in enumerate(zip(samples, prompts, strict=True))
-    ]
+    scheduler, answers, most = DecodeEngine(models).scheduler, {}, 0
+    waiting = sequences_of(models, "one", DecodeOptions(batch_size=4))
     expected = {}
-    for passage in waiting:
-        expected |= oracle.greedy(models, [passage], timestamps=True)
-    running, hearing, answers, most = running_batch(models, 4), Encoder(models), {}, 0
-    while waiting or running.slots:
-        if waiting and running.free:
-            running.admit(waiting[:1], hearing.hear([waiting.pop(0).samples], drafted=False))
-        most = max(most, len(running.slots))
-        for passage, answer in running.step():
-            answers[passage.key] = answer.tokens
+    for sequence in waiting:
+        expected |= oracle.greedy(models, [sequence.request], timestamps=True)
+    while waiting or scheduler.running:
+        if waiting:
+            scheduler.add([waiting.pop(0)])
+        for sequence, result in scheduler.step():
+            answers[sequence.request.key] = result.tokens
+        most = max(most, len(scheduler.running))
     assert answers == expected
-    assert most == 4
-    assert torch.equal(running.batch.rows.finished, torch.ones(4, dtype=torch.bool))
+    assert 2 <= most <= 4
+    finished = scheduler.memory.state.rows.finished
+    assert torch.equal(finished, torch.ones_like(finished))
+
+
+def test_a_batch_size_counts_for_its_session_alone():
+    models = models_of(TINY)
+    scheduler = DecodeEngine(models).scheduler
+    for session, batch_size in (("one", 2), ("other", 3)):
+        scheduler.add(sequences_of(models, session, DecodeOptions(batch_size=batch_size)))
+    scheduler.step()
+    assert [each.session for each in scheduler.running] == ["one"] * 2 + ["other"] * 3
+
+
+def test_preempted_sequences_begin_again_in_their_order():
+    models = models_of(TINY, 142)
+    scheduler = DecodeEngine(models).scheduler
+    sequences = sequences_of(models, "one", DecodeOptions(batch_size=4))
+    scheduler.add(sequences)
+    answers = dict(scheduler.step())
+    running = list(scheduler.running)
+    scheduler.preempt()
+    assert scheduler.memory.state is None
+    assert list(scheduler.waiting)[: len(running)] == running
+    while scheduler.waiting or scheduler.running:
+        answers |= dict(scheduler.step())
+    for sequence in sequences:
+        expected = oracle.greedy(models, [sequence.request], timestamps=True)
+        assert answers[sequence].tokens == expected[sequence.request.key]
+
+
+def test_cancelling_a_session_leaves_the_others_their_rows():
+    models = models_of(TINY, 142)
+    scheduler, answers = DecodeEngine(models).scheduler, {}
+    sequences = {name: sequences_of(models, name, DecodeOptions(batch_size=3)) for name in "ab"}
+    for each in sequences.values():
+        scheduler.add(each)
+    answers |= dict(scheduler.step())
+    scheduler.cancel("a")
+    assert {each.session for each in [*scheduler.running, *scheduler.waiting]} == {"b"}
+    while scheduler.waiting or scheduler.running:
+        answers |= dict(scheduler.step())
+    for sequence in sequences["b"]:
+        expected = oracle.greedy(models, [sequence.request], timestamps=True)
+        assert answers[sequence].tokens == expected[sequence.request.key]

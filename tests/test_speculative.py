@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
+from asr.engine.decode_state import SequenceState
 from asr.engine.logit_filters import Choice
-from asr.engine.speculative import Rows, accept, agreement
+from asr.engine.speculative import accept, count_accepted
 
 END = 99
 
 
 def rows_of(drafts, length=3, limit=20):
-    """Rows of `length` final tokens (all 7) with `drafts` (rows, k) behind them."""
-    rows = Rows.allocate(len(drafts), 24, torch.device("cpu"))
+    """SequenceState of `length` final tokens (all 7) with `drafts` (rows, k) behind them."""
+    rows = SequenceState.allocate(len(drafts), 24, torch.device("cpu"))
     rows.tokens[:, :length] = 7
     rows.tokens[:, length : length + len(drafts[0])] = torch.tensor(drafts)
     rows.length.fill_(length)
-    rows.limit.fill_(limit)
+    rows.max_length.fill_(limit)
     rows.finished.fill_(False)
     rows.draftable.fill_(True)
     return rows
@@ -28,7 +29,7 @@ def choice_of(tokens):
 
 
 def settle(rows, choice):
-    accept(rows, choice, agreement(rows, choice), END)
+    accept(rows, choice, count_accepted(rows, choice), END)
 
 
 def final(rows):
@@ -53,7 +54,7 @@ def test_the_longest_agreeing_prefix_and_one_more(draft, choice, gained):
     settle(rows, choice_of([choice]))
     assert final(rows) == [[7, 7, 7, *gained]]
     assert rows.finished.tolist() == [gained[-1] == END]
-    assert rows.log_probability[0, 3 : 3 + len(gained)].tolist() == [-0.5] * len(gained)
+    assert rows.log_probs[0, 3 : 3 + len(gained)].tolist() == [-0.5] * len(gained)
 
 
 def test_rows_do_not_wait_for_each_other():
@@ -61,17 +62,17 @@ def test_rows_do_not_wait_for_each_other():
     settle(rows, choice_of([[1, 2, 3], [5, 2, 3], [1, 6, 3]]))
     assert rows.length.tolist() == [6, 4, 5]
     assert rows.accepted.tolist() == [2, 0, 1]
-    assert rows.judged.tolist() == [2, 1, 2]
+    assert rows.drafted.tolist() == [2, 1, 2]
 
 
 def test_a_row_stops_at_its_limit_and_a_finished_one_stands_still():
     rows = rows_of([[1, 2], [1, 2]])
-    rows.limit[0] = 4
+    rows.max_length[0] = 4
     rows.finished[1] = True
     settle(rows, choice_of([[1, 2, 3], [1, 2, 3]]))
     assert rows.length.tolist() == [4, 3]
     assert rows.finished.tolist() == [True, True]
-    assert rows.judged.tolist() == [2, 0]
+    assert rows.drafted.tolist() == [2, 0]
 
 
 def test_rows_that_are_not_drafted_take_one_token():
@@ -79,7 +80,7 @@ def test_rows_that_are_not_drafted_take_one_token():
     rows.draftable[0] = False
     settle(rows, choice_of([[1, 2, 3]]))
     assert final(rows) == [[7, 7, 7, 1]]
-    assert rows.judged.tolist() == [0]
+    assert rows.drafted.tolist() == [0]
 
 
 def test_no_drafts_is_plain_greedy():

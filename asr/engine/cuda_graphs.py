@@ -1,91 +1,185 @@
-"""Rounds on CUDA: each shape is captured once as a graph and replayed.
+"""Steps on CUDA: each shape is captured once as a graph and replayed.
 
 A step of Whisper's decoder is hundreds of small kernels; launched one by one from Python they leave
-the device idle most of the time. A round asks the host nothing (see `asr.engine.speculative`), so
-it can be recorded whole: drafts, verification, acceptance and report. The one decision: shapes are
-rounded up to few sizes, so that few graphs exist: those of greedy decoding at usual sizes from the
-load on, others from their first use. Rows beyond the live ones are finished rows: they are computed
-and stand still.
+the device idle most of the time. A step never asks the device for a value (see
+`asr.engine.speculative`), so it can be captured whole: drafts, verification, acceptance, result.
+
+The one decision: shapes are rounded up to few sizes, so that few graphs exist, and a shape runs
+eagerly before it is captured: libraries that create handles or compile kernels at first use must
+not do so inside a capture (pytorch#99397). Padding rows are computed; their results are masked out.
+All graphs share one memory pool, which is safe because steps run one after the other and every
+result is copied out before the next step begins. Where a capture fails, all graphs are dropped and
+steps run eagerly from then on: slower, but right.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.runner import Reading, Report, summary
-from asr.engine.speculative import Batch, Round, advance
+from asr.engine.runner import PendingResult, StepResult, collect
+from asr.engine.speculative import decode_step
+from device_errors import is_device_lost, is_out_of_memory
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-SPANS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
-USUAL_ROWS, USUAL_SPAN = 24, 256
+logger = logging.getLogger("endpoint")
+
+ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
+WARMUP_ROWS, WARMUP_KV_LEN = 24, 256
+DRAFTED_WARMUP_ROWS = (1, 24)
+MAX_REFUSED = 3  # shapes without memory for their graph; then all run eagerly
+CAPTURED_LAG = 2  # shapes with a longer lag are rare: they follow a pause in drafting
 
 
-class Key(NamedTuple):
-    """What a graph was captured for: the memory of a batch and of the rules, the number of rows and
-    the shape.
-    """
+class GraphKey(NamedTuple):
+    """What a graph was captured for: the memory of the state, the number of rows, the shape."""
 
-    batch: int
-    rules: int
+    state: int
     rows: int
-    shape: Round
+    shape: StepShape
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A graph and where it leaves its report."""
+class CapturedStep:
+    """A graph and where it leaves its result."""
 
     graph: torch.cuda.CUDAGraph
-    report: Tensor
+    result: Tensor
 
 
-class GraphedRounds:
-    """Captures on first use, replays afterwards. A batch's memory must outlive its graphs: see
-    `forget`.
+class CudaGraphRunner:
+    """Eager at a shape's first use, captured at its second, replayed afterwards.
+
+    A state's memory must outlive its graphs: see `release`. With `enabled` False nothing is
+    captured, in the same shapes.
     """
 
-    late = True
+    pipelined = True
+    draft_lengths = (2, 4, 8)
+    timed_drafts = (0, 2, 8)
 
-    def __init__(self) -> None:
-        self._captured: dict[Key, Captured] = {}
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._captured: dict[GraphKey, CapturedStep] = {}
+        self._seen: set[GraphKey] = set()
+        self._refused: set[GraphKey] = set()  # shapes for whose graph memory was too short
+        self._pool: Any = None
 
     def rows(self, live: int) -> int:
         """The next of a few sizes."""
-        return round_up(live, ROWS)
+        return round_up(live, ROW_COUNTS)
 
-    def span(self, needed: int) -> int:
+    def kv_len(self, needed: int) -> int:
         """The next of a few sizes."""
-        return round_up(needed, SPANS)
+        return round_up(needed, KV_LENGTHS)
 
-    def usual(self) -> list[tuple[int, Round]]:
-        """Greedy rounds of up to the default batch size and of texts that are not unusually long,
-        largest first.
+    def warmup_shapes(self, assisted: bool) -> list[tuple[int, StepShape]]:
+        """Greedy steps up to the default batch size, drafted ones at both its ends.
+
+        Of texts that are not unusually long.
         """
-        rows, spans = (
-            [size for size in sizes if size <= most]
-            for sizes, most in ((ROWS, USUAL_ROWS), (SPANS, USUAL_SPAN))
-        )
-        return [(count, Round(0, 1, span)) for count in reversed(rows) for span in spans]
+        lengths = [length for length in KV_LENGTHS if length <= WARMUP_KV_LEN]
+        shapes = []
+        for rows in reversed([count for count in ROW_COUNTS if count <= WARMUP_ROWS]):
+            drafts = self.draft_lengths if assisted and rows in DRAFTED_WARMUP_ROWS else ()
+            for length in lengths:
+                shapes += [(rows, StepShape(k, CAPTURED_LAG, length)) for k in drafts]
+                shapes.append((rows, StepShape(0, 1, length)))
+        return shapes
 
-    def forget(self) -> None:
-        """Drops all graphs, before the memory they were captured over is given back."""
+    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+        """Replay the step, or run it; what is returned waits for its result."""
+        key = GraphKey(state.rows.tokens.data_ptr(), state.capacity, shape)
+        captured = self._captured.get(key) if self.enabled else None
+        if captured is None and self._worth_capturing(key):
+            captured = self._capture(key, state, filters)
+        if captured is None:
+            self._seen.add(key)
+            decode_step(state, filters, shape)
+            return _copy_out(collect(state.rows))
+        captured.graph.replay()
+        return _copy_out(captured.result)
+
+    def release(self) -> None:
+        """Drop all graphs, before the memory they were captured over is freed.
+
+        All or none: newer versions of torch free the cuBLAS workspace that the graphs of one pool
+        share as soon as one of them goes (pytorch#193402).
+        """
         self._captured.clear()
+        self._seen.clear()
+        self._refused.clear()
+        self._pool = None
 
-    def launch(self, batch: Batch, rules: LogitFilter, shape: Round) -> Reading:
-        """Replays the round; what is returned waits for its report."""
-        if shape.unread > 2:
-            advance(batch, rules, shape)
-            return _reading(summary(batch.rows))
-        key = Key(batch.rows.tokens.data_ptr(), rules.bias.data_ptr(), batch.capacity, shape)
-        if key not in self._captured:
-            self._captured[key] = _capture(batch, rules, shape)
-        self._captured[key].graph.replay()
-        return _reading(self._captured[key].report)
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run eagerly for a while, in the same shapes; graphs are kept."""
+        enabled, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = enabled
+
+    def disable(self, reason: str) -> None:
+        """Run eagerly from now on, and say so."""
+        self.release()
+        if self.enabled:
+            self.enabled = False
+            logger.error("CUDA graphs are off, decoding is slower from now on: %s", reason)
+
+    def _worth_capturing(self, key: GraphKey) -> bool:
+        if not self.enabled or key.shape.assistant_lag > CAPTURED_LAG:
+            return False
+        return key in self._seen and key not in self._refused
+
+    def _capture(
+        self, key: GraphKey, state: DecodeState, filters: LogitFilter
+    ) -> CapturedStep | None:
+        """The step as a graph; None where it could not be captured.
+
+        A capture runs nothing, so the step can still be run eagerly after one that failed.
+        """
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        # A capture that fails leaves this thread on the capture's stream: the outer context mends
+        # that. Another thread, that of diarization, may allocate during a capture.
+        with torch.cuda.stream(torch.cuda.current_stream()):
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+                    decode_step(state, filters, key.shape)
+                    result = collect(state.rows)
+                captured = CapturedStep(graph, result)
+            except RuntimeError as error:
+                if is_device_lost(error) and not _is_capture_error(error):
+                    raise
+                failure = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                out_of_memory = is_out_of_memory(error)
+                captured = None
+        if captured is None:
+            self._give_up(key, failure, out_of_memory)
+            return None
+        self._captured[key] = captured
+        return captured
+
+    def _give_up(self, key: GraphKey, failure: str, out_of_memory: bool) -> None:
+        """Drop all graphs; capture no more, or no more of this shape where memory was too short."""
+        _end_allocation_to(self._pool)
+        refused = self._refused | {key}
+        self.release()
+        if out_of_memory and len(refused) < MAX_REFUSED:
+            logger.warning("no memory for the CUDA graph of %d rows: it runs eagerly", key.rows)
+            self._refused = refused
+        else:
+            self.disable(f"a capture failed ({failure})")
 
 
 def round_up(needed: int, sizes: tuple[int, ...]) -> int:
@@ -93,24 +187,30 @@ def round_up(needed: int, sizes: tuple[int, ...]) -> int:
     return next((size for size in sizes if size >= needed), needed)
 
 
-def _capture(batch: Batch, rules: LogitFilter, shape: Round) -> Captured:
-    graph = torch.cuda.CUDAGraph()
-    # Another thread, that of the diarization, may allocate meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        advance(batch, rules, shape)
-        report = summary(batch.rows)
-    return Captured(graph, report)
+def _is_capture_error(error: RuntimeError) -> bool:
+    """Whether CUDA refused the capture, which is over then, rather than lost the device."""
+    text = str(error).lower()
+    return "captur" in text or "cublas" in text or "graph" in text
 
 
-def _reading(report: Tensor) -> Reading:
-    """Starts the copy to the host now, so that a later round does not overwrite it first."""
-    pinned = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
-    pinned.copy_(report, non_blocking=True)
+def _end_allocation_to(pool: Any) -> None:  # noqa: ANN401
+    """Take the allocator out of capture mode, where torch forgets to when a capture's end raises.
+
+    Allocations of this thread would otherwise go on counting as the capture's.
+    """
+    with suppress(RuntimeError, AttributeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+
+
+def _copy_out(result: Tensor) -> PendingResult:
+    """Start the copy to the host now, so that the next step does not overwrite the result first."""
+    pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+    pinned.copy_(result, non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
 
-    def read() -> Report:
+    def read() -> StepResult:
         arrived.synchronize()
-        return Report(*pinned.tolist())
+        return StepResult(*pinned.tolist())
 
     return read

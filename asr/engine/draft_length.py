@@ -1,13 +1,13 @@
-"""How many tokens to draft: from what a round costs on this device and how many drafts proved right
-lately.
+"""How many tokens to draft: from what a step costs on this device and how many drafts were right.
 
-A round that drafts k tokens yields (1 - a^(k+1)) / (1 - a) tokens if each is accepted with chance a
-(Leviathan et al. 2023, equation 1), and costs k steps of the assistant and a longer pass of the
-main model. Both costs depend on the models, the device and the number of rows in ways no formula
-gives, so they are measured once at load. The one decision: where the best k does not clearly beat
-none, nothing is drafted, so that asking for an assistant never costs time. While nothing is drafted
-nothing is learnt about the assistant; the memory of its failures therefore fades with every window,
-until a few drafts are worth another try.
+A step that drafts k tokens yields (1 - a^(k+1)) / (1 - a) tokens if each is accepted with
+probability a (Leviathan et al. 2023, equation 1), and costs k steps of the assistant and a longer
+pass of the main model. Both costs depend on the models, the device and the number of rows in ways
+no formula gives, so they are measured once at load.
+
+The one decision: where the best k does not clearly beat none, nothing is drafted, so that asking
+for an assistant never costs time. While drafting is off, the acceptance estimate decays towards its
+prior, until a few drafts are worth another try.
 """
 
 from __future__ import annotations
@@ -17,89 +17,91 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-DRAFTS = (1, 2, 3, 4, 6, 8, 10)
-MOST_DRAFTS = DRAFTS[-1]
-MEASURED_DRAFTS = (0, 1, 6)  # the second draft and each further one cost the same
-LEAST_TURNS, MOST_TURNS, ENOUGH = 2, 4, 0.5  # of measuring; seconds after which the least has to do
-CLEAR_GAIN = (
-    1.1  # preparing a window for drafts costs a little too, and measured costs are not exact
-)
-HOPED = 0.8  # acceptance before anything is known
-HOPE = 12.0  # drafted tokens that the hope is worth
-MEMORY = 600.0  # drafted tokens after which older ones have faded
-FADING = 0.97  # of the memory, each window that is not drafted
+MAX_DRAFTS = 10
+# Rounds of measuring: at least, at most, and the seconds after which the least has to do.
+MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 2, 4, 0.5
+# Preparing a window for drafts costs a little too, and measured costs are not exact.
+MIN_SPEEDUP = 1.1
+PRIOR_MEAN = 0.8  # acceptance before anything is known
+PRIOR_WEIGHT = 12.0  # drafted tokens that the prior is worth
+HORIZON = 600.0  # drafted tokens after which older ones hardly count
+DECAY = 0.97  # of the counts, for each window decoded without drafts
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Seconds of a round by number of rows and of drafts; beside the measured ones on straight
-    lines.
-    """
+class StepCosts:
+    """Seconds of a step by number of rows and of drafts; between the measured ones linear."""
 
     seconds: Mapping[tuple[int, int], float]
 
     @classmethod
-    def measure(cls, rows: Sequence[int], time_round: Callable[[int, int], float]) -> Costs:
-        """The least of a few calls of `time_round(rows, drafts)`, in seconds, over `rows` and a few
-        draft lengths.
+    def measure(
+        cls,
+        rows: Sequence[int],
+        drafts: Sequence[int],
+        time_step: Callable[[int, int], float],
+    ) -> StepCosts:
+        """The least of a few calls of `time_step(rows, drafts)`, in seconds.
 
-        The calls for one shape lie apart, so that a moment in which the machine was busy does not
-        weigh on one alone; large models get fewer of them, which vary less.
+        `drafts` are 0, few and many. The calls for one shape are spread over rounds, so that a
+        moment in which the machine was busy does not weigh on one alone. Large models get fewer
+        rounds; their times vary less.
         """
-        shapes = [(count, drafts) for count in rows for drafts in MEASURED_DRAFTS]
-        turns: list[dict[tuple[int, int], float]] = []
-        while len(turns) < LEAST_TURNS or (
-            len(turns) < MOST_TURNS and sum(map(_total, turns)) < ENOUGH
-        ):
-            turns.append({shape: time_round(*shape) for shape in shapes})
-        return cls({shape: min(turn[shape] for turn in turns) for shape in shapes})
+        shapes = [(count, k) for count in rows for k in drafts]
+        rounds: list[dict[tuple[int, int], float]] = []
+        spent = 0.0
+        while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and spent < ENOUGH_SECONDS):
+            rounds.append({shape: time_step(*shape) for shape in shapes})
+            spent += sum(rounds[-1].values())
+        return cls({shape: min(each[shape] for each in rounds) for shape in shapes})
 
-    def round(self, rows: int, drafts: int) -> float:
-        """Seconds of a round of `drafts` drafts over `rows` rows; beyond the measured rows in
-        proportion.
-        """
+    def step(self, rows: int, drafts: int) -> float:
+        """Seconds of a step of `drafts` drafts over `rows` rows; beyond those measured linear."""
         counts = sorted({count for count, _ in self.seconds})
-        known = [self._over(count, drafts) for count in counts]
+        known = [self._at(count, drafts) for count in counts]
         return float(np.interp(rows, counts, known)) * max(1.0, rows / counts[-1])
 
-    def _over(self, rows: int, drafts: int) -> float:
-        none, one, many = (self.seconds[rows, known] for known in MEASURED_DRAFTS)
-        return (
-            none if drafts == 0 else one + (many - one) * (drafts - 1) / (MEASURED_DRAFTS[-1] - 1)
-        )
+    def _at(self, rows: int, drafts: int) -> float:
+        """At measured rows: each draft after the first few costs the same."""
+        if drafts == 0:
+            return self.seconds[rows, 0]
+        few, many = sorted(k for count, k in self.seconds if count == rows and k > 0)
+        low, high = self.seconds[rows, few], self.seconds[rows, many]
+        return low + (high - low) * (drafts - few) / (many - few)
 
 
 @dataclass
 class DraftLength:
-    """The running judgement of one assistant. `accepted` of `judged` drafts were right, newer ones
-    counting more.
+    """The running estimate for one assistant.
+
+    `accepted` of `drafted` tokens were right, newer ones counting more. `lengths` are the numbers
+    of drafts to choose from.
     """
 
-    costs: Costs
+    costs: StepCosts
+    lengths: Sequence[int]
     accepted: float = 0.0
-    judged: float = 0.0
+    drafted: float = 0.0
     _best: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     @property
     def acceptance(self) -> float:
-        """The chance that the next drafted token is right."""
-        return (self.accepted + HOPED * HOPE) / (self.judged + HOPE)
+        """The probability that the next drafted token is right."""
+        return (self.accepted + PRIOR_MEAN * PRIOR_WEIGHT) / (self.drafted + PRIOR_WEIGHT)
 
-    def observe(self, accepted: int, judged: int) -> None:
-        """Counts the drafts of a round."""
-        kept = max(0.0, 1.0 - judged / MEMORY)
+    def observe(self, accepted: int, drafted: int) -> None:
+        """Count the drafts of a step."""
+        kept = max(0.0, 1.0 - drafted / HORIZON)
         self.accepted = self.accepted * kept + accepted
-        self.judged = self.judged * kept + judged
+        self.drafted = self.drafted * kept + drafted
 
-    def fade(self, windows: int) -> None:
-        """Forgets a little, for `windows` that are decoded without drafts."""
-        self.accepted *= FADING**windows
-        self.judged *= FADING**windows
+    def decay(self, windows: int) -> None:
+        """Forget a little, for `windows` that are decoded without drafts."""
+        self.accepted *= DECAY**windows
+        self.drafted *= DECAY**windows
 
     def choose(self, rows: int, draftable: int) -> int:
-        """How many tokens to draft in a round of `rows` rows of which `draftable` may accept
-        any.
-        """
+        """How many tokens to draft in a step of `rows` rows of which `draftable` accept drafts."""
         if not draftable:
             return 0
         percent = round(100 * self.acceptance)
@@ -111,16 +113,12 @@ class DraftLength:
     def _search(self, rows: int, draftable: int, acceptance: float) -> int:
         def speed(drafts: int) -> float:
             tokens = draftable * expected_tokens(acceptance, drafts) + rows - draftable
-            return tokens / self.costs.round(rows, drafts)
+            return tokens / self.costs.step(rows, drafts)
 
-        best = max(DRAFTS, key=speed)
-        return best if speed(best) >= CLEAR_GAIN * speed(0) else 0
-
-
-def _total(turn: Mapping[tuple[int, int], float]) -> float:
-    return sum(turn.values())
+        best = max(self.lengths, key=speed)
+        return best if speed(best) >= MIN_SPEEDUP * speed(0) else 0
 
 
 def expected_tokens(acceptance: float, drafts: int) -> float:
-    """Tokens a row gains in a round, on average."""
+    """Tokens a row gains in a step, on average."""
     return float(sum(acceptance**k for k in range(drafts + 1)))

@@ -1,255 +1,171 @@
-"""The decode engine: windows of samples in, tokens out, any number at once, with an assistant or
-without.
+"""The decode engine: windows of samples in, tokens out, for any number of sessions at once.
 
-The one decision: the memory of a batch (caches of both models, tokens) belongs to the engine and is
-reused by every request, one request at a time. Caches are by far the largest thing besides the
-weights, and a CUDA graph replays over fixed addresses; two requests side by side would need them
-twice and would not be faster than one after the other. Nothing is ever written into the models.
+The one decision: the memory of a batch (caches of both models, state of the rows) belongs to the
+engine, and the sessions of all clients share its rows. Caches are by far the largest thing besides
+the weights, and a CUDA graph replays over fixed addresses. A lock is held for one step, never
+between steps. Nothing is ever written into the models.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Requests
+from contextlib import contextmanager
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.cuda_graphs import GraphedRounds
-from asr.engine.draft_length import MOST_DRAFTS, Costs, DraftLength
-from asr.engine.fallback import Fallback
+from asr.engine.cuda_graphs import CudaGraphRunner
+from asr.engine.decode_state import ModelWithCache
+from asr.engine.draft_length import DraftLength
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import Detected, detect_language
-from asr.engine.runner import EagerRounds, Rounds
-from asr.engine.scheduler import Course, DecodeResult, Request, Scheduler
-from asr.engine.speculative import Batch, Round
+from asr.engine.prefill import DetectedLanguage, detect_language
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.runner import EagerRunner, StepRunner
+from asr.engine.scheduler import DecodeContext, Scheduler
+from asr.engine.sequence import Sequence
+from asr.engine.session import Session
+from asr.engine.state_memory import StateMemory
+from asr.engine.warmup import measure_costs, prepare_shapes
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
+from device_errors import is_out_of_memory
 from errors import OutOfMemory
 
-HEARD_AT_ONCE = 16  # windows; bounds the encoder's memory beside the caches
-MEASURED_ROWS = (1, 4, 12)
-MEASURED_SPAN = 64
-SETTLED = 0.02  # seconds of rounds of one shape
+logger = logging.getLogger("endpoint")
+
 TOO_SMALL = "one window does not fit into the device's memory"
 
-Take = Callable[[int], Sequence[Request]]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeOptions:
-    """How a request's windows are decoded. `drafts` fixes the drafts a round; None lets measured
-    costs decide.
-
-    `words` asks where in its window each token was heard.
-    """
-
-    timestamps: bool = True
-    assisted: bool = False
-    batch_size: int = 24
-    fallback: Fallback | None = None
-    drafts: int | None = None
-    words: bool = False
+T = TypeVar("T")
 
 
 class DecodeEngine:
-    """Decodes with one set of models; safe to call from several threads, which then wait for each
-    other.
-    """
+    """Decodes with one set of models; safe to call from several threads."""
 
-    def __init__(self, models: WhisperModels) -> None:
+    def __init__(self, models: WhisperModels, cuda_graphs: bool = True) -> None:
+        """Prepare the device; `cuda_graphs` False runs every step eagerly on CUDA too."""
         self.models = models
-        self.hearing = Encoder(models)
         self.main = Decoder(models.model, alignment_heads(models.model))
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
-        self.rounds: Rounds = GraphedRounds() if models.device.type == "cuda" else EagerRounds()
-        self.rules = {
-            each: LogitFilter.of(models.special_tokens, each, self.main.token_embeddings)
-            for each in (False, True)
-        }
-        self._batch: Batch | None = None
-        self._lock = Lock()
-        self._warm_up()
-        self.drafting = None if self.assistant is None else DraftLength(self._measure_costs())
+        self.runner = runner_for(models.device, cuda_graphs)
+        self.memory = StateMemory(self.main, self.assistant, self.runner)
+        self.context = DecodeContext(
+            encoder=Encoder(models),
+            filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
+            special_tokens=models.special_tokens,
+            runner=self.runner,
+            decode_text=models.tokenizer.decode,
+        )
+        self.scheduler = Scheduler(self.memory, self.context)
+        self._lock, self._next = Lock(), Lock()
+        prepare_shapes(self.memory, self.context)
+        costs = measure_costs(self.memory, self.context) if self.assistant else None
+        if costs is not None:
+            self.context.drafting = DraftLength(costs, self.runner.draft_lengths)
 
-    @torch.inference_mode()
-    def detect_language(self, samples: NDArray[np.float32]) -> Detected:
+    def session(self, options: DecodeOptions) -> Session:
+        """A new session; see `asr.engine.session`."""
+        return Session(self, options)
+
+    def detect_language(self, samples: NDArray[np.float32]) -> DetectedLanguage:
         """The likeliest language of a window's samples, and how likely they hold no speech.
 
-        What the encoder made of them is kept, so that decoding them next costs no second pass.
         Raises OutOfMemory if one window is too much for the device.
         """
-        with self._lock:
-            with suppress(torch.OutOfMemoryError):
-                return self._detect(samples)
-            self._give_back()  # an earlier request's batch may have left too little
-            try:
-                return self._detect(samples)
-            except torch.OutOfMemoryError:
-                raise OutOfMemory(TOO_SMALL) from None
+        with self._turn():
+            return self._within_memory(lambda: self._detect_language(samples), self._release_batch)
 
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
-        """Decodes what `take(count)` gives, up to `count` windows a call, until it gives none and
-        all are done.
+    # What sessions call
 
-        Windows come back as they finish; `take` is asked again after each, so it may offer what a
-        finished window left over. Where the device runs out of memory the batch is halved;
-        OutOfMemory if one window is too much.
+    def add(self, session: Session, requests: Requests[Request]) -> None:
+        """Queue requests of a session."""
+        with self._turn():
+            self.scheduler.add(
+                Sequence(each, session.options, session, session.stats) for each in requests
+            )
+
+    def step(self, session: Session) -> None:
+        """Run one step unless the session has results already.
+
+        Where memory runs out the batch is halved and begun again. Errors reach every session whose
+        requests were lost.
         """
-        with self._lock:
-            waiting, rows = deque(take(options.batch_size)), options.batch_size
-            while waiting:
-                running: Scheduler | None = None
-                most = min(rows, len(waiting))
-                try:
-                    running = Scheduler(self._room(most), most, self._course(options))
-                    yield from self._run(Run(running, waiting, take, options))
-                except torch.OutOfMemoryError:
-                    exhausted = (
-                        True  # once the block is left, nothing holds on to the device's memory
-                    )
-                else:
-                    exhausted = False
-                if exhausted:
-                    waiting.extendleft(
-                        slot.window for slot in reversed(running.slots if running else ())
-                    )
-                    del running
-                    rows = self._shrink(most)
-
-    def _detect(self, samples: NDArray[np.float32]) -> Detected:
-        encoded = self.hearing.hear([samples], drafted=False)
-        self.hearing.remember(samples, encoded)
-        first = self._room(1).main.view(0, 1)
-        first.decoder.listen(encoded.main, first.cache)
-        return detect_language(first, self.models.special_tokens)
-
-    def _run(self, request: Run) -> Iterator[tuple[Request, DecodeResult]]:
-        """Until no window waits or runs."""
-        while True:
-            self._fill(request)
-            if not request.running.slots:
+        with self._turn():
+            if session.has_results:
                 return
-            yield from request.running.step()
+            try:
+                finished = self._within_memory(self.scheduler.step, self._halve_batch)
+            except Exception as error:
+                self._fail_all(error)
+                return
+            for sequence, result in finished:
+                owner = sequence.session
+                assert isinstance(owner, Session)
+                owner.finish(sequence.request, result)
 
-    def _fill(self, request: Run) -> None:
-        """Gives free rows to waiting windows."""
-        running, waiting = request.running, request.waiting
-        free = running.free - len(waiting)
-        if free > 0:
-            waiting.extend(request.take(free))
-        while waiting and running.free:
-            windows = [
-                waiting[place] for place in range(min(len(waiting), running.free, HEARD_AT_ONCE))
-            ]
-            encoded = self.hearing.hear(
-                [window.samples for window in windows], self._worth_drafting(request, len(windows))
-            )
-            for _ in windows:
-                waiting.popleft()
-            running.admit(windows, encoded)
+    def cancel(self, session: Session) -> None:
+        """Drop what a session still has queued or running."""
+        with self._turn():
+            self.scheduler.cancel(session)
 
-    def _worth_drafting(self, request: Run, new: int) -> bool:
-        """Whether windows that sit down now are prepared for drafting."""
-        if self.drafting is None or not request.options.assisted:
-            return False
-        if request.options.drafts is not None:
-            return request.options.drafts > 0
-        rows = len(request.running.slots) + new
-        worth = self.drafting.choose(rows, rows) > 0
-        if not worth:
-            self.drafting.fade(new)
-        return worth
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the engine's lock, in turns: who waits next holds the second lock meanwhile.
 
-    def _course(self, options: DecodeOptions) -> Course:
-        return Course(
-            rules=self.rules[options.timestamps],
-            vocabulary=self.models.special_tokens,
-            rounds=self.rounds,
-            text=self.models.tokenizer.decode,
-            fallback=options.fallback,
-            drafting=self.drafting if options.assisted else None,
-            drafts=options.drafts,
-            words=options.words,
-        )
-
-    @torch.inference_mode()
-    def _room(self, rows: int) -> Batch:
-        """The batch, with room for at least `rows` rows."""
-        if self._batch is None or self._batch.capacity < rows:
-            self._clear()
-            self._batch = Batch.allocate(
-                self.main, self.assistant, self.rounds.rows(rows), MOST_DRAFTS
-            )
-        return self._batch
-
-    def _clear(self) -> None:
-        self.rounds.forget()
-        self._batch = None
-
-    def _shrink(self, rows: int) -> int:
-        """Gives the batch's memory back. Returns half of `rows`; raises OutOfMemory where that is
-        none.
+        A plain lock would often go back to the thread that has just released it.
         """
-        self._give_back()
-        if rows == 1:
-            raise OutOfMemory(TOO_SMALL)
-        return rows // 2
-
-    def _give_back(self) -> None:
-        self._clear()
-        if self.models.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    @torch.inference_mode()
-    def _warm_up(self) -> None:
-        """Prepares the rounds that every request plays, as far as the device's memory allows."""
+        with self._next:
+            self._lock.acquire()
         try:
-            for rows, shape in self.rounds.usual():
-                self.rounds.launch(self._room(rows).view(0, rows), self.rules[True], shape)()
-        except torch.OutOfMemoryError:
-            self._clear()
+            yield
+        finally:
+            self._lock.release()
 
-    def _measure_costs(self) -> Costs:
-        """Times rounds over rows that are finished: they cost the same and stand still."""
-        costs = Costs.measure(MEASURED_ROWS, self._time_round)
-        if not self.rounds.late:
-            self._clear()
-        return costs
+    def _within_memory(self, work: Callable[[], T], make_room: Callable[[], None]) -> T:
+        """What `work` returns, tried again after `make_room` as often as memory runs out."""
+        while True:
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Outside the except block: until here the exception held on to the device's memory.
+            make_room()
+
+    def _halve_batch(self) -> None:
+        """Begin again with half the rows. Raises OutOfMemory where one was left."""
+        failed, held = self.scheduler.attempted, self.memory.capacity
+        self.scheduler.preempt()
+        if max(failed, held) <= 1:
+            raise OutOfMemory(TOO_SMALL)
+        self.memory.lower_limit(failed if failed > 1 else held)
+
+    def _release_batch(self) -> None:
+        """Give back what the batch holds. Raises OutOfMemory where that is nothing."""
+        if self.memory.state is None:
+            raise OutOfMemory(TOO_SMALL)
+        self.scheduler.preempt()
+
+    def _fail_all(self, error: Exception) -> None:
+        """Tell every session whose requests were lost."""
+        for sequence in self.scheduler.abort():
+            assert isinstance(sequence.session, Session)
+            sequence.session.fail(error)
 
     @torch.inference_mode()
-    def _time_round(self, rows: int, drafts: int) -> float:
-        """The least of the rounds that fit into SETTLED seconds, one at least.
-
-        Only the first finds the models' weights elsewhere than in the processor's caches, where a
-        running batch has them; that alone made rounds without drafts of small models look half as
-        dear again as they are.
-        """
-        batch, shape = (
-            self._room(rows).view(0, rows),
-            Round(drafts, 2 if drafts else 1, MEASURED_SPAN),
-        )
-        least, spent = float("inf"), 0.0
-        while spent < SETTLED:
-            started = time.perf_counter()
-            self.rounds.launch(batch, self.rules[True], shape)()
-            took = time.perf_counter() - started
-            least, spent = min(least, took), spent + took
-        return least
+    def _detect_language(self, samples: NDArray[np.float32]) -> DetectedLanguage:
+        encoded = self.context.encoder.encode([samples], drafted=False).main
+        main = ModelWithCache(self.main, self.main.allocate(1, 1))
+        main.decoder.fill_cross_kv(encoded, main.cache)
+        return detect_language(main, encoded, self.models.special_tokens)
 
 
-@dataclass(frozen=True)
-class Run:
-    """The windows of one call of `decode`: running, waiting, and where more come from."""
-
-    running: Scheduler
-    waiting: deque[Request]
-    take: Take
-    options: DecodeOptions
+def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:
+    """How steps run on a device."""
+    return CudaGraphRunner(cuda_graphs) if device.type == "cuda" else EagerRunner()

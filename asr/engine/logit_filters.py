@@ -2,10 +2,13 @@
 
 The one decision: what the grammar allows after a history is three numbers (where text begins, where
 timestamps begin and end), computed for all rows and positions at once. Greedy choice, drafting,
-verification and sampling then share one reading of them, so a draft is judged by exactly the rules
-that made it, and no row is visited in Python. The order is that of transformers: suppressed tokens,
-then the grammar, then "a timestamp if all timestamps together are likelier than any text token"
-(Radford et al. 2022, section 2.3; transformers' WhisperTimeStampLogitsProcessor).
+verification and sampling share them, so a draft is judged by exactly the filter that made it, and
+no row is visited in Python. Whether a row follows the grammar is a fact of the row: requests with
+and without timestamps share a batch.
+
+The order is that of transformers: suppressed tokens, then the grammar, then "a timestamp if all
+timestamps together are likelier than any text token" (Radford et al. 2022, section 2.3;
+transformers' WhisperTimeStampLogitsProcessor).
 """
 
 from __future__ import annotations
@@ -22,10 +25,17 @@ from asr.checkpoint.special_tokens import SpecialTokens
 NEVER = float("-inf")
 
 
+class History(NamedTuple):
+    """What stands before the positions that are chosen."""
+
+    tokens: Tensor  # (rows, max_len)
+    ends: Tensor  # (rows, positions): tokens[:ends] stand before that position
+    timestamps: Tensor  # (rows,) bool, whether the row follows the grammar of timestamps
+    grammar_start: Tensor  # (rows,) its prompt's length; beyond every position in other rows
+
+
 class Allowed(NamedTuple):
-    """Token ids in [text_from, first timestamp) or [time_from, time_to) may come next; each (rows,
-    positions).
-    """
+    """Allowed ids: [text_from, first timestamp), [time_from, time_to); each (rows, positions)."""
 
     text_from: Tensor
     time_from: Tensor
@@ -33,66 +43,100 @@ class Allowed(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Tokens and their natural-log probability among what the rules allow; both (rows,
-    positions).
-    """
+    """Tokens and their natural-log probability among the allowed ones; both (rows, positions)."""
 
     tokens: Tensor
-    log_probability: Tensor
+    log_probs: Tensor
 
 
-class Draw(NamedTuple):
-    """Chance of a row: its temperature (rows,) and a number in [0, 1) for each choice (rows,
-    positions).
-    """
+class SamplingParams(NamedTuple):
+    """A row's temperature (rows,) and a random number in [0, 1) per choice (rows, positions)."""
 
     temperature: Tensor
-    chance: Tensor
+    uniform: Tensor
 
 
 class MaskedLogits(NamedTuple):
-    """What the grammar makes of logits; each but `timestamps` (rows, positions)."""
+    """Logits with forbidden ids at minus infinity, and their best; (rows, positions[, ids])."""
 
-    text: Tensor
+    words: Tensor  # ids below the end of text; only their maximum is masked, in `text`
+    specials: Tensor  # from the end of text to the first timestamp
+    text: Tensor  # the largest of words and specials
     text_token: Tensor
-    timestamps: Tensor  # (rows, positions, timestamp ids), forbidden ones at minus infinity
-    time: Tensor  # log-sum of the above
-    is_time: Tensor
+    time: Tensor  # the largest of the timestamps
+    time_token: Tensor
+    time_log_sum: Tensor  # over all timestamps
+    is_time: Tensor  # whether a timestamp is chosen
 
 
 @dataclass(frozen=True)
 class LogitFilter:
-    """The rules of one checkpoint on one device. `bias` and `first_bias` (vocabulary,) are 0 or
-    minus infinity.
+    """The rules of one checkpoint on one device.
+
+    `bias` and `first_bias` (vocabulary,) are 0 or minus infinity: suppressed tokens, and those at
+    the first position.
     """
 
     eos: int
     timestamp_begin: int
-    timestamps: bool
+    no_timestamps: int
     max_initial_timestamp: int | None
     bias: Tensor
     first_bias: Tensor
 
     @classmethod
-    def of(cls, vocabulary: SpecialTokens, timestamps: bool, like: Tensor) -> LogitFilter:
+    def of(cls, special_tokens: SpecialTokens, like: Tensor) -> LogitFilter:
         """The rules a checkpoint asks for; `like` (vocabulary, ...) gives device and type."""
-        suppressed = [*vocabulary.suppress, *([vocabulary.no_timestamps] if timestamps else ())]
         return cls(
-            eos=vocabulary.end_of_text,
-            timestamp_begin=vocabulary.timestamp_begin,
-            timestamps=timestamps,
-            max_initial_timestamp=vocabulary.max_initial_timestamp_index,
-            bias=_forbid(suppressed, like),
-            first_bias=_forbid([*suppressed, *vocabulary.begin_suppress], like),
+            eos=special_tokens.end_of_text,
+            timestamp_begin=special_tokens.timestamp_begin,
+            no_timestamps=special_tokens.no_timestamps,
+            max_initial_timestamp=special_tokens.max_initial_timestamp_index,
+            bias=_forbid(special_tokens.suppress, like),
+            first_bias=_forbid((*special_tokens.suppress, *special_tokens.begin_suppress), like),
         )
 
-    def allowed(self, tokens: Tensor, begin: Tensor, ends: Tensor) -> Allowed:
-        """What the grammar allows as the token number `ends`, after `tokens[begin:ends]` of each
-        row.
+    def choose(
+        self, logits: Tensor, history: History, grammar: bool = True, scored: bool = True
+    ) -> Choice:
+        """The likeliest allowed token. `logits` (rows, positions, vocabulary) carry a bias already.
 
-        `tokens` (rows, width), `begin` (rows,) where the prompt ends, `ends` (rows, positions).
+        `grammar` is False where no row follows the timestamp grammar, which saves work. Without
+        `scored` the log-probabilities are zeros: the sum over a large vocabulary is then saved.
         """
-        start = begin[:, None]
+        if not grammar:
+            best, token = logits.max(dim=-1)
+            return Choice(token, best - _log_sum(logits) if scored else torch.zeros_like(best))
+        allowed = self._allowed(history)
+        masked = self._mask(logits, allowed, history)
+        token = torch.where(masked.is_time, masked.time_token, masked.text_token)
+        if not scored:
+            return Choice(token, torch.zeros_like(masked.text))
+        best = torch.where(masked.is_time, masked.time, masked.text)
+        return Choice(token, best - self._log_total(masked, allowed, history))
+
+    def sample(
+        self, logits: Tensor, history: History, params: SamplingParams, grammar: bool = True
+    ) -> Choice:
+        """One random token among those allowed; its log-probability is that at temperature 1."""
+        masked = upcast(logits)
+        if grammar:
+            allowed = self._allowed(history)
+            forced = self._mask(logits, allowed, history).is_time & history.timestamps[:, None]
+            text_from = torch.where(forced, self.timestamp_begin, allowed.text_from)
+            members = self._members(allowed._replace(text_from=text_from), history)
+            masked = masked.masked_fill(~members, NEVER)
+        temperature = params.temperature.clamp(min=1e-3)[:, None, None]
+        cumulative = (masked / temperature).softmax(dim=-1).double().cumsum(dim=-1)
+        threshold = params.uniform[..., None] * cumulative[..., -1:]
+        token = torch.searchsorted(cumulative, threshold, right=True)
+        token = token.clamp(max=logits.shape[-1] - 1)
+        log_probs = masked.gather(-1, token).squeeze(-1) - _log_sum(masked)
+        return Choice(token.squeeze(-1), log_probs)
+
+    def _allowed(self, history: History) -> Allowed:
+        """What the grammar allows at each position; rows that do not follow it may say anything."""
+        tokens, ends, start = history.tokens, history.ends, history.grammar_start[:, None]
         is_time = tokens >= self.timestamp_begin
         one_back, two_back = ends - 1, ends - 2
         after_time = is_time.gather(1, one_back) & (one_back >= start)
@@ -115,66 +159,16 @@ class LogitFilter:
     ) -> Tensor:
         """The newest timestamp token up to position `one_back`, or -1; (rows, positions)."""
         columns = torch.arange(tokens.shape[1], device=tokens.device)
-        newest = (
-            torch.where(is_time & (columns >= start), columns, -1)
-            .cummax(dim=1)
-            .values.gather(1, one_back)
-        )
+        decoded = torch.where(is_time & (columns >= start), columns, -1)
+        newest = decoded.cummax(dim=1).values.gather(1, one_back)
         return torch.where(newest >= 0, tokens.gather(1, newest.clamp(min=0)), -1)
 
-    def choose(
-        self, logits: Tensor, tokens: Tensor, begin: Tensor, ends: Tensor, scored: bool = True
-    ) -> Choice:
-        """The likeliest allowed token. `logits` (rows, positions, vocabulary) already carry a bias;
-        see `allowed`.
-
-        Without `scored` the log-probabilities are zeros: the sum over a large vocabulary is then
-        saved.
-        """
-        if not self.timestamps:
-            best, token = logits.max(dim=-1)
-            return Choice(token, best - _log_sum(logits) if scored else torch.zeros_like(best))
-        allowed = self.allowed(tokens, begin, ends)
-        weighed = self._weigh(logits, allowed)
-        best_time, time_token = weighed.timestamps.max(dim=-1)
-        token = torch.where(weighed.is_time, time_token + self.timestamp_begin, weighed.text_token)
-        if not scored:
-            return Choice(token, torch.zeros_like(best_time))
-        best = torch.where(weighed.is_time, best_time, weighed.text)
-        return Choice(token, best - self._log_total(logits, allowed, weighed))
-
-    def sample(
-        self, logits: Tensor, tokens: Tensor, begin: Tensor, ends: Tensor, draw: Draw
-    ) -> Choice:
-        """One token by chance among those allowed; its log-probability is that at temperature 1, as
-        OpenAI's.
-        """
-        masked = widened(logits)
-        if self.timestamps:
-            allowed = self.allowed(tokens, begin, ends)
-            text_from = torch.where(
-                self._weigh(logits, allowed).is_time, self.timestamp_begin, allowed.text_from
-            )
-            masked = masked.masked_fill(
-                ~self._members(allowed._replace(text_from=text_from)), NEVER
-            )
-        heat = draw.temperature.clamp(min=1e-3)[:, None, None]
-        reached = (masked / heat).softmax(dim=-1).double().cumsum(dim=-1)
-        goal = draw.chance[..., None] * reached[..., -1:]
-        token = torch.searchsorted(reached, goal, right=True).clamp(max=logits.shape[-1] - 1)
-        log_probability = masked.gather(-1, token).squeeze(-1) - _log_sum(masked)
-        return Choice(token.squeeze(-1), log_probability)
-
-    def _members(self, allowed: Allowed) -> Tensor:
-        """The allowed set spelled out, (rows, positions, vocabulary)."""
-        ids = torch.arange(self.bias.shape[0], device=self.bias.device)
-        text_from, time_from, time_to = (bound[..., None] for bound in allowed)
-        return ((ids >= text_from) & (ids < self.timestamp_begin)) | (
-            (ids >= time_from) & (ids < time_to)
-        )
-
-    def _weigh(self, logits: Tensor, allowed: Allowed) -> MaskedLogits:
-        words, specials, times = self._parts(logits)
+    def _mask(self, logits: Tensor, allowed: Allowed, history: History) -> MaskedLogits:
+        words = logits[..., : self.eos]
+        follows = history.timestamps[:, None]
+        ids = torch.arange(self.eos, self.timestamp_begin, device=logits.device)
+        specials = logits[..., self.eos : self.timestamp_begin]
+        specials = specials.masked_fill(follows[..., None] & (ids == self.no_timestamps), NEVER)
         word, word_token = words.max(dim=-1)
         special, special_token = specials.max(dim=-1)
         word = word.masked_fill(allowed.text_from > 0, NEVER)
@@ -182,22 +176,33 @@ class LogitFilter:
         text_token = torch.where(word >= special, word_token, special_token + self.eos)
         ids = torch.arange(self.timestamp_begin, logits.shape[-1], device=logits.device)
         barred = (ids < allowed.time_from[..., None]) | (ids >= allowed.time_to[..., None])
-        timestamps = times.masked_fill(barred, NEVER)
-        text, time = torch.maximum(word, special), _log_sum(timestamps)
-        return MaskedLogits(text, text_token, timestamps, time, time > text)
+        times = logits[..., self.timestamp_begin :].masked_fill(barred, NEVER)
+        text, log_sum = torch.maximum(word, special), _log_sum(times)
+        time, time_token = times.max(dim=-1)
+        is_time = torch.where(follows, log_sum, time) > text
+        time_token = time_token + self.timestamp_begin
+        return MaskedLogits(words, specials, text, text_token, time, time_token, log_sum, is_time)
 
-    def _parts(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Words, special tokens and timestamps, (rows, positions, ..) each."""
-        end, times = self.eos, self.timestamp_begin
-        return logits[..., :end], logits[..., end:times], logits[..., times:]
+    def _members(self, allowed: Allowed, history: History) -> Tensor:
+        """The allowed set spelled out, (rows, positions, vocabulary)."""
+        ids = torch.arange(self.bias.shape[0], device=self.bias.device)
+        text_from, time_from, time_to = (bound[..., None] for bound in allowed)
+        text = (ids >= text_from) & (ids < self.timestamp_begin)
+        text &= ~(history.timestamps[:, None, None] & (ids == self.no_timestamps))
+        return text | ((ids >= time_from) & (ids < time_to))
 
-    def _log_total(self, logits: Tensor, allowed: Allowed, weighed: MaskedLogits) -> Tensor:
-        """Log of the exponentials' sum over what is allowed; (rows, positions)."""
-        words, specials, _ = self._parts(logits)
-        word = _log_sum(words).masked_fill(allowed.text_from > 0, NEVER)
-        special = _log_sum(specials).masked_fill(allowed.text_from > self.eos, NEVER)
-        both = torch.logaddexp(torch.logaddexp(word, special), weighed.time)
-        return torch.where(weighed.is_time, weighed.time, both)
+    def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:
+        """Log of the sum of exponentials over what is allowed; (rows, positions)."""
+        word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
+        special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
+        every = torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
+        times_alone = masked.is_time & history.timestamps[:, None]
+        return torch.where(times_alone, masked.time_log_sum, every)
+
+
+def upcast(values: Tensor) -> Tensor:
+    """At least float32: half precision cannot sum 50,000 exponentials."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
@@ -206,10 +211,5 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
     return bias
 
 
-def widened(values: Tensor) -> Tensor:
-    """At least float32: a sum over 50,000 exponentials in half precision would be worthless."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
 def _log_sum(values: Tensor) -> Tensor:
-    return widened(values).logsumexp(dim=-1)
+    return upcast(values).logsumexp(dim=-1)

@@ -1,10 +1,9 @@
-"""How a window enters the batch: it is heard by every model, reads its prompt and gets its first
-token.
+"""How sequences enter the batch: rows are initialised, prompts read, first tokens chosen.
 
 The one decision: what else is asked of a window comes from this pass. The logits at the start of
 transcript hold the probability of no speech, and those at the prompt's end the first token, so
-neither costs a pass of its own; prompts of different lengths share it, each padded at its end with
-tokens whose keys are written over before they are seen.
+neither costs a pass of its own. Prompts of different lengths share it, each padded at its end with
+tokens whose keys are overwritten before anything attends to them.
 """
 
 from __future__ import annotations
@@ -17,95 +16,100 @@ import torch
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.logit_filters import LogitFilter, widened
-from asr.engine.speculative import Reader, Rows, accept, warmed
+from asr.engine.decode_state import ModelWithCache, SequenceState
+from asr.engine.logit_filters import LogitFilter, upcast
+from asr.engine.speculative import accept, sample_first
 
 
 @dataclass(frozen=True)
-class Entry:
+class PrefillInput:
     """What a row starts from."""
 
     prompt: tuple[int, ...]
-    limit: int  # most tokens, prompt included
+    max_length: int  # most tokens, prompt included
     draftable: bool
+    timestamps: bool = True
     temperature: float = 0.0
-    chance: Tensor | None = None  # (limit,) for sampling
+    uniform: Tensor | None = None  # (max_length,) for sampling
 
 
-def enter(entries: Sequence[Entry], rows: Rows) -> None:
-    """Writes one entry into each of `rows`, forgetting what they held."""
-    device = rows.tokens.device
-    longest = max(len(entry.prompt) for entry in entries)
-    padded = [[*entry.prompt, *[0] * (longest - len(entry.prompt))] for entry in entries]
+def init_rows(inputs: Sequence[PrefillInput], rows: SequenceState) -> None:
+    """Write one input into each of `rows`, forgetting what they held."""
+    device, max_len = rows.tokens.device, rows.tokens.shape[1]
+    longest = max(len(each.prompt) for each in inputs)
+    padded = [[*each.prompt, *[0] * (longest - len(each.prompt))] for each in inputs]
     rows.tokens[:, :longest] = torch.tensor(padded, device=device)
-    lengths = torch.tensor([len(entry.prompt) for entry in entries], device=device)
-    rows.begin.copy_(lengths)
-    rows.length.copy_(lengths)
-    rows.limit.copy_(torch.tensor([entry.limit for entry in entries], device=device))
-    rows.draftable.copy_(torch.tensor([entry.draftable for entry in entries], device=device))
-    rows.temperature.copy_(torch.tensor([entry.temperature for entry in entries], device=device))
-    for row, entry in enumerate(entries):
-        if entry.chance is not None:
-            rows.chance[row, : len(entry.chance)] = entry.chance.to(device)
-    for counter in (rows.finished, rows.accepted, rows.judged):
+    lengths = [len(each.prompt) for each in inputs]
+    columns: list[tuple[Tensor, list[int] | list[bool] | list[float]]] = [
+        (rows.prompt_len, lengths),
+        (rows.length, lengths),
+        (rows.grammar_start, [len(i.prompt) if i.timestamps else max_len for i in inputs]),
+        (rows.max_length, [each.max_length for each in inputs]),
+        (rows.draftable, [each.draftable for each in inputs]),
+        (rows.timestamps, [each.timestamps for each in inputs]),
+        (rows.temperature, [each.temperature for each in inputs]),
+    ]
+    for column, values in columns:
+        column.copy_(torch.tensor(values, device=device))
+    for row, each in enumerate(inputs):
+        if each.uniform is not None:
+            rows.uniform[row, : len(each.uniform)] = each.uniform.to(device)
+    for counter in (rows.finished, rows.accepted, rows.drafted):
         counter.zero_()
 
 
-def read_prompts(
-    main: Reader,
-    assistant: Reader | None,
-    rows: Rows,
-    rules: LogitFilter,
-    vocabulary: SpecialTokens,
+def prefill(
+    main: ModelWithCache,
+    assistant: ModelWithCache | None,
+    rows: SequenceState,
+    filters: LogitFilter,
+    special_tokens: SpecialTokens,
 ) -> Tensor:
-    """Reads each row's prompt and makes its first token final. Returns the probability of no
-    speech, (rows,).
+    """Read each row's prompt and make its first token final.
+
+    Returns the probability of no speech, (rows,).
     """
-    longest = int(rows.begin.max())
+    longest = int(rows.prompt_len.max())
     tokens = rows.tokens[:, :longest]
     positions = torch.arange(longest, device=tokens.device).expand(tokens.shape)
     if assistant is not None:
-        assistant.decoder.read(tokens, positions, assistant.cache, longest)
-    hidden = main.decoder.read(tokens, positions, main.cache, longest)
-    start = (tokens == vocabulary.start_of_transcript).int().argmax(dim=1)
+        assistant.decoder.forward(tokens, positions, assistant.cache, longest)
+    hidden = main.decoder.forward(tokens, positions, main.cache, longest)
+    start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
-    heard = main.decoder.logits(hidden[every, start])
-    logits = main.decoder.logits(hidden[every, rows.begin - 1], rules.first_bias)[:, None]
-    ends = rows.begin[:, None]
-    choice = warmed(rules.choose(logits, rows.tokens, rows.begin, ends), logits, rows, rules, ends)
-    accept(rows, choice, torch.zeros_like(rows.length), rules.eos)
-    return _probability(heard, vocabulary.no_speech)
+    at_start = main.decoder.logits(hidden[every, start])
+    logits = main.decoder.logits(hidden[every, rows.prompt_len - 1], filters.first_bias)[:, None]
+    choice = filters.choose(logits, rows.before(rows.length[:, None]))
+    choice = sample_first(choice, logits, rows, filters, grammar=True)
+    accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
+    return _probability(at_start, special_tokens.no_speech)
 
 
-class Detected(NamedTuple):
-    """What a window's first pass says before any transcript; the probability is the language's
-    among all languages.
+class DetectedLanguage(NamedTuple):
+    """What the first position says before any transcript.
+
+    `probability` is the language's among all languages; `encoded` (1, frames, d_model) the main
+    encoder's output, so that decoding the same window next needs no second pass.
     """
 
     language: str
     probability: float
-    no_speech: float
+    no_speech_prob: float
+    encoded: Tensor | None = None
 
 
-def detect_language(main: Reader, vocabulary: SpecialTokens) -> Detected:
-    """The likeliest language of the window heard in the first row (openai/whisper,
-    `detect_language`).
-    """
-    start = torch.tensor(
-        [[vocabulary.start_of_transcript]], device=main.decoder.token_embeddings.device
-    )
-    hidden = main.decoder.read(start, torch.zeros_like(start), main.cache, 1)
-    heard = main.decoder.logits(hidden[:, 0])
-    codes = list(vocabulary.languages)
-    probability, likeliest = (
-        widened(heard[0, list(vocabulary.languages.values())]).softmax(dim=-1).max(dim=-1)
-    )
-    return Detected(
-        codes[int(likeliest)],
-        float(probability),
-        float(_probability(heard, vocabulary.no_speech)[0]),
-    )
+def detect_language(
+    main: ModelWithCache, encoded: Tensor, special_tokens: SpecialTokens
+) -> DetectedLanguage:
+    """The likeliest language of the window in the first row (openai/whisper, `detect_language`)."""
+    start = torch.tensor([[special_tokens.start_of_transcript]], device=encoded.device)
+    hidden = main.decoder.forward(start, torch.zeros_like(start), main.cache, 1)
+    logits = main.decoder.logits(hidden[:, 0])
+    codes, ids = zip(*special_tokens.languages.items(), strict=True)
+    probability, index = upcast(logits[0, list(ids)]).softmax(dim=-1).max(dim=-1)
+    no_speech_prob = float(_probability(logits, special_tokens.no_speech)[0])
+    return DetectedLanguage(codes[int(index)], float(probability), no_speech_prob, encoded)
 
 
 def _probability(logits: Tensor, token: int) -> Tensor:
-    return widened(logits).softmax(dim=-1)[:, token]
+    return upcast(logits).softmax(dim=-1)[:, token]

@@ -6,8 +6,8 @@ decode requests of many clients beside each other. Nothing here knows rows, step
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class Request:
     (1, frames, d_model) is the main encoder's output where language detection has made it already.
     """
 
-    key: Hashable
+    key: Any
     samples: NDArray[np.float32]
     prompt: tuple[int, ...]
     max_tokens: int | None = None

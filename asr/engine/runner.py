@@ -1,9 +1,8 @@
-"""Runs rounds and tells the host what became of each row.
+"""Runs decode steps on a device and tells the host what became of each row.
 
-The one decision: one transfer a round carries all that the host wants to know. On the CPU it is
-read at once; a CUDA device is still at work when the host asks, so there the report of a round is
-read after the next one was launched (`late`), and rows that had finished simply stand still for
-that round.
+The one decision: one transfer a step carries all that the host needs. On the CPU it is read at
+once. A CUDA device is still at work when the host asks, so there the result of a step is read after
+the next one was launched (`pipelined`); rows that had finished are masked out of that step.
 """
 
 from __future__ import annotations
@@ -14,73 +13,86 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from asr.engine.decode_state import DecodeState, SequenceState, StepShape
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.speculative import Batch, Round, Rows, advance
+from asr.engine.speculative import decode_step
 
 
-class Report(NamedTuple):
-    """Each row after a round; accepted and judged drafts are those of this round."""
+class StepResult(NamedTuple):
+    """Each row after a step; accepted and drafted tokens are those of this step."""
 
     length: list[int]
     finished: list[int]
     accepted: list[int]
-    judged: list[int]
+    drafted: list[int]
 
 
-Reading = Callable[[], Report]
+PendingResult = Callable[[], StepResult]
 
 
-class Rounds(Protocol):
-    """How a device runs a round over the first rows of a batch."""
+class StepRunner(Protocol):
+    """How a device runs a step over the first rows of a decode state."""
 
-    late: bool
+    @property
+    def pipelined(self) -> bool:
+        """Whether a step's result is read after the next one was launched."""
+
+    @property
+    def draft_lengths(self) -> Sequence[int]:
+        """Numbers of drafts worth trying."""
+
+    @property
+    def timed_drafts(self) -> Sequence[int]:
+        """None, few and many: the numbers of drafts whose cost is measured."""
 
     def rows(self, live: int) -> int:
         """How many rows to run so that `live` are among them."""
 
-    def span(self, needed: int) -> int:
-        """How many positions to look at so that `needed` are among them."""
+    def kv_len(self, needed: int) -> int:
+        """How many positions to attend to so that `needed` are among them."""
 
-    def usual(self) -> Sequence[tuple[int, Round]]:
-        """Numbers of rows and shapes that are worth preparing at load."""
+    def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
+        """Numbers of rows and shapes worth preparing at load, largest first."""
 
-    def launch(self, batch: Batch, rules: LogitFilter, shape: Round) -> Reading:
-        """Starts a round; what is returned waits for its report."""
+    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+        """Start a step; what is returned waits for its result."""
 
-    def forget(self) -> None:
-        """Lets go of a batch's memory before it is given back."""
+    def release(self) -> None:
+        """Let go of a decode state's memory before it is freed."""
 
 
-class EagerRounds:
+class EagerRunner:
     """Operation by operation, in the very shape that is needed."""
 
-    late = False
+    pipelined = False
+    draft_lengths = (1, 2, 3, 4, 6, 8, 10)
+    timed_drafts = (0, 1, 6)
 
     def rows(self, live: int) -> int:
         """As many as live."""
         return live
 
-    def span(self, needed: int) -> int:
+    def kv_len(self, needed: int) -> int:
         """As many as needed."""
         return needed
 
-    def usual(self) -> Sequence[tuple[int, Round]]:
+    def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
         """None: there is nothing to prepare."""
         return ()
 
-    def launch(self, batch: Batch, rules: LogitFilter, shape: Round) -> Reading:
-        """Runs the round to its end."""
-        advance(batch, rules, shape)
-        report = Report(*summary(batch.rows).tolist())
-        return lambda: report
+    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+        """Run the step to its end."""
+        decode_step(state, filters, shape)
+        result = StepResult(*collect(state.rows).tolist())
+        return lambda: result
 
-    def forget(self) -> None:
-        """Holds nothing."""
+    def release(self) -> None:
+        """Nothing is held."""
 
 
-def summary(rows: Rows) -> Tensor:
-    """A report as one tensor (4, rows) on the device; the counts of drafts start anew."""
-    stacked = torch.stack((rows.length, rows.finished.long(), rows.accepted, rows.judged))
+def collect(rows: SequenceState) -> Tensor:
+    """A StepResult as one tensor (4, rows) on the device; the counts of drafts start anew."""
+    stacked = torch.stack((rows.length, rows.finished.long(), rows.accepted, rows.drafted))
     rows.accepted.zero_()
-    rows.judged.zero_()
+    rows.drafted.zero_()
     return stacked

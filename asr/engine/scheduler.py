@@ -1,258 +1,342 @@
-"""The batch as it runs: windows sit down in rows, rounds are played, finished windows leave.
+"""The running batch: sequences are admitted to rows, steps run, finished sequences are evicted.
 
-The one decision: live rows are always the first ones. A window that leaves is replaced by the last
-live row, and new windows sit down behind them, so every pass works on a slice of the caches and
-none gathers rows. Moving a row costs one copy a window; gathering would cost one a round.
+The one decision: live rows are always the first ones. A sequence that is evicted is replaced by the
+last live row, and new ones are admitted behind them, so every pass works on a slice of the caches
+and none gathers rows. Moving a row costs one copy a window; gathering would cost one a step.
+Options belong to the sequence, so requests of several sessions share the rows.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from asr.checkpoint.special_tokens import SpecialTokens
+from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
-from asr.engine.fallback import Fallback, chances
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import Entry, enter, read_prompts
-from asr.engine.runner import Reading, Report, Rounds
-from asr.engine.speculative import Batch, Round
+from asr.engine.prefill import init_rows, prefill
+from asr.engine.request import DecodeResult
+from asr.engine.runner import PendingResult, StepResult, StepRunner
+from asr.engine.sequence import Sequence
+from asr.engine.state_memory import StateMemory
 from asr.model.alignment_heads import normalize_attention
-from asr.model.encoder import EncoderOutput
+from asr.model.encoder import Encoder
 from timebase import SAMPLES_PER_TOKEN
+from transcript import DecodeStats
 
+MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
 
-@dataclass(frozen=True, eq=False)
-class Request:
-    """A window to decode: samples (n,) at 16 kHz, at most as many as the model hears at once, and
-    the prompt.
-    """
-
-    key: Any
-    samples: NDArray[np.float32]
-    prompt: tuple[int, ...]
-    most_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeResult:
-    """A window's tokens after the prompt and before the end of text, and how sure the model was of
-    them.
-
-    `no_speech` is the probability of the no-speech token where the transcript starts.
-    `log_probabilities` are those of the tokens and, where the model ended by itself, of the end of
-    text: after the rules, at temperature 1, as openai/whisper counts them. `attention`, where words
-    are wanted, tells for each of these where in the window it was heard; see
-    `asr.output.dtw.normalize_attention`.
-    """
-
-    tokens: tuple[int, ...]
-    no_speech: float
-    log_probabilities: tuple[float, ...]
-    temperature: float
-    attention: NDArray[np.float32] | None = None  # (tokens, frames of 20 ms)
-
-    @property
-    def mean_log_probability(self) -> float:
-        """How sure the model was on average."""
-        return sum(self.log_probabilities) / max(1, len(self.log_probabilities))
+Finished = tuple[Sequence, DecodeResult]
 
 
 @dataclass
-class Slot:
-    """A window in a row, and its attempt."""
+class DecodeContext:
+    """What every step needs; `drafting` is None where nothing is drafted by measure."""
 
-    window: Request
-    drafted: bool
-    attempt: int = 0
-    temperature: float = 0.0
-    no_speech: float = 0.0
-
-    @property
-    def draftable(self) -> bool:
-        """Sampled attempts are never drafted: a draft predicts the likeliest token."""
-        return self.drafted and self.temperature == 0
-
-
-@dataclass(frozen=True)
-class Course:
-    """What holds for all rounds of a request."""
-
-    rules: LogitFilter
-    vocabulary: SpecialTokens
-    rounds: Rounds
-    text: Callable[[list[int]], Any]
-    fallback: Fallback | None
-    drafting: DraftLength | None
-    drafts: int | None  # set: always so many
-    words: bool = False  # whether it matters where in the window each token was heard
+    encoder: Encoder
+    filters: LogitFilter
+    special_tokens: SpecialTokens
+    runner: StepRunner
+    decode_text: Callable[[list[int]], Any]
+    drafting: DraftLength | None = None
 
 
 class Scheduler:
-    """The windows being decoded. Several may be admitted at any time; `step` answers those that are
-    done.
-    """
+    """The sequences that wait and run. Not safe for several threads: see `DecodeEngine`."""
+
+    def __init__(self, memory: StateMemory, context: DecodeContext) -> None:
+        self.memory = memory
+        self.context = context
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
+        self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
+        self._longest = 0  # no live row is longer
+        self._assistant_lag = 2  # newest tokens that the assistant may not have read
+        self._view: DecodeState | None = None
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Queue sequences behind those that wait."""
+        self.waiting.extend(sequences)
 
     @torch.inference_mode()
-    def __init__(self, batch: Batch, most: int, course: Course) -> None:
-        self.batch = batch
-        self.most = most
-        self.course = course
-        self.slots: list[Slot] = []
-        self._running: deque[tuple[Reading, int]] = deque()
-        self._reach = 0  # no live row is longer
-        self._unread = 2  # newest tokens that the assistant may not have read
-        self._view = batch
-        batch.rows.finished.fill_(True)  # a request that was broken off left its rows running
-
-    @property
-    def free(self) -> int:
-        """How many windows may be admitted."""
-        return self.most - len(self.slots)
-
-    @torch.inference_mode()
-    def admit(self, windows: Sequence[Request], encoded: EncoderOutput) -> None:
-        """Gives `windows` the next rows and their first tokens."""
-        start, stop = len(self.slots), len(self.slots) + len(windows)
-        self.slots += [Slot(window, encoded.assistant is not None) for window in windows]
-        view = self.batch.view(start, stop)
-        view.main.decoder.listen(encoded.main, view.main.cache)
-        if view.assistant is not None and encoded.assistant is not None:
-            view.assistant.decoder.listen(encoded.assistant, view.assistant.cache)
-        self._begin(start, stop)
-
-    def step(self) -> list[tuple[Request, DecodeResult]]:
-        """Plays one round. Returns the windows that are done, whose rows are free again."""
-        self._launch()
-        if self.course.rounds.late and len(self._running) == 1:
+    def step(self) -> list[Finished]:
+        """Admit what fits and run one step. Returns what finished; its rows are free again."""
+        self._admit()
+        if not self.running:
             return []
-        report = self._hear()
-        if any(report.finished[: len(self.slots)]):
-            while self._running:
-                report = self._hear()
-            return self._leave(report)
-        return []
+        started = time.perf_counter()
+        self._launch()
+        finished = self._collect()
+        self._add_seconds(self.running, "decode_seconds", started)
+        return [] if finished is None else self._finish(finished)
 
     @torch.inference_mode()
-    def _begin(self, start: int, stop: int) -> None:
-        view, slots = self.batch.view(start, stop), self.slots[start:stop]
-        enter([self._entry(slot) for slot in slots], view.rows)
-        helper = view.assistant if any(slot.draftable for slot in slots) else None
-        no_speech = read_prompts(
-            view.main, helper, view.rows, self.course.rules, self.course.vocabulary
-        ).tolist()
-        for slot, probability in zip(slots, no_speech, strict=True):
-            slot.no_speech = probability
-        self._reach = max(self._reach, *(len(slot.window.prompt) + 1 for slot in slots))
+    def cancel(self, session: Hashable) -> None:
+        """Drop the sequences of a session."""
+        self.waiting = deque(each for each in self.waiting if each.session != session)
+        rows = [row for row, each in enumerate(self.running) if each.session == session]
+        if rows:
+            self._drain()
+        for row in reversed(rows):
+            self._evict(row)
 
-    def _entry(self, slot: Slot) -> Entry:
-        window, longest = slot.window, self.batch.main.decoder.length
-        limit = (
-            longest
-            if window.most_tokens is None
-            else min(longest, len(window.prompt) + window.most_tokens)
+    def preempt(self) -> None:
+        """Put everything that runs back into the queue, from its beginning, and free the memory."""
+        for sequence in self.running:
+            sequence.restart()
+        self.waiting.extendleft(reversed(self.running))
+        self._clear()
+        self.memory.release()
+
+    def abort(self) -> list[Sequence]:
+        """Drop everything. Returns the sequences that ran or waited."""
+        dropped = [*self.running, *self.waiting]
+        self.waiting.clear()
+        self._clear()
+        self.memory.release()
+        return dropped
+
+    def _clear(self) -> None:
+        self.running.clear()
+        self._pending.clear()
+        self._view, self._longest = None, 0
+
+    # Admission
+
+    def _admit(self) -> None:
+        """Give free rows to waiting sequences: encode them, read their prompts."""
+        while self.waiting:
+            eligible = self._eligible()
+            if not eligible:
+                return
+            live = len(self.running)
+            self.attempted = min(live + len(eligible), self.memory.limit)
+            state = self.memory.ensure_capacity(live + len(eligible), live)
+            admitted = eligible[: min(state.capacity - live, MAX_ENCODER_BATCH)]
+            if not admitted:
+                return
+            self._prepare(state, [each for each in admitted if self._same_kind(each, admitted[0])])
+
+    def _eligible(self) -> list[Sequence]:
+        """Waiting sequences, in order, whose session has rows left of its batch size."""
+        rows = Counter(each.session for each in self.running)
+        eligible = []
+        for sequence in self.waiting:
+            if rows[sequence.session] < sequence.options.batch_size:
+                rows[sequence.session] += 1
+                eligible.append(sequence)
+        return eligible
+
+    def _same_kind(self, one: Sequence, other: Sequence) -> bool:
+        """Whether both may be drafted for, or neither: they are encoded together."""
+        ours, theirs = one.options, other.options
+        return (ours.assisted, ours.drafts) == (theirs.assisted, theirs.drafts)
+
+    def _prepare(self, state: DecodeState, sequences: list[Sequence]) -> None:
+        """Encode sequences and prefill them in the next rows."""
+        drafted = self._worth_drafting(sequences)
+        requests = [each.request for each in sequences]
+        started = time.perf_counter()
+        encoded = self.context.encoder.encode(
+            [each.samples for each in requests], drafted, [each.encoded for each in requests]
         )
-        chance = chances(window.samples, slot.attempt, limit) if slot.temperature else None
-        return Entry(window.prompt, limit, slot.draftable, slot.temperature, chance)
+        start, stop = len(self.running), len(self.running) + len(sequences)
+        self.attempted = stop
+        view = state.view(start, stop)
+        view.main.decoder.fill_cross_kv(encoded.main, view.main.cache)
+        if view.assistant is not None and encoded.assistant is not None:
+            view.assistant.decoder.fill_cross_kv(encoded.assistant, view.assistant.cache)
+        self._add_seconds(sequences, "encode_seconds", started)
+        for sequence in sequences:
+            sequence.drafted = encoded.assistant is not None
+            self.waiting.remove(sequence)
+        self.running += sequences
+        self._prefill(start, stop)
 
-    @torch.inference_mode()
-    def _launch(self) -> None:
-        rounds, rows = (
-            self.course.rounds,
-            min(self.course.rounds.rows(len(self.slots)), self.batch.capacity),
-        )
-        drafts = self._drafts(rows)
-        sampled = any(slot.temperature for slot in self.slots)
-        span = min(rounds.span(self._reach + drafts), self.batch.main.cache.width)
-        unread = min(self._unread, self._reach) if drafts else 1
-        shape = Round(drafts, unread, span, sampled)
-        if self._view.capacity != rows:
-            self._view = self.batch.view(0, rows)
-        self._running.append((rounds.launch(self._view, self.course.rules, shape), drafts))
-        self._reach += drafts + 1
-        self._unread = 2 if drafts else self._unread + 1
-
-    def _drafts(self, rows: int) -> int:
-        draftable = sum(slot.draftable for slot in self.slots)
-        if self.course.drafts is not None:
-            return self.course.drafts if draftable else 0
-        return self.course.drafting.choose(rows, draftable) if self.course.drafting else 0
-
-    def _hear(self) -> Report:
-        """Waits for the report of the oldest round that was not heard yet."""
-        reading, _ = self._running.popleft()
-        report = reading()
-        longest = max(max(report.length), *(len(slot.window.prompt) + 1 for slot in self.slots))
-        self._reach = longest + sum(drafts + 1 for _, drafts in self._running)
-        if self.course.drafting is not None:
-            self.course.drafting.observe(sum(report.accepted), sum(report.judged))
-        return report
-
-    def _leave(self, report: Report) -> list[tuple[Request, DecodeResult]]:
-        """Frees the rows that finished, from the last on, except those that are worth another
-        attempt.
-        """
-        finished = [row for row in range(len(self.slots)) if report.finished[row]]
-        decoded = {row: self._decoded(row, report.length[row]) for row in finished}
-        done = [row for row in finished if not self._try_again(row, decoded[row])]
-        answers = [(self.slots[row].window, self._located(row, decoded[row])) for row in done]
-        for row in reversed(done):
-            self._free(row)
-        return answers
-
-    def _decoded(self, row: int, length: int) -> DecodeResult:
-        slot, rows = self.slots[row], self.batch.rows
-        begin = len(slot.window.prompt)
-        tokens = rows.tokens[row, begin:length].tolist()
-        log_probabilities = rows.log_probability[row, begin:length].tolist()
-        spoken = (
-            tokens[:-1] if tokens and tokens[-1] == self.course.vocabulary.end_of_text else tokens
-        )
-        return DecodeResult(
-            tuple(spoken), slot.no_speech, tuple(log_probabilities), slot.temperature
-        )
-
-    @torch.inference_mode()
-    def _located(self, row: int, decoded: DecodeResult) -> DecodeResult:
-        """With the attention, if it is wanted; a token's is that of the position that chose it, one
-        before its own.
-        """
-        if not self.course.words or not decoded.tokens:
-            return decoded
-        window, main = self.slots[row].window, self.batch.main
-        first = len(window.prompt) - 1
-        positions = slice(first, first + len(decoded.log_probabilities))
-        frames = min(-(-len(window.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
-        attention = normalize_attention(
-            main.decoder.audio_attention(main.cache, row, positions, frames)
-        )
-        return replace(decoded, attention=attention.cpu().numpy())
-
-    def _try_again(self, row: int, decoded: DecodeResult) -> bool:
-        slot, fallback = self.slots[row], self.course.fallback
-        hotter = fallback.next_temperature(slot.attempt) if fallback else None
-        if fallback is None or hotter is None:
+    def _worth_drafting(self, sequences: list[Sequence]) -> bool:
+        """Whether sequences of one kind are prepared for drafting."""
+        options, drafting = sequences[0].options, self.context.drafting
+        if not options.assisted or self.memory.assistant is None:
             return False
-        text = str(
-            self.course.text([t for t in decoded.tokens if t < self.course.vocabulary.end_of_text])
-        )
-        if not fallback.rejects(text, decoded.mean_log_probability, decoded.no_speech):
+        if options.drafts is not None:
+            return options.drafts > 0
+        rows = len(self.running) + len(sequences)
+        if drafting is None or drafting.choose(rows, rows) == 0:
+            if drafting is not None:
+                drafting.decay(len(sequences))
             return False
-        slot.attempt, slot.temperature = slot.attempt + 1, hotter
-        self._begin(row, row + 1)
         return True
 
-    @torch.inference_mode()
-    def _free(self, row: int) -> None:
-        last = len(self.slots) - 1
+    def _prefill(self, start: int, stop: int) -> None:
+        """Read the prompts of rows `start` to `stop` and choose their first tokens."""
+        assert self.memory.state is not None
+        view, sequences = self.memory.state.view(start, stop), self.running[start:stop]
+        started, longest = time.perf_counter(), view.main.decoder.max_positions
+        init_rows([each.prefill_input(longest) for each in sequences], view.rows)
+        assistant = view.assistant if any(each.draftable for each in sequences) else None
+        context = self.context
+        no_speech_probs = prefill(
+            view.main, assistant, view.rows, context.filters, context.special_tokens
+        )
+        for sequence, probability in zip(sequences, no_speech_probs.tolist(), strict=True):
+            sequence.no_speech_prob = probability
+        self._longest = max(self._longest, *(each.prefilled_length for each in sequences))
+        self._add_seconds(sequences, "prefill_seconds", started)
+
+    # One step
+
+    def _launch(self) -> None:
+        state, runner = self.memory.state, self.context.runner
+        assert state is not None
+        self.attempted = len(self.running)
+        rows = min(runner.rows(len(self.running)), state.capacity)
+        drafts = self._drafts(rows)
+        shape = StepShape(
+            drafts=drafts,
+            assistant_lag=min(self._assistant_lag, self._longest) if drafts else 1,
+            kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
+            sampled=any(each.temperature for each in self.running),
+            timestamps=any(each.options.timestamps for each in self.running),
+        )
+        if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
+            self._view = state.view(0, rows)
+        result = runner.launch(self._view, self.context.filters, shape)
+        self._pending.append((result, drafts))
+        self._longest += drafts + 1
+        self._assistant_lag = 2 if drafts else self._assistant_lag + 1
+
+    def _drafts(self, rows: int) -> int:
+        """How many tokens to draft for the rows that accept drafts."""
+        options = [each.options for each in self.running if each.draftable]
+        fixed = [each.drafts for each in options if each.drafts is not None]
+        if len(fixed) < len(options) and self.context.drafting is not None:
+            fixed.append(self.context.drafting.choose(rows, len(options)))
+        return max(fixed, default=0)
+
+    def _collect(self) -> StepResult | None:
+        """The newest result where rows finished and nothing is pending any more, else None."""
+        if self.context.runner.pipelined and len(self._pending) == 1:
+            return None
+        result = self._read()
+        if not any(result.finished[: len(self.running)]):
+            return None
+        return self._drain() or result
+
+    def _drain(self) -> StepResult | None:
+        """Wait for every step that was launched. Returns the last result, if any was pending."""
+        result = None
+        while self._pending:
+            result = self._read()
+        return result
+
+    def _read(self) -> StepResult:
+        """Wait for the oldest result that was not read yet, and count it."""
+        pending, drafts = self._pending.popleft()
+        result = pending()
+        longest = max(max(result.length), *(each.prefilled_length for each in self.running))
+        self._longest = longest + sum(drafts + 1 for _, drafts in self._pending)
+        if self.context.drafting is not None:
+            self.context.drafting.observe(sum(result.accepted), sum(result.drafted))
+        self._count(result, drafts)
+        return result
+
+    def _count(self, result: StepResult, drafts: int) -> None:
+        """Add a step to the statistics of the sessions in it."""
+        for stats in _distinct_stats(self.running):
+            stats.steps += 1
+            stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
+        for sequence, accepted, drafted in zip(
+            self.running, result.accepted, result.drafted, strict=False
+        ):
+            sequence.stats.accepted += accepted
+            sequence.stats.drafted += drafted
+            sequence.stats.drafted_rows += drafted > 0
+
+    # Finished rows
+
+    def _finish(self, result: StepResult) -> list[Finished]:
+        """Evict the rows that finished, except those that are worth another attempt."""
+        done: list[tuple[int, Finished]] = []
+        for row, sequence in enumerate(self.running):
+            if not result.finished[row]:
+                continue
+            decoded = self._decoded(row, result.length[row])
+            sequence.stats.tokens += len(decoded.tokens)
+            if not self._retried(row, decoded):
+                done.append((row, (sequence, self._with_attention(row, decoded))))
+        for row, _ in reversed(done):
+            self._evict(row)
+        return [each for _, each in done]
+
+    def _decoded(self, row: int, length: int) -> DecodeResult:
+        assert self.memory.state is not None
+        sequence, rows = self.running[row], self.memory.state.rows
+        begin = len(sequence.request.prompt)
+        tokens = rows.tokens[row, begin:length].tolist()
+        log_probs = rows.log_probs[row, begin:length].tolist()
+        if tokens and tokens[-1] == self.context.special_tokens.end_of_text:
+            tokens.pop()
+        probability, temperature = sequence.no_speech_prob, sequence.temperature
+        return DecodeResult(tuple(tokens), probability, tuple(log_probs), temperature)
+
+    def _with_attention(self, row: int, decoded: DecodeResult) -> DecodeResult:
+        """With the alignment heads' attention, where words are wanted.
+
+        A token's is that of the position that chose it, one before its own.
+        """
+        sequence = self.running[row]
+        if not sequence.options.words or not decoded.tokens:
+            return decoded
+        assert self.memory.state is not None
+        request, main = sequence.request, self.memory.state.main
+        first = len(request.prompt) - 1
+        positions = slice(first, first + len(decoded.log_probs))
+        frames = min(-(-len(request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
+        heads = main.decoder.alignment_attention(main.cache, row, positions, frames)
+        return replace(decoded, attention=normalize_attention(heads).cpu().numpy())
+
+    def _retried(self, row: int, decoded: DecodeResult) -> bool:
+        """Whether the row's text was rejected and another attempt has begun in its place."""
+        sequence = self.running[row]
+        fallback = sequence.options.fallback
+        temperature = fallback.next_temperature(sequence.attempt) if fallback else None
+        if fallback is None or temperature is None:
+            return False
+        end_of_text = self.context.special_tokens.end_of_text
+        text = self.context.decode_text([each for each in decoded.tokens if each < end_of_text])
+        if not fallback.rejects(str(text), decoded.avg_logprob, decoded.no_speech_prob):
+            return False
+        sequence.retry(temperature)
+        self._prefill(row, row + 1)
+        return True
+
+    def _evict(self, row: int) -> None:
+        """Free a row; the last live one takes its place."""
+        assert self.memory.state is not None
+        last = len(self.running) - 1
         if row != last:
-            self.batch.move(last, row)
-            self.slots[row] = self.slots[last]
-        self.batch.rows.finished[last] = True
-        self.slots.pop()
+            self.memory.state.move(last, row)
+            self.running[row] = self.running[last]
+        self.memory.state.rows.finished[last] = True
+        self.running.pop()
+
+    def _add_seconds(self, sequences: list[Sequence], part: str, started: float) -> None:
+        took = time.perf_counter() - started
+        for stats in _distinct_stats(sequences):
+            setattr(stats, part, getattr(stats, part) + took)
+
+
+def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
+    """The statistics of each session among `sequences`, once."""
+    return list({id(each.stats): each.stats for each in sequences}.values())
+
+
+def _shares(view: DecodeState, state: DecodeState) -> bool:
+    return view.rows.tokens.data_ptr() == state.rows.tokens.data_ptr()

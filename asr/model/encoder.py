@@ -1,14 +1,12 @@
-"""From samples to what the encoders make of them, each window once.
+"""From samples to the encoders' outputs, each window once.
 
-The one decision: the encoder's output is handed on, not kept. Decoders project it into their caches
-when a window sits down, and a window decoded again at another temperature finds it there. The one
-exception are the windows in which a language was looked for before anything was decoded: they are
-remembered until they are heard again.
+The one decision: the encoder's output is handed on, not kept. It is projected into the decoders'
+caches when a window is admitted, and a window decoded again at another temperature finds it there.
+Language detection hands its output back to the caller, who gives it along with the request.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,16 +18,14 @@ from transformers import PreTrainedModel
 
 from asr.checkpoint.loading import WhisperModels
 from asr.frontend.features import LogMel
-from asr.model.cpu_kernels import at_once, onednn_override
+from asr.model.cpu_kernels import OneDnnOverride, encoder_batch_size
 
-REMEMBERED = 16  # windows; large-v3's output for one is 4 MB in float16
+Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """What the encoders made of some windows, (windows, frames, width); `assistant` where one will
-    draft.
-    """
+    """Outputs (windows, frames, d_model); `assistant` where one will draft."""
 
     main: Tensor
     assistant: Tensor | None = None
@@ -43,55 +39,52 @@ class Encoder:
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device = models.device
-        self._remembered: deque[tuple[NDArray[np.float32], Tensor]] = deque(maxlen=REMEMBERED)
 
     @torch.inference_mode()
-    def hear(self, windows: Sequence[NDArray[np.float32]], drafted: bool) -> EncoderOutput:
-        """Encodes windows of samples, for the main model and, if `drafted`, for the assistant."""
-        with onednn_override():
-            together = at_once(len(windows), self.device)
-            starts = range(0, len(windows), together)
-            passes = [self._hear(windows[start : start + together], drafted) for start in starts]
+    def encode(
+        self,
+        windows: Sequence[Samples],
+        drafted: bool,
+        known: Sequence[Tensor | None] | None = None,
+    ) -> EncoderOutput:
+        """Encode windows of samples, for the main model and, if `drafted`, for the assistant.
+
+        `known` holds, for each window, the main encoder's output (1, frames, d_model) where there
+        is one already.
+        """
+        known = known or [None] * len(windows)
+        with OneDnnOverride():
+            together = encoder_batch_size(len(windows), self.device)
+            passes = [
+                self._encode(windows[start : start + together], drafted, known[start:][:together])
+                for start in range(0, len(windows), together)
+            ]
         main = torch.cat([each.main for each in passes])
         if not drafted or self.assistant is None:
             return EncoderOutput(main)
         if self.assistant.shares_encoder:
             return EncoderOutput(main, main)
-        return EncoderOutput(
-            main, torch.cat([each.assistant for each in passes if each.assistant is not None])
-        )
+        own = [each.assistant for each in passes if each.assistant is not None]
+        return EncoderOutput(main, torch.cat(own))
 
-    def remember(self, window: NDArray[np.float32], encoded: EncoderOutput) -> None:
-        """Keeps what was made of a window until it is heard again, or until too many came after
-        it.
-        """
-        self._remembered.append((window, encoded.main))
-
-    def _hear(self, windows: Sequence[NDArray[np.float32]], drafted: bool) -> EncoderOutput:
-        """One pass of each encoder, and none where all windows are remembered."""
-        own = (
-            self.assistant
-            if drafted and self.assistant and not self.assistant.shares_encoder
-            else None
-        )
-        known = [self._recall(window) for window in windows]
-        new = [row for row, each in enumerate(known) if each is None]
-        if not new and own is None:
+    def _encode(
+        self, windows: Sequence[Samples], drafted: bool, known: Sequence[Tensor | None]
+    ) -> EncoderOutput:
+        """One pass of each encoder, and none of the main one where every output is known."""
+        own = self.assistant if drafted else None
+        if own is not None and own.shares_encoder:
+            own = None
+        missing = [row for row, each in enumerate(known) if each is None]
+        if not missing and own is None:
             return EncoderOutput(torch.cat([each for each in known if each is not None]))
         features = self.log_mel(windows).to(self.model.dtype)
-        fresh = iter(_encode(self.model, features[new]) if new else ())
+        new = features if len(missing) == len(windows) else features[missing]
+        fresh = iter(_run(self.model, new) if missing else ())
         main = torch.stack([next(fresh) if each is None else each[0] for each in known])
-        return EncoderOutput(main, None if own is None else _encode(own.model, features))
-
-    def _recall(self, window: NDArray[np.float32]) -> Tensor | None:
-        for place, (known, encoded) in enumerate(self._remembered):
-            if np.array_equal(known, window):
-                del self._remembered[place]
-                return encoded
-        return None
+        return EncoderOutput(main, None if own is None else _run(own.model, features))
 
 
-def _encode(model: PreTrainedModel, features: Tensor) -> Tensor:
-    """(windows, bands, frames) -> (windows, half as many frames, width)."""
+def _run(model: PreTrainedModel, features: Tensor) -> Tensor:
+    """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
     encoded: Tensor = model.get_encoder()(features).last_hidden_state
     return encoded

@@ -1,0 +1,166 @@
+"""What the device knows of a batch: the caches of both models and the state of every row.
+
+The one decision: all of it is tensors allocated once. A step updates them in place, so nothing is
+copied to the host inside a step and a CUDA graph can replay one; a sequence that leaves is replaced
+by a copy of the last row, so live rows are always the first ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asr.engine.logit_filters import History
+from asr.model.decoder import Decoder
+from asr.model.kv_cache import KVCache
+
+# Positions are a multiple of this: scaled_dot_product_attention pads other masks, in every layer.
+ALIGNMENT = 16
+
+
+class ModelWithCache(NamedTuple):
+    """A decoder and the cache it writes."""
+
+    decoder: Decoder
+    cache: KVCache
+
+    def view(self, start: int, stop: int) -> ModelWithCache:
+        """Rows `start` to `stop` of the cache, sharing memory."""
+        return ModelWithCache(self.decoder, self.cache.view(start, stop))
+
+
+class StepShape(NamedTuple):
+    """All that a CUDA graph of a step depends on besides the number of rows; known to the host."""
+
+    drafts: int  # k; 0 is plain greedy decoding
+    assistant_lag: int  # newest tokens the assistant may not have read, at least 1
+    kv_len: int  # above every position read or written
+    sampled: bool = False  # whether any row samples
+    timestamps: bool = True  # whether any row follows the timestamp grammar
+
+
+@dataclass(frozen=True)
+class SequenceState:
+    """The state of each row. Tokens from `length` on are drafts or leftovers."""
+
+    tokens: Tensor  # (rows, max_len): the prompt, then what was decoded
+    prompt_len: Tensor  # (rows,)
+    length: Tensor  # (rows,) tokens that are final
+    max_length: Tensor  # (rows,) most tokens it may have
+    finished: Tensor  # (rows,) whether it met its end or limit
+    draftable: Tensor  # (rows,) whether drafts may be accepted
+    timestamps: Tensor  # (rows,) whether it follows the timestamp grammar
+    grammar_start: Tensor  # (rows,) where it begins; beyond every position in other rows
+    temperature: Tensor  # (rows,) 0 for greedy
+    uniform: Tensor  # (rows, max_len) random numbers in [0, 1) for sampling at each position
+    log_probs: Tensor  # (rows, max_len) natural logs, of the tokens that were decoded
+    accepted: Tensor  # (rows,) drafted tokens that were right, since the last result
+    drafted: Tensor  # (rows,) drafted tokens up to the first wrong one, since the last result
+
+    @classmethod
+    def allocate(cls, rows: int, max_len: int, device: torch.device) -> SequenceState:
+        """Rows that are all finished."""
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        return cls(
+            tokens=zeros(rows, max_len),
+            prompt_len=zeros(rows) + 1,
+            length=zeros(rows) + 1,
+            max_length=zeros(rows) + 1,
+            finished=zeros(rows, dtype=torch.bool) | True,
+            draftable=zeros(rows, dtype=torch.bool),
+            timestamps=zeros(rows, dtype=torch.bool),
+            grammar_start=zeros(rows),
+            temperature=zeros(rows, dtype=torch.float32),
+            uniform=zeros(rows, max_len, dtype=torch.float32),
+            log_probs=zeros(rows, max_len, dtype=torch.float64),
+            accepted=zeros(rows),
+            drafted=zeros(rows),
+        )
+
+    def view(self, start: int, stop: int) -> SequenceState:
+        """Rows `start` to `stop`, sharing memory."""
+        return SequenceState(*(each[start:stop] for each in self._tensors()))
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrite row `target` with row `source`."""
+        for each in self._tensors():
+            each[target].copy_(each[source])
+
+    def copy_rows(self, other: SequenceState, rows: int) -> None:
+        """Overwrite the first `rows` rows with those of `other`."""
+        for target, source in zip(self._tensors(), other._tensors(), strict=True):
+            target[:rows].copy_(source[:rows])
+
+    def before(self, ends: Tensor) -> History:
+        """What the logit filters look at to choose tokens number `ends` (rows, positions)."""
+        return History(self.tokens, ends, self.timestamps, self.grammar_start)
+
+    def _tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+@dataclass(frozen=True)
+class DecodeState:
+    """Rows, and what both models have cached of them."""
+
+    main: ModelWithCache
+    assistant: ModelWithCache | None
+    rows: SequenceState
+
+    @classmethod
+    def allocate(
+        cls, main: Decoder, assistant: Decoder | None, rows: int, max_drafts: int
+    ) -> DecodeState:
+        """`rows` rows of the model's longest text and up to `max_drafts` drafts behind it."""
+        max_len = _max_len(main, max_drafts)
+        drafter = None
+        if assistant is not None:
+            drafter = ModelWithCache(assistant, assistant.allocate(rows, max_len))
+        device = main.token_embeddings.device
+        return cls(
+            ModelWithCache(main, main.allocate(rows, max_len)),
+            drafter,
+            SequenceState.allocate(rows, max_len, device),
+        )
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there are."""
+        return self.rows.length.shape[0]
+
+    @staticmethod
+    def bytes_per_row(main: Decoder, assistant: Decoder | None, max_drafts: int) -> int:
+        """Memory of the caches of one row, in bytes, by their shapes."""
+        max_len = _max_len(main, max_drafts)
+        drafter = 0 if assistant is None else assistant.cache_bytes_per_row(max_len)
+        return main.cache_bytes_per_row(max_len) + drafter
+
+    def view(self, start: int, stop: int) -> DecodeState:
+        """Rows `start` to `stop`, sharing memory."""
+        assistant = None if self.assistant is None else self.assistant.view(start, stop)
+        return DecodeState(self.main.view(start, stop), assistant, self.rows.view(start, stop))
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrite row `target` with row `source`."""
+        self.main.cache.move(source, target)
+        if self.assistant is not None:
+            self.assistant.cache.move(source, target)
+        self.rows.move(source, target)
+
+    def copy_rows(self, other: DecodeState, rows: int) -> None:
+        """Overwrite the first `rows` rows with those of `other`."""
+        self.main.cache.copy_rows(other.main.cache, rows)
+        if self.assistant is not None and other.assistant is not None:
+            self.assistant.cache.copy_rows(other.assistant.cache, rows)
+        self.rows.copy_rows(other.rows, rows)
+
+
+def _max_len(main: Decoder, max_drafts: int) -> int:
+    """Positions of the longest text and the drafts behind it, rounded up."""
+    return -(-(main.max_positions + max_drafts + 1) // ALIGNMENT) * ALIGNMENT

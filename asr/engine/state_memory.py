@@ -1,0 +1,100 @@
+"""The decode state's memory: allocated on demand, grown under running rows, never beyond what fits.
+
+Caches are by far the largest thing besides the weights: 342 MB a row for large-v3 in float16.
+The one decision: how many rows fit is asked of the device before memory is taken, and what failed
+once is remembered, so that a batch too large does not run out of memory in every request anew.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.runner import StepRunner
+from asr.model.decoder import Decoder
+from device_errors import is_out_of_memory
+
+logger = logging.getLogger("endpoint")
+
+MAX_ROWS = 128
+# Left free for encoders, diarization and CUDA graphs: a share of the device, and at least 1 GiB.
+HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30
+
+
+class StateMemory:
+    """One decode state of both models. `limit` is the largest number of rows that may be tried."""
+
+    def __init__(self, main: Decoder, assistant: Decoder | None, runner: StepRunner) -> None:
+        self.main, self.assistant, self.runner = main, assistant, runner
+        self.device = main.token_embeddings.device
+        self.limit = MAX_ROWS
+        self.state: DecodeState | None = None
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there are now."""
+        return 0 if self.state is None else self.state.capacity
+
+    @torch.inference_mode()
+    def ensure_capacity(self, rows: int, live: int = 0) -> DecodeState:
+        """The state, with `rows` rows where they fit, else with as many as do, at least one.
+
+        The first `live` rows keep what they hold. Raises the device's out-of-memory error where
+        nothing is live and not even the rows that should fit do.
+        """
+        wanted = min(rows, self.limit)
+        if self.state is not None and self.capacity >= wanted:
+            return self.state
+        if not live:
+            self.release()
+            self.state = self._allocate(min(self.runner.rows(wanted), self._fitting(wanted)))
+        elif self._fitting(wanted) >= wanted:
+            self._grow(wanted, live)
+        assert self.state is not None
+        return self.state
+
+    def release(self) -> None:
+        """Give the memory back, and with it every graph captured over it."""
+        self.runner.release()
+        self.state = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def lower_limit(self, failed: int) -> None:
+        """Remember that `failed` rows were too many: half of them are tried from now on."""
+        self.limit = max(1, failed // 2)
+        logger.warning("%d windows at once do not fit into memory: at most %d", failed, self.limit)
+
+    def _allocate(self, rows: int) -> DecodeState:
+        return DecodeState.allocate(self.main, self.assistant, max(1, rows), MAX_DRAFTS)
+
+    def _grow(self, wanted: int, live: int) -> None:
+        """Move the live rows to a larger state; where old and new do not fit together, stay.
+
+        Half as large again at least, so that a row more at a time is not a copy at a time.
+        """
+        rows = min(max(wanted, self.capacity + self.capacity // 2), self.limit)
+        try:
+            larger = self._allocate(min(self.runner.rows(rows), self._fitting(rows)))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self.limit = self.capacity
+            return
+        assert self.state is not None
+        larger.copy_rows(self.state, live)
+        self.release()
+        self.state = larger
+
+    def _fitting(self, wanted: int) -> int:
+        """How many rows the device has memory for now; unknown on a CPU, where it is `wanted`."""
+        if self.device.type != "cuda":
+            return wanted
+        free, total = torch.cuda.mem_get_info(self.device)
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
+        per_row = DecodeState.bytes_per_row(self.main, self.assistant, MAX_DRAFTS)
+        return max(1, (free + cached - headroom) // per_row)

@@ -1,0 +1,87 @@
+"""What is done once at load: usual shapes are prepared, and steps with drafts are timed.
+
+The one decision: too little memory at load is no reason not to start. Shapes that do not fit are
+left out, and without measured costs nothing is drafted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+
+from asr.engine.decode_state import StepShape
+from asr.engine.draft_length import StepCosts
+from asr.engine.scheduler import DecodeContext
+from asr.engine.state_memory import StateMemory
+from device_errors import is_out_of_memory
+
+logger = logging.getLogger("endpoint")
+
+TIMED_ROWS = (1, 4, 12)
+TIMED_KV_LEN = 64
+TIMED_SECONDS = 0.02  # of steps of one shape
+UNTIMED_STEPS = 2  # on CUDA the first runs eagerly and the second is captured
+
+
+@torch.inference_mode()
+def prepare_shapes(memory: StateMemory, context: DecodeContext) -> None:
+    """Run the steps that most requests need, as far as the device's memory allows."""
+    try:
+        for rows, shape in context.runner.warmup_shapes(memory.assistant is not None):
+            state = memory.ensure_capacity(rows)
+            if state.capacity >= rows:
+                for _ in range(UNTIMED_STEPS):
+                    context.runner.launch(state.view(0, rows), context.filters, shape)()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        logger.warning("memory ran out while preparing %d rows", memory.capacity)
+        memory.release()
+
+
+def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | None:
+    """Time steps over rows that are finished: they cost the same and change nothing.
+
+    None where the device's memory does not suffice.
+    """
+    try:
+        # The largest first: growing later would drop the graphs that were timed.
+        capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
+        rows = [count for count in TIMED_ROWS if count <= capacity]
+        return StepCosts.measure(
+            rows,
+            context.runner.timed_drafts,
+            lambda count, drafts: _time_step(memory, context, count, drafts),
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    finally:
+        if not context.runner.pipelined:
+            memory.release()
+    logger.warning("memory ran out while timing steps: the assistant will not draft")
+    memory.release()
+    return None
+
+
+@torch.inference_mode()
+def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: int) -> float:
+    """The least of the steps that fit into TIMED_SECONDS, one at least.
+
+    The untimed steps bring the weights into the processor's caches, where a running batch has them.
+    Cold caches made draft-free steps of small models look 1.5 times too slow; hence the minimum.
+    """
+    view = memory.ensure_capacity(rows).view(0, rows)
+    shape = StepShape(drafts, 2 if drafts else 1, TIMED_KV_LEN)
+    if context.runner.pipelined:
+        for _ in range(UNTIMED_STEPS):
+            context.runner.launch(view, context.filters, shape)()
+    least, spent = float("inf"), 0.0
+    while spent < TIMED_SECONDS:
+        started = time.perf_counter()
+        context.runner.launch(view, context.filters, shape)()
+        took = time.perf_counter() - started
+        least, spent = min(least, took), spent + took
+    return least
