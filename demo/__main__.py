@@ -200,7 +200,7 @@ def downloaded(settings: ModelSettings, names: dict[str, str], console: Console)
         return settings
     with progress_shown(console):
         from demo.download import with_local_models
-    return with_local_models(settings, names, console)
+    return with_local_models(settings, names)
 
 
 def answer(

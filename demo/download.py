@@ -1,4 +1,4 @@
-"""Fetches models from the hub, with progress bars, before the endpoint loads them.
+"""Fetches models from the hub before the endpoint loads them, with progress bars on a terminal.
 
 The one decision: a model of the hub is downloaded here and handed to the endpoint as a folder. The
 endpoint shows no bars, as a server should not, and it repeats a failed request for half a minute.
@@ -7,13 +7,13 @@ Here the first failure ends the demo with one line.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.utils.tqdm import enable_progress_bars
-from rich.console import Console
 
 from config import ModelReference, ModelSettings
 from model_errors import loading
@@ -22,9 +22,7 @@ from model_errors import loading
 WHISPER_FILES = ("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors")
 
 
-def with_local_models(
-    settings: ModelSettings, names: Mapping[str, str], console: Console
-) -> ModelSettings:
+def with_local_models(settings: ModelSettings, names: Mapping[str, str]) -> ModelSettings:
     """The same settings with a local folder in place of every hub id, downloaded if need be.
 
     `names` maps the fields of the settings to what the user calls them. Raises StartError of one
@@ -35,7 +33,6 @@ def with_local_models(
         model = getattr(settings, field)
         if model is not None and not Path(model.name).is_dir():
             patterns = None if field == "diarization_model" else WHISPER_FILES
-            console.print(f"Fetching {model.name}", style="dim", highlight=False)
             with loading(name, model.name):
                 folders[field] = _fetch(model, settings.token, patterns)
     return settings.model_copy(update=folders)
@@ -45,10 +42,11 @@ def _fetch(
     model: ModelReference, token: str | None, patterns: tuple[str, ...] | None
 ) -> ModelReference:
     """The snapshot of `model` in the local cache, complete as far as the hub can be reached."""
-    with warnings.catch_warnings():
-        # It warns where HF_HUB_DISABLE_PROGRESS_BARS forbids bars, which is as the user wishes.
-        warnings.simplefilter("ignore")
-        enable_progress_bars()
+    if sys.stderr.isatty():
+        with warnings.catch_warnings():
+            # It warns where HF_HUB_DISABLE_PROGRESS_BARS forbids bars, which is the user's wish.
+            warnings.simplefilter("ignore")
+            enable_progress_bars()
     folder = snapshot_download(
         model.name,
         revision=model.revision,

@@ -1,15 +1,45 @@
-"""The demo as a person runs it: what it prints, for whom, and with which exit status."""
+"""The demo as a person runs it: what it prints, where, and with which exit status.
 
+`scripts/demo` runs as a process of its own where messages of libraries could show. A stand-in for
+the hub answers on loopback.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
 import io
 import json
 import logging
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pysubs2
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from demo.__main__ import ProgressLog, clock, main, show, summary
+from config import DEMO_MODELS, REPOSITORY
+from demo.__main__ import (
+    CONVERSATION,
+    VOCABULARY_SIZE,
+    ProgressLog,
+    clock,
+    main,
+    model_reference,
+    show,
+    summary,
+)
+from demo.build.speech import vocabulary
 
 RESPONSE = {
     "speakers": [
@@ -101,6 +131,10 @@ def test_summary_counts_named_speakers_only():
     assert "speakers 2;" in summary(RESPONSE, 1.0)
 
 
+def test_summary_without_diarization_names_no_speakers():
+    assert "speakers" not in summary({**RESPONSE, "speakers": []}, 1.0)
+
+
 def test_progress_follows_the_endpoints_log():
     progress = Progress(console=Console(file=io.StringIO()))
     log = ProgressLog(progress)
@@ -111,19 +145,197 @@ def test_progress_follows_the_endpoints_log():
     assert (task.description, task.completed, task.total) == ("window 3 of 12", 3, 12)
 
 
-def test_a_file_that_is_not_there_is_one_line_and_status_1(tmp_path, capsys):
-    assert main([str(tmp_path / "nothing.wav")]) == 1
-    assert "No such file" in capsys.readouterr().err
+def run_script(name: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script from a folder that is not the repository's."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
+    return subprocess.run(
+        [REPOSITORY / "scripts" / name, *map(str, arguments)],
+        env=kept | variables,
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_file_that_is_not_there_is_one_line_and_status_1(tmp_path):
+    done = run_script("demo", tmp_path / "nothing.wav")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{tmp_path / 'nothing.wav'}: No such file or directory\n"
+
+
+def test_a_folder_is_one_line_and_status_1(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}: Is a directory\n"
 
 
 def test_a_wrong_environment_is_one_line_and_status_1(monkeypatch, capsys):
     monkeypatch.setenv("ASSISTANT_MODEL", "owner/assistant")
     assert main([__file__]) == 1
-    assert capsys.readouterr().err.split("\n") == [
-        "",
-        "ASR_MODEL: is required",
-        "",
-    ]  # the blank is the progress, gone
+    assert capsys.readouterr().err == "ASR_MODEL: is required\n"
+
+
+def test_a_model_that_is_no_folder_and_no_hub_id_is_one_line_and_status_1(tmp_path, capsys):
+    assert main([__file__, "--model", str(tmp_path / "nothing")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--model: ")
+
+
+def test_an_assistant_alone_is_a_wrong_command_line(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--assistant", "owner/assistant"])
+    assert stopped.value.code == 2
+    assert "--model" in capsys.readouterr().err
+
+
+def test_a_folder_of_a_model_is_relative_to_where_the_demo_was_started(tmp_path, monkeypatch):
+    (tmp_path / "whisper").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert model_reference("whisper") == str(tmp_path / "whisper")
+    assert model_reference("owner/whisper") == "owner/whisper"
+
+
+def test_the_vocabulary_that_is_warned_of_is_the_grammars():
+    assert len(vocabulary()) == VOCABULARY_SIZE
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")]
+)
+def test_offline_one_line_says_which_model_is_missing(variable, value, tmp_path):
+    where = {variable: value, "HF_HOME": str(tmp_path)}
+    done = run_script("demo", CONVERSATION, "--model", "owner/whisper", **where)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("--model=owner/whisper: the hub cannot be reached")
+
+
+@pytest.mark.slow
+def test_of_speech_the_embedded_models_do_not_know_it_is_said_first(tmp_path):
+    own = tmp_path / "own.mp3"
+    own.write_text("no audio")
+    done = run_script("demo", own, HF_HUB_OFFLINE="1")
+    assert (done.returncode, done.stdout) == (1, "")
+    small, real, failed = done.stderr.splitlines()
+    assert f"know {VOCABULARY_SIZE} English words" in small
+    assert real.endswith(f"scripts/demo {own} --model openai/whisper-base")
+    assert failed.startswith(f"{own}: INVALID_AUDIO: ")
+
+
+@pytest.mark.parametrize(
+    ("script", "argument", "said"),
+    [
+        ("bench", "nope", "speed, accuracy, diarization, kernels, cpu"),
+        ("check", "nope", "no arguments"),
+        ("setup", "nope", "no arguments"),
+    ],
+)
+def test_a_script_refuses_what_it_does_not_know_in_one_line(script, argument, said):
+    done = run_script(script, argument)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"scripts/{script}")
+    assert said in line
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextmanager
+def hub(files: dict[str, bytes], asked: list[str]) -> Iterator[str]:
+    """The hub's answers about one model, owner/whisper; `asked` collects the files downloaded."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.do_GET()
+
+        def do_GET(self):
+            path, headers, body = self.path.split("?")[0], {}, None
+            digest = {name: hashlib.sha1(data).hexdigest() for name, data in files.items()}
+            if path == f"/api/models/owner/whisper/tree/{COMMIT}":
+                entries = [
+                    {"type": "file", "path": name, "size": len(data), "oid": digest[name]}
+                    for name, data in files.items()
+                ]
+                body = json.dumps(entries).encode()
+            elif path.startswith("/api/models/owner/whisper"):
+                body = json.dumps({"id": "owner/whisper", "sha": COMMIT}).encode()
+            elif (name := path.removeprefix(f"/owner/whisper/resolve/{COMMIT}/")) in files:
+                body = files[name]
+                headers = {"ETag": f'"{digest[name]}"', "X-Repo-Commit": COMMIT}
+                if self.command == "GET":
+                    asked.append(name)
+            self.send_response(404 if body is None else 200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def published() -> dict[str, bytes]:
+    """The embedded model as a repository of the hub: other formats too, and clean-up asked for."""
+    names = [path for path in (DEMO_MODELS / "asr").iterdir() if path.suffix != ".md"]
+    files = {path.name: path.read_bytes() for path in names}
+    settings = json.loads(files["tokenizer_config.json"])
+    settings["clean_up_tokenization_spaces"] = True
+    files["tokenizer_config.json"] = json.dumps(settings).encode()
+    return files | {"pytorch_model.bin": b"other", "flax_model.msgpack": b"other"}
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, tmp_path):
+    asked: list[str] = []
+    with hub(published, asked) as url:
+        where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path)}
+        done = run_script("demo", CONVERSATION, "--json", "--model", "owner/whisper", **where)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(asked) == {name for name in published if name.endswith((".json", ".safetensors"))}
+    response = json.loads(done.stdout)
+    assert response["text"].startswith(" good morning how can i help you")
+    assert response["speakers"] == []
+
+
+@pytest.mark.slow
+def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
+    code = (
+        "from config import ModelSettings\n"
+        "from demo.download import with_local_models\n"
+        "settings = ModelSettings.for_models('owner/whisper')\n"
+        "print(with_local_models(settings, {'asr_model': '--model'}).asr_model.name)\n"
+    )
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with hub(published, []) as url:
+        where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | where,
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            text=True,
+        )
+    shown = os.read(screen, 1 << 16).decode()
+    os.close(screen)
+    os.close(terminal)
+    assert Path(done.stdout.strip()).parts[-2:] == ("snapshots", COMMIT)
+    assert "100%" in shown
+    assert "Fetching" in shown
 
 
 @pytest.mark.slow
@@ -136,9 +348,10 @@ def test_srt_is_subtitles_of_the_whole_conversation(capsys):
 
 
 @pytest.mark.slow
-def test_json_is_the_endpoints_answer(capsys):
-    assert main(["--json"]) == 0
-    response = json.loads(capsys.readouterr().out)
+def test_json_is_the_endpoints_answer_and_nothing_else_is_printed():
+    done = run_script("demo", "--json", HF_HUB_OFFLINE="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    response = json.loads(done.stdout)
     assert response["language"] == "en"
     assert len({entry["speaker"] for entry in response["speakers"]}) == 3
     assert "".join(chunk["text"] for chunk in response["chunks"]) == response["text"]

@@ -14,8 +14,8 @@ import torch
 
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.engine.engine import DecodeEngine, DecodeOptions
-from asr.engine.scheduler import Request
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, Request
 from audio import AudioLimits, decode_audio
 from config import DEMO_MODELS
 from demo.__main__ import CONVERSATION
