@@ -5,29 +5,28 @@ with stand-ins.
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
 from itertools import pairwise
 
 import jiwer
 import numpy as np
 import pytest
+from stand_ins import StandInEngine
 
-from asr.engine.engine import DecodeOptions, Take
-from asr.engine.scheduler import DecodeResult, Request
-from asr.frontend.windows import Span
+from asr.frontend.schedule import Schedule
+from asr.frontend.windows import Span, Window
 from asr.transcriber import Transcriber, TranscriptionOptions
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers
 from testing import sounds
 from testing.tiny_whispers import SMALL, loaded
-from timebase import SAMPLE_RATE
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 HOURS, MINUTE = 10, 60 * SAMPLE_RATE
 NEAR_A_SEAM = 1.5  # seconds
 
 
 class Endless:
-    """Ten hours of samples in the memory of one minute, which is heard over and over."""
+    """Ten hours of samples in the memory of one minute, which is repeated."""
 
     def __init__(self) -> None:
         generator = np.random.default_rng(0)
@@ -42,19 +41,15 @@ class Endless:
         return self.minutes[start % MINUTE : start % MINUTE + stop - start]
 
 
-class Clock:
-    """Stands in for the decoder: a word for every window, said from its beginning to its end."""
+class Clock(StandInEngine):
+    """A word for every window, said from its beginning to its end."""
 
     def __init__(self, first_time: int) -> None:
+        super().__init__()
         self.first_time = first_time
-        self.windows = 0
 
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
-        while passages := take(options.batch_size):
-            for passage in passages:
-                self.windows += 1
-                last = self.first_time + len(passage.samples) // 320
-                yield passage, DecodeResult((self.first_time, 300, last), 0.0, (-0.1,), 0.0)
+    def tokens(self, samples: np.ndarray) -> list[int]:
+        return [self.first_time, 300, self.first_time + len(samples) // SAMPLES_PER_TOKEN]
 
 
 def sentences(samples: Endless) -> list[Span]:
@@ -66,8 +61,8 @@ def sentences(samples: Endless) -> list[Span]:
 
 def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
     models = loaded(SMALL)
-    transcriber = Transcriber(models, detect=sentences)
-    transcriber.decoder = clock = Clock(models.special_tokens.timestamp_begin)
+    transcriber = Transcriber(models, detect_speech=sentences)
+    transcriber.engine = clock = Clock(models.special_tokens.timestamp_begin)
     samples = Endless()
     tracemalloc.start()
     transcript = transcriber.transcribe(
@@ -79,7 +74,7 @@ def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
     assert all(before <= after + 1e-6 for before, after in pairwise(times))
     assert times[-1] == pytest.approx(HOURS * 3600 - 0.7, abs=0.05)
     windows = HOURS * 3600 / models.window_seconds
-    assert len(transcript.chunks) == clock.windows <= 1.15 * windows
+    assert len(transcript.chunks) == sum(clock.batches) <= 1.15 * windows
     assert peak < 4 * len(samples) / 10
 
 
@@ -110,15 +105,14 @@ def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed
     """
     scene = draw(100, Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0)), seed)
     seams: list[float] = []
-    decode = transcriber.decoder.decode
+    complete = Schedule.complete
 
-    def noted(take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
-        for passage, answer in decode(take, options):
-            if passage.key.stop < passage.key.stretch_stop:
-                seams.append(passage.key.stop / SAMPLE_RATE)
-            yield passage, answer
+    def note(schedule: Schedule, window: Window, *read: object) -> bool:
+        if window.stop < window.region_stop:
+            seams.append(window.stop / SAMPLE_RATE)
+        return complete(schedule, window, *read)
 
-    monkeypatch.setattr(transcriber.decoder, "decode", noted)
+    monkeypatch.setattr(Schedule, "complete", note)
     heard = transcriber.transcribe(scene.samples, TranscriptionOptions(language="en")).text.split()
     aligned = jiwer.process_words(
         " ".join(word.text for word in scene.words), " ".join(heard)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import StandInEngine
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.engine.engine import DecodeOptions, Take
-from asr.engine.prefill import Detected
-from asr.engine.scheduler import DecodeResult, Request
+from asr.engine.prefill import DetectedLanguage
+from asr.engine.request import DecodeResult, Request
 from asr.transcriber import Transcriber, TranscriptionOptions
 from errors import InvalidParameter, Unsupported
 from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
@@ -25,53 +24,40 @@ from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
 ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
 FIRST_WORD, WORDS = 300, 30  # text tokens of the made-up vocabulary, one a word
-MISHEARD = 299
+WRONG_WORD = 299
 
 
 def spoken(word: int, frames: int) -> np.ndarray:
-    """A word as the listener below hears it: its number is in its level."""
+    """A word as the recogniser below hears it: its number is in its level."""
     return np.full(frames * SAMPLES_PER_TOKEN, 0.3 + 0.01 * word, np.float32)
 
 
-class Listener:
-    """Stands in for the decoder: reads the words from their levels, and ends windows inside speech
-    as Whisper does.
+class Recogniser(StandInEngine):
+    """Reads the words from their levels, and ends windows inside speech as Whisper does.
 
     A word that the window's end cuts is left open: announced by its start alone, or with words that
-    were misheard.
+    were misrecognised.
     """
 
-    def __init__(self, models: WhisperModels = MODELS, mishears: bool = False) -> None:
-        self.vocabulary = models.special_tokens
-        self.mishears = mishears
-        self.batches: list[int] = []
+    def __init__(self, models: WhisperModels = MODELS, misrecognises: bool = False) -> None:
+        super().__init__()
+        self.special_tokens = models.special_tokens
+        self.misrecognises = misrecognises
 
-    def detect_language(self, _window: np.ndarray) -> Detected:
-        return Detected("en", 0.9, 0.0)
-
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
-        while passages := take(options.batch_size):
-            self.batches.append(len(passages))
-            for passage in passages:
-                yield passage, DecodeResult(tuple(self.hear(passage.samples)), 0.0, (-0.1,), 0.0)
-
-    def hear(self, window: np.ndarray) -> list[int]:
+    def tokens(self, window: np.ndarray) -> list[int]:
         levels = window[::SAMPLES_PER_TOKEN]
         edges = [0, *(np.flatnonzero(np.diff(levels)) + 1), len(levels)]
         tokens: list[int] = []
         for start, stop in itertools.pairwise(edges):
             if levels[start] == 0:
                 continue
+            begin = self.special_tokens.timestamp_begin + start
             if stop == len(levels) and self.cut(window):
-                begin = self.vocabulary.timestamp_begin + start
-                tokens += [begin, MISHEARD] if self.mishears else [tokens[-1] if tokens else begin]
+                open_start = tokens[-1] if tokens else begin
+                tokens += [begin, WRONG_WORD] if self.misrecognises else [open_start]
                 break
             word = round((float(levels[start]) - 0.3) / 0.01)
-            tokens += [
-                self.vocabulary.timestamp_begin + start,
-                FIRST_WORD + word,
-                self.vocabulary.timestamp_begin + stop,
-            ]
+            tokens += [begin, FIRST_WORD + word, self.special_tokens.timestamp_begin + stop]
         return tokens
 
     def cut(self, window: np.ndarray) -> bool:
@@ -80,11 +66,11 @@ class Listener:
 
 
 def transcribe(
-    samples: np.ndarray, decoder: object, models: WhisperModels = MODELS, **options: object
+    samples: np.ndarray, engine: object, models: WhisperModels = MODELS, **options: object
 ):
-    transcriber = Transcriber(models, detect=hears_sound)
-    transcriber.decoder = decoder
-    return transcriber.transcribe(samples, TranscriptionOptions(**options))
+    transcriber = Transcriber(models, detect_speech=hears_sound)
+    transcriber.engine = engine
+    return transcriber.transcribe(samples, transcriber.validate(TranscriptionOptions(**options)))
 
 
 def words_of(chunks) -> list[str]:
@@ -115,12 +101,12 @@ def conversations(draw):
 @settings(deadline=None, max_examples=150)
 @given(conversations(), st.integers(4, 30), st.integers(1, 8), st.booleans())
 def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(
-    conversation, chunk_length_s, batch_size, mishears
+    conversation, chunk_length_s, batch_size, misrecognises
 ):
     samples, truth = conversation
     transcript = transcribe(
         samples,
-        Listener(mishears=mishears),
+        Recogniser(misrecognises=misrecognises),
         language="en",
         chunk_length_s=chunk_length_s,
         batch_size=batch_size,
@@ -135,18 +121,18 @@ def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(
 def test_the_stand_ins_windows_do_end_inside_words():
     """Else the property above would hold for want of seams."""
     samples = np.concatenate([spoken(index % WORDS, 60) for index in range(60)])
-    listener = Listener()
-    transcript = transcribe(samples, listener, language="en", chunk_length_s=10)
-    assert len(listener.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
+    recogniser = Recogniser()
+    transcript = transcribe(samples, recogniser, language="en", chunk_length_s=10)
+    assert len(recogniser.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
     assert (
         len(words_of(transcript.chunks)) == 60 - 1
     )  # the last word ends with the audio: announced, never closed
 
 
 def test_unfinished_words_that_nothing_follows_are_kept():
-    class Breaks(Listener):
-        def hear(self, window: np.ndarray) -> list[int]:
-            begin = self.vocabulary.timestamp_begin
+    class Breaks(Recogniser):
+        def tokens(self, window: np.ndarray) -> list[int]:
+            begin = self.special_tokens.timestamp_begin
             end = len(window) // SAMPLES_PER_TOKEN
             return [begin, 301, begin + end - 5, begin + end - 5, 302]
 
@@ -164,7 +150,7 @@ def test_chunks_are_ordered_and_within_the_audio():
     samples = np.concatenate(
         [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)]
     )
-    transcript = Transcriber(models, fallback=None, detect=hears_sound).transcribe(
+    transcript = Transcriber(models, fallback=None, detect_speech=hears_sound).transcribe(
         samples, TranscriptionOptions(language="en", batch_size=3)
     )
     times = [time for chunk in transcript.chunks for time in (chunk.start, chunk.end)]
@@ -179,7 +165,7 @@ def test_batch_size_changes_no_answer():
     samples = np.concatenate(
         [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)]
     )
-    transcriber = Transcriber(models, detect=hears_sound)
+    transcriber = Transcriber(models, detect_speech=hears_sound)
     one, *others = [
         transcriber.transcribe(samples, TranscriptionOptions(batch_size=size))
         for size in (1, 2, 24)
@@ -197,8 +183,8 @@ def test_batch_size_changes_no_answer():
 
 
 def test_without_timestamps_a_window_is_a_chunk():
-    class Talks(Listener):
-        def hear(self, window: np.ndarray) -> list[int]:
+    class Talks(Recogniser):
+        def tokens(self, window: np.ndarray) -> list[int]:
             return [301, 302]
 
     samples = np.concatenate(
@@ -215,29 +201,29 @@ def test_without_timestamps_a_window_is_a_chunk():
     "samples", [np.zeros(0, np.float32), np.zeros(40 * SAMPLE_RATE, np.float32)]
 )
 def test_silence_is_no_words_and_no_decoding(samples):
-    listener = Listener()
-    transcript = transcribe(samples, listener)
+    recogniser = Recogniser()
+    transcript = transcribe(samples, recogniser)
     assert (transcript.chunks, transcript.text, transcript.language) == ((), "", None)
-    assert listener.batches == []
+    assert recogniser.batches == []
 
 
 @pytest.mark.parametrize(
-    ("no_speech", "sureness", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)]
+    ("no_speech_prob", "log_prob", "kept"), [(0.9, -1.5, 0), (0.9, -0.5, 1), (0.3, -1.5, 1)]
 )
-def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech, sureness, kept):
-    class Doubts(Listener):
-        def decode(self, take, options):
-            for passage, answer in super().decode(take, options):
-                yield passage, replace(answer, no_speech=no_speech, log_probabilities=(sureness,))
+def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech_prob, log_prob, kept):
+    class Doubts(Recogniser):
+        def decode(self, request: Request) -> DecodeResult:
+            result = super().decode(request)
+            return replace(result, no_speech_prob=no_speech_prob, log_probs=(log_prob,))
 
     samples = np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
 
 
-def test_words_that_took_no_time_were_not_heard():
-    class Babbles(Listener):
-        def hear(self, samples: np.ndarray) -> list[int]:
-            at = self.vocabulary.timestamp_begin
+def test_words_without_duration_are_dropped():
+    class Babbles(Recogniser):
+        def tokens(self, samples: np.ndarray) -> list[int]:
+            at = self.special_tokens.timestamp_begin
             return [at, 301, at + 20, at + 20, 302, at + 20, at + 30, 303, at + 40]
 
     transcript = transcribe(
@@ -248,16 +234,16 @@ def test_words_that_took_no_time_were_not_heard():
     assert [chunk.text for chunk in transcript.chunks] == [" word45", " word47"]
 
 
-class Guesses(Listener):
+class Guesses(Recogniser):
     """Hears no speech in the first windows, and another language there."""
 
     def __init__(self, answers: list[tuple[str, float]]) -> None:
         super().__init__()
         self.answers = answers
 
-    def detect_language(self, _window: np.ndarray) -> Detected:
+    def detect_language(self, _window: np.ndarray) -> DetectedLanguage:
         language, no_speech = self.answers.pop(0)
-        return Detected(language, 0.7, no_speech)
+        return DetectedLanguage(language, 0.7, no_speech)
 
 
 @pytest.mark.parametrize(
@@ -277,47 +263,52 @@ def test_the_language_is_that_of_the_first_window_with_speech(answers, language)
 
 
 def test_every_window_is_decoded_in_the_language_found():
-    class Notes(Listener):
-        def __init__(self) -> None:
-            super().__init__()
-            self.prompts = []
-
+    class Chinese(Recogniser):
         def detect_language(self, _window):
-            return Detected("zh", 0.9, 0.0)
+            return DetectedLanguage("zh", 0.9, 0.0)
 
-        def decode(self, take, options):
-            for passage, answer in super().decode(take, options):
-                self.prompts.append(passage.prompt)
-                yield passage, answer
+    recogniser = Chinese()
+    samples = np.concatenate([spoken(index % 9, 50) for index in range(40)])
+    transcribe(samples, recogniser, chunk_length_s=10)
+    prompts = {request.prompt for request in recogniser.requests}
+    assert prompts == {MODELS.special_tokens.prompt("zh", "transcribe", timestamps=True)}
 
-    notes = Notes()
-    transcribe(
-        np.concatenate([spoken(index % 9, 50) for index in range(40)]), notes, chunk_length_s=10
+
+def test_what_language_detection_encoded_is_not_encoded_again():
+    encoded = torch.zeros(1, 1500, 32)
+
+    class Encodes(Recogniser):
+        def detect_language(self, _window):
+            return DetectedLanguage("en", 0.9, 0.0, encoded)
+
+    recogniser = Encodes()
+    samples = np.concatenate([spoken(index % 9, 50) for index in range(40)])
+    transcribe(samples, recogniser, chunk_length_s=10)
+    assert [request.encoded is encoded for request in recogniser.requests][:2] == [True, False]
+
+
+def test_speech_and_statistics_come_back_with_the_transcript():
+    models = loaded(SMALL, seed=2)
+    samples = np.append(noise(2.5), np.zeros(6400, np.float32))
+    transcript = Transcriber(models, fallback=None, detect_speech=hears_sound).transcribe(
+        samples, TranscriptionOptions(language="en")
     )
-    assert set(notes.prompts) == {MODELS.special_tokens.prompt("zh", "transcribe", timestamps=True)}
-
-
-class Remembers(Listener):
-    """Keeps the prompts it was given."""
-
-    def __init__(self, models: WhisperModels = MODELS) -> None:
-        super().__init__(models)
-        self.prompts: list[tuple[int, ...]] = []
-
-    def decode(self, take: Take, options: DecodeOptions) -> Iterator[tuple[Request, DecodeResult]]:
-        for passage, answer in super().decode(take, options):
-            self.prompts.append(passage.prompt)
-            yield passage, answer
+    assert transcript.speech == ((0.0, pytest.approx(2.5, abs=0.04)),)
+    assert transcript.stats.tokens > 0
+    assert transcript.stats.steps == sum(transcript.stats.steps_by_drafts.values()) > 0
 
 
 def prompts_given(
     models: WhisperModels = MODELS, **options: object
 ) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
-    listener = Remembers(models)
+    recogniser = Recogniser(models)
     samples = np.concatenate([spoken(index % WORDS, 50) for index in range(40)])
-    transcript = transcribe(samples, listener, models, language="en", chunk_length_s=10, **options)
-    assert len(listener.prompts) > 1
-    return listener.prompts, transcript.warnings
+    transcript = transcribe(
+        samples, recogniser, models, language="en", chunk_length_s=10, **options
+    )
+    prompts = [request.prompt for request in recogniser.requests]
+    assert len(prompts) > 1
+    return prompts, transcript.warnings
 
 
 def test_every_window_is_told_the_prompt_after_the_hot_words():
@@ -359,7 +350,9 @@ def test_a_model_that_knows_no_prompts_refuses_them(wish):
 def test_an_english_only_model_accepts_english(language):
     options = TranscriptionOptions(language=language)
     Transcriber(ENGLISH_ONLY).validate(options)
-    transcript = transcribe(spoken(0, 50), Listener(ENGLISH_ONLY), ENGLISH_ONLY, language=language)
+    transcript = transcribe(
+        spoken(0, 50), Recogniser(ENGLISH_ONLY), ENGLISH_ONLY, language=language
+    )
     assert transcript.language == "en"
 
 
@@ -383,18 +376,10 @@ def test_refusals_name_the_parameter(models, options, message):
 
 
 def test_a_refusal_comes_before_any_work():
-    listener = Listener()
+    recogniser = Recogniser()
     with pytest.raises(InvalidParameter):
-        transcribe(spoken(0, 50), listener, language="klingon")
-    assert listener.batches == []
-
-
-class Steered(Listener):
-    """Remembers whether an assistant was to draft."""
-
-    def decode(self, take, options):
-        self.assisted = options.assisted
-        return super().decode(take, options)
+        transcribe(spoken(0, 50), recogniser, language="klingon")
+    assert recogniser.batches == []
 
 
 def assisted_by(only_language: str | None) -> WhisperModels:
@@ -412,9 +397,9 @@ def assisted_by(only_language: str | None) -> WhisperModels:
     ],
 )
 def test_an_assistant_drafts_where_it_can(models, language, drafts, warning):
-    steered = Steered(models)
-    transcript = transcribe(spoken(0, 50), steered, models, language=language, assisted=True)
-    assert steered.assisted is drafts
+    recogniser = Recogniser(models)
+    transcript = transcribe(spoken(0, 50), recogniser, models, language=language, assisted=True)
+    assert [options.assisted for options in recogniser.options] == [drafts]
     assert [warning in text for text in transcript.warnings] == ([True] if warning else [])
 
 
@@ -422,7 +407,7 @@ def test_assisted_transcripts_equal_plain_ones():
     models = loaded(SMALL, seed=2)
     drafter = decoder_alone(model_of(SMALL, seed=5, dtype=torch.float64))
     transcriber = Transcriber(
-        replace(models, assistant=Assistant("tiny", drafter, True, None)), detect=hears_sound
+        replace(models, assistant=Assistant("tiny", drafter, True, None)), detect_speech=hears_sound
     )
     samples = np.concatenate(
         [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(2)]
@@ -442,7 +427,7 @@ def test_progress_is_logged_as_counts_alone(caplog):
         ]
     )
     with caplog.at_level(logging.INFO, logger="endpoint"):
-        transcribe(samples, Listener(), language="en", chunk_length_s=5, batch_size=2)
+        transcribe(samples, Recogniser(), language="en", chunk_length_s=5, batch_size=2)
     assert [record.getMessage() for record in caplog.records] == [
         f"window {done} of 4" for done in range(1, 5)
     ]
@@ -452,7 +437,7 @@ def test_progress_is_logged_as_counts_alone(caplog):
 
 
 def test_concurrent_requests_equal_serial_ones():
-    transcriber = Transcriber(loaded(SMALL, seed=2), fallback=None, detect=hears_sound)
+    transcriber = Transcriber(loaded(SMALL, seed=2), fallback=None, detect_speech=hears_sound)
     requests = [
         (
             noise(2.0 + index, index),
