@@ -1,6 +1,4 @@
-"""The path of a request and its edges: what reaches the rooms, what comes back, and what the log
-holds.
-"""
+"""One request's way and its edges: what reaches which module, what comes back, what the log holds."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import handler
-from asr.frontend.windows import Span
 from asr.transcriber import TranscriptionOptions
 from config import REPOSITORY, ModelSettings
-from diarization.pipeline import Diarization, SpeakerHints
+from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
 from transcript import Chunk, SpeakerTurn, Transcript, Word
@@ -33,7 +29,7 @@ CHUNKS = (
     Chunk(" good morning", 0.0, 0.4, words=WORDS[:2]),
     Chunk(" yes", 0.5, 0.9, words=WORDS[2:]),
 )
-SILENCE = Transcript((), None)
+SILENCE = Transcript((), None)  # no speech
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
 RESPONSE_KEYS = {
     "speakers",
@@ -47,24 +43,18 @@ RESPONSE_KEYS = {
 
 
 @dataclass
-class SpokenFor:
-    """A transcriber that answers what it was made with, or raises it, and remembers what it was
-    asked.
-    """
+class StandInTranscriber:
+    """Answers what it was made with, or raises it, and remembers what it was asked."""
 
-    answer: Transcript | Exception = field(default_factory=lambda: Transcript(CHUNKS, "en"))
+    answer: Transcript | Exception = field(
+        default_factory=lambda: Transcript(CHUNKS, "en", speech=((0.0, 1.0),))
+    )
     asked: list[TranscriptionOptions] = field(default_factory=list)
 
-    def detect(self, samples: np.ndarray) -> tuple[Span, ...]:
-        return (Span(0, len(samples)),) if self.answer != SILENCE else ()
+    def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
+        return options
 
-    def validate(self, options: TranscriptionOptions) -> None:
-        pass
-
-    def transcribe(
-        self, samples: np.ndarray, options: TranscriptionOptions, speech: Sequence[Span]
-    ) -> Transcript:
-        assert speech == self.detect(samples)
+    def transcribe(self, samples: np.ndarray, options: TranscriptionOptions) -> Transcript:
         self.asked.append(options)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -72,22 +62,28 @@ class SpokenFor:
 
 
 @dataclass
-class Heard:
-    """A diarizer that found these turns, and remembers the hints."""
+class StandInDiarizer:
+    """Finds these turns, and remembers the hints and whether it was cancelled."""
 
     turns: tuple[SpeakerTurn, ...] = TURNS
     hints: list[SpeakerHints] = field(default_factory=list)
+    cancelled: list[threading.Event] = field(default_factory=list)
 
-    def diarize(self, samples: np.ndarray, hints: SpeakerHints) -> Diarization:
+    def diarize(
+        self, samples: np.ndarray, hints: SpeakerHints, cancelled: threading.Event
+    ) -> Diarization:
         self.hints.append(hints)
+        self.cancelled.append(cancelled)
         return Diarization(self.turns, self.turns, hints)
 
 
 @pytest.fixture
 def endpoint(tiny_handler):
-    """Makes an endpoint of the real rooms around a given transcriber and diarizer."""
+    """Makes an endpoint of the real modules around a given transcriber and diarizer."""
 
-    def make(transcriber: SpokenFor, diarizer: Heard | None = None) -> EndpointHandler:
+    def make(
+        transcriber: StandInTranscriber, diarizer: StandInDiarizer | None = None
+    ) -> EndpointHandler:
         made = object.__new__(EndpointHandler)
         made._transcriber, made._diarizer, made._limits = (
             transcriber,
@@ -103,8 +99,10 @@ def endpoint(tiny_handler):
 
 
 def test_the_response_of_the_contract(endpoint, hum):
-    diarizer = Heard()
-    response = endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}})
+    diarizer = StandInDiarizer()
+    response = endpoint(StandInTranscriber(), diarizer)(
+        {"inputs": hum, "parameters": {"num_speakers": 3}}
+    )
     assert set(response) == RESPONSE_KEYS
     assert response["speakers"] == [
         {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
@@ -121,15 +119,15 @@ def test_speakers_are_counted_where_there_is_speech(endpoint, hum, wanted, found
     """A third voice was found in noise, where it says nothing: two wanted are met, three are
     not.
     """
-    diarizer = Heard((*TURNS, SpeakerTurn("SPEAKER_02", 5.0, 9.0)))
-    warnings = endpoint(SpokenFor(), diarizer)(
+    diarizer = StandInDiarizer((*TURNS, SpeakerTurn("SPEAKER_02", 5.0, 9.0)))
+    warnings = endpoint(StandInTranscriber(), diarizer)(
         {"inputs": hum, "parameters": {"num_speakers": wanted}}
     )["warnings"]
     assert warnings == ([f"speaker hints could not be met: {found} found"] if found else [])
 
 
 def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
-    response = endpoint(SpokenFor())({"inputs": hum})
+    response = endpoint(StandInTranscriber())({"inputs": hum})
     assert (response["speakers"], response["text"], response["warnings"]) == (
         [],
         " good morning yes",
@@ -138,26 +136,26 @@ def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
 
 
 def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
-    response = endpoint(SpokenFor(), Heard(turns=()))({"inputs": hum})
+    response = endpoint(StandInTranscriber(), StandInDiarizer(turns=()))({"inputs": hum})
     assert [segment["speaker"] for segment in response["speakers"]] == [None]
 
 
-def test_where_nothing_is_said_nobody_is_looked_for(endpoint, hum):
-    diarizer = Heard()
-    response = endpoint(SpokenFor(SILENCE), diarizer)({"inputs": hum})
+def test_where_nothing_is_said_diarization_is_cancelled_and_its_turns_are_dropped(endpoint, hum):
+    diarizer = StandInDiarizer()
+    response = endpoint(StandInTranscriber(SILENCE), diarizer)({"inputs": hum})
     assert (response["speakers"], response["chunks"], response["text"], response["warnings"]) == (
         [],
         [],
         "",
         [],
     )
-    assert diarizer.hints == []
+    assert [each.is_set() for each in diarizer.cancelled] == [True]
 
 
 def test_diarize_false_skips_diarization(endpoint, hum):
-    diarizer = Heard()
+    diarizer = StandInDiarizer()
     assert (
-        endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": {"diarize": False}})[
+        endpoint(StandInTranscriber(), diarizer)({"inputs": hum, "parameters": {"diarize": False}})[
             "speakers"
         ]
         == []
@@ -166,12 +164,12 @@ def test_diarize_false_skips_diarization(endpoint, hum):
 
 
 @pytest.mark.parametrize(
-    ("diarizer", "timed"), [(None, False), (Heard(), True)], ids=["alone", "for speakers"]
+    ("diarizer", "timed"), [(None, False), (StandInDiarizer(), True)], ids=["alone", "for speakers"]
 )
 def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_only(
     endpoint, hum, diarizer, timed
 ):
-    transcriber = SpokenFor()
+    transcriber = StandInTranscriber()
     response = endpoint(transcriber, diarizer)(
         {"inputs": hum, "parameters": {"return_timestamps": False}}
     )
@@ -191,7 +189,7 @@ def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
 
 
 def test_every_parameter_reaches_the_transcriber(endpoint, hum):
-    transcriber = SpokenFor()
+    transcriber = StandInTranscriber()
     endpoint(transcriber)(
         {
             "inputs": hum,
@@ -227,7 +225,7 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
     ],
 )
 def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, timed):
-    transcriber = SpokenFor()
+    transcriber = StandInTranscriber()
     response = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
     assert transcriber.asked[0].words is timed
     assert transcriber.asked[0].timestamps
@@ -235,7 +233,7 @@ def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, 
 
 
 def test_turns_alone_need_no_times_of_words(endpoint, hum):
-    transcriber = SpokenFor()
+    transcriber = StandInTranscriber()
     endpoint(transcriber)(
         {"inputs": hum, "parameters": {"output": ["rttm"], "return_timestamps": False}}
     )
@@ -243,9 +241,9 @@ def test_turns_alone_need_no_times_of_words(endpoint, hum):
 
 
 def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
-    diarizer = Heard((SpeakerTurn("SPEAKER_00", 0.0, 1.0),))
-    grouped = endpoint(SpokenFor(), diarizer)({"inputs": hum})["speakers"]
-    single = endpoint(SpokenFor(), diarizer)(
+    diarizer = StandInDiarizer((SpeakerTurn("SPEAKER_00", 0.0, 1.0),))
+    grouped = endpoint(StandInTranscriber(), diarizer)({"inputs": hum})["speakers"]
+    single = endpoint(StandInTranscriber(), diarizer)(
         {"inputs": hum, "parameters": {"group_by_speaker": False}}
     )["speakers"]
     assert [entry["text"] for entry in grouped] == [" good morning yes"]
@@ -257,32 +255,70 @@ def test_who_speaks_is_found_beside_what_is_said(endpoint, hum):
     """Each waits for the other to have begun: one after the other would never end."""
     begun = {"asr": threading.Event(), "diarization": threading.Event()}
 
-    class Beside(SpokenFor):
-        def transcribe(self, samples, options, speech):
+    class Beside(StandInTranscriber):
+        def transcribe(self, samples, options):
             begun["asr"].set()
             assert begun["diarization"].wait(60)
-            return super().transcribe(samples, options, speech)
+            return super().transcribe(samples, options)
 
-    class BesideToo(Heard):
-        def diarize(self, samples, hints):
+    class BesideToo(StandInDiarizer):
+        def diarize(self, samples, hints, cancelled):
             begun["diarization"].set()
             assert begun["asr"].wait(60)
-            return super().diarize(samples, hints)
+            return super().diarize(samples, hints, cancelled)
 
     assert len(endpoint(Beside(), BesideToo())({"inputs": hum})["speakers"]) == 2
 
 
 @pytest.mark.parametrize("fails", ["asr", "diarization"])
 def test_a_failure_on_either_side_is_answered_and_leaves_no_thread(endpoint, hum, fails):
-    class Fails(Heard):
-        def diarize(self, samples, hints):
+    class Fails(StandInDiarizer):
+        def diarize(self, samples, hints, cancelled):
             raise OutOfMemory("speaker diarization does not fit")
 
     before = threading.active_count()
-    transcriber = SpokenFor(OutOfMemory("no window fits")) if fails == "asr" else SpokenFor()
+    transcriber = (
+        StandInTranscriber(OutOfMemory("no window fits"))
+        if fails == "asr"
+        else StandInTranscriber()
+    )
     with pytest.raises(OutOfMemory, match="window" if fails == "asr" else "diarization"):
-        endpoint(transcriber, Heard() if fails == "asr" else Fails())({"inputs": hum})
+        endpoint(transcriber, StandInDiarizer() if fails == "asr" else Fails())({"inputs": hum})
     assert threading.active_count() == before
+
+
+def test_diarization_is_cancelled_where_recognition_fails(endpoint, hum):
+    class WaitsToBeCancelled(StandInDiarizer):
+        def diarize(self, samples, hints, cancelled):
+            assert cancelled.wait(60)
+            raise DiarizationCancelled
+
+    with pytest.raises(OutOfMemory):
+        endpoint(StandInTranscriber(OutOfMemory("no window fits")), WaitsToBeCancelled())(
+            {"inputs": hum}
+        )
+
+
+@pytest.mark.parametrize("side", ["asr", "diarization"])
+def test_a_lost_device_is_answered_and_then_ends_the_process(
+    endpoint, hum, caplog, monkeypatch, side
+):
+    ended = threading.Event()
+    monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", 0.0)
+    monkeypatch.setattr(handler.os, "_exit", lambda status: ended.set() or statuses.append(status))
+    statuses: list[int] = []
+    lost = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    class Fails(StandInDiarizer):
+        def diarize(self, samples, hints, cancelled):
+            raise ModelError("speaker diarization failed") from lost
+
+    transcriber = StandInTranscriber(lost) if side == "asr" else StandInTranscriber()
+    with pytest.raises(ModelError):
+        endpoint(transcriber, StandInDiarizer() if side == "asr" else Fails())({"inputs": hum})
+    assert ended.wait(60)
+    assert statuses == [handler.EXIT_STATUS]
+    assert "illegal memory access" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -300,13 +336,13 @@ def test_parameters_of_another_shape_are_refused(tiny_handler, hum, parameters):
 
 
 def test_null_parameters_are_none(endpoint, hum):
-    assert endpoint(SpokenFor())({"inputs": hum, "parameters": None}) == endpoint(SpokenFor())(
-        {"inputs": hum}
-    )
+    assert endpoint(StandInTranscriber())({"inputs": hum, "parameters": None}) == endpoint(
+        StandInTranscriber()
+    )({"inputs": hum})
 
 
 def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
-    transcriber = SpokenFor()
+    transcriber = StandInTranscriber()
     noise = np.random.default_rng(1).normal(0, 0.1, 8_000)
     body = {"inputs": wav(noise, rate=8_000), "parameters": {"batch_size": "2", "assisted": "true"}}
     assert endpoint(transcriber)(body)["duration"] == 1.0
@@ -324,7 +360,7 @@ def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
         "options": 1,
         "parameters": {"temperature": 0.2, "generate_kwargs": {"num_beams": 5}},
     }
-    assert endpoint(SpokenFor())(body)["warnings"] == [
+    assert endpoint(StandInTranscriber())(body)["warnings"] == [
         "unknown keys are ignored: options",
         "unknown parameters are ignored: temperature, generate_kwargs",
     ]
@@ -348,11 +384,11 @@ def test_warnings_about_names_stay_short_and_ascii(names):
             ["speaker hints are ignored: no diarization model is loaded"],
         ),
         (
-            Heard(),
+            StandInDiarizer(),
             {"min_speakers": 2, "diarize": False},
             ["speaker hints are ignored: diarize is false"],
         ),
-        (Heard(), {"num_speakers": 2}, []),
+        (StandInDiarizer(), {"num_speakers": 2}, []),
         (None, {"num_speakers": None}, []),
         (
             None,
@@ -360,18 +396,20 @@ def test_warnings_about_names_stay_short_and_ascii(names):
             ["output: rttm is empty: no diarization model is loaded"],
         ),
         (
-            Heard(),
+            StandInDiarizer(),
             {"output": ["rttm"], "diarize": False},
             ["output: rttm is empty: diarize is false"],
         ),
-        (Heard(), {"output": ["rttm"]}, []),
+        (StandInDiarizer(), {"output": ["rttm"]}, []),
     ],
 )
 def test_wishes_about_speakers_that_nobody_looks_at_are_a_warning(
     endpoint, hum, diarizer, parameters, warnings
 ):
     assert (
-        endpoint(SpokenFor(), diarizer)({"inputs": hum, "parameters": parameters})["warnings"]
+        endpoint(StandInTranscriber(), diarizer)({"inputs": hum, "parameters": parameters})[
+            "warnings"
+        ]
         == warnings
     )
 
@@ -393,7 +431,7 @@ def test_what_a_model_raises_becomes_ours_and_says_nothing_it_should_not(
     endpoint, hum, caplog, raised, answered
 ):
     with pytest.raises(answered) as caught:
-        endpoint(SpokenFor(raised))({"inputs": hum})
+        endpoint(StandInTranscriber(raised))({"inputs": hum})
     for text in (str(caught.value), caplog.text):
         assert "secret" not in text
         assert "patient" not in text
@@ -401,7 +439,7 @@ def test_what_a_model_raises_becomes_ours_and_says_nothing_it_should_not(
 
 def test_the_log_names_the_origin_of_what_was_unexpected(endpoint, hum, caplog):
     with pytest.raises(ModelError, match="unexpected KeyError"):
-        endpoint(SpokenFor(KeyError("x")))({"inputs": hum})
+        endpoint(StandInTranscriber(KeyError("x")))({"inputs": hum})
     assert "KeyError in test_handler.py, line" in caplog.text
 
 
@@ -435,18 +473,11 @@ def test_the_line_names_the_variable_of_the_model_at_fault(whisper_folder, tmp_p
         EndpointHandler(settings=settings)
 
 
-def test_cuda_computes_in_half_precision_and_a_mac_on_its_cpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert handler._device() == (torch.device("cpu"), torch.float32)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert handler._device() == (torch.device("cuda"), torch.float16)
-
-
 def test_a_server_may_import_the_file_by_its_path_from_anywhere(tmp_path):
     script = (
         "import importlib.util, os, sys\n"
-        f"spec = importlib.util.spec_from_file_location('handler', {str(REPOSITORY / 'handler.py')!r})\n"
+        f"path = {str(REPOSITORY / 'handler.py')!r}\n"
+        "spec = importlib.util.spec_from_file_location('handler', path)\n"
         "module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
         "assert 'handler' not in sys.modules and 'pyannote.audio' not in sys.modules\n"
