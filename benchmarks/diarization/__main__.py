@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from audio import AudioLimits, decode_audio
 from benchmarks.charts import Chart, publish
@@ -45,6 +46,7 @@ def main() -> None:
     options = _options()
     prepare_environment()
     warnings.filterwarnings("ignore", module="pyannote")
+    logging.disable_progress_bar()
     limits = AudioLimits(max_seconds=600, max_bytes=10**7)
     file = (REPOSITORY / "demo" / "conversation.ogg").read_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -53,7 +55,8 @@ def main() -> None:
         samples = samples[: 20 * SAMPLE_RATE]
         options.repeats, options.seconds, options.minutes = 1, 12.0, 0
     bench = Bench(device, samples, options.repeats)
-    facts = settings(PACKAGES) | {"batch size": bench.batch_size, **vars(options)}
+    chosen = {name: value for name, value in vars(options).items() if name != "quick"}
+    facts = settings(PACKAGES) | {"batch size": bench.batch_size, **chosen}
     seconds = diarize(bench)
     sections = list(_sections(bench, options, seconds))
     paragraphs = ["# Diarization", INTRODUCTION, listed(facts)]
