@@ -1,0 +1,315 @@
+"""The checks of the machine, of loading, of texts and of diarization.
+
+The one decision: what is expected follows from the code (equal tokens, equal turns) or is a wide
+bound named here. No figure of another machine is a target.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import joblib
+import torch
+import transformers
+
+from asr.engine.request import Request
+from asr.engine.self_test import run_self_test
+from benchmarks.gpu_check.page import Finding, judge, leave_out, note
+from benchmarks.gpu_check.recording import Samples, count_word_errors, spoken_words
+from benchmarks.gpu_check.subject import (
+    BATCH,
+    LogRecords,
+    Subject,
+    Texts,
+    decode,
+    model_name,
+)
+from config import ModelSettings
+from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
+from model_errors import loading
+from timebase import SAMPLE_RATE
+
+NO_GPU = "no GPU is used here"
+# The least driver for CUDA's major version: docs.nvidia.com, "Minor Version Compatibility".
+DRIVERS = {13: 580, 12: 525, 11: 450}
+# Words that rounding may change, as a share of the text; and the demo's own word errors.
+ROUNDED_SHARE, DEMO_ERROR_SHARE = 0.03, 0.15
+# A model of more parameters is compared with the CPU on the first windows alone.
+LARGE_PARAMETERS, FEW_WINDOWS = 300_000_000, 2
+QUICK_SECONDS = 20.0  # of audio, where a quick check does without the rest
+# The first request may prepare shapes that load did not; seconds beyond a later one's.
+FIRST_REQUEST_EXTRA = 5.0
+# How far the ends of turns may move, in seconds, where diarization runs beside recognition.
+TURN_TOLERANCE = 0.05
+
+
+class Timed(NamedTuple):
+    """Seconds of something and what it found."""
+
+    seconds: float
+    diarization: Diarization
+
+
+def check_machine(settings: ModelSettings, device: torch.device | None) -> list[Finding]:
+    """GPU, driver, versions and threads; `device` is None where none can be used."""
+    cuda = torch.version.cuda
+    versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {transformers.__version__}"
+    findings = [*_check_gpu(device), *_check_driver(cuda)]
+    findings.append(note("versions", f"{versions}, Python {platform.python_version()}"))
+    usable, used = joblib.cpu_count(), torch.get_num_threads()
+    expected = f"at most the {usable} processors of this process"
+    findings.append(judge("threads of torch", expected, str(used), used <= usable))
+    models = (settings.asr_model, settings.assistant_model, settings.diarization_model)
+    findings.append(note("models", ", ".join(map(model_name, models))))
+    variables = f"DEVICE={settings.device}, CUDA_GRAPHS={str(settings.cuda_graphs).lower()}"
+    return [*findings, note("settings", variables)]
+
+
+def _check_gpu(device: torch.device | None) -> list[Finding]:
+    if device is None or device.type != "cuda":
+        return [leave_out("GPU", NO_GPU)]
+    properties = torch.cuda.get_device_properties(device)
+    free, total = torch.cuda.mem_get_info(device)
+    capability = f"{properties.major}.{properties.minor}"
+    name = f"{properties.name}, compute capability {capability}"
+    found = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB"
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    return [
+        note("GPU", name),
+        judge("memory free before load", "90%", found, free >= 0.9 * total),
+        judge("cuDNN's attention", "off", "on" if cudnn else "off", not cudnn),
+    ]
+
+
+def _check_driver(cuda: str | None) -> list[Finding]:
+    """The driver against what this build of torch needs, as nvidia-smi tells it."""
+    if shutil.which("nvidia-smi") is None or cuda is None:
+        return [leave_out("driver", "nvidia-smi is not here, or torch has no CUDA")]
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    version = done.stdout.strip().partition("\n")[0]
+    least = DRIVERS.get(int(cuda.partition(".")[0]))
+    if least is None or not version[:1].isdigit():
+        return [leave_out("driver", f"nvidia-smi says: {version or done.stderr.strip()}")]
+    fine = int(version.partition(".")[0]) >= least
+    return [judge("driver", f"{least} or newer for CUDA {cuda}", version, fine)]
+
+
+def check_load(subject: Subject) -> list[Finding]:
+    """Load the models; seconds, precision, prepared graphs, self-test, the first request."""
+    subject.load()
+    engine = subject.transcriber.engine
+    found = engine.main.token_embeddings
+    fine = (found.device.type, found.dtype) == (subject.device.type, subject.dtype)
+    expected = f"{_short(subject.dtype)} on {subject.device.type}"
+    return [
+        note("load, warm-up and self-test", f"{subject.load_seconds:.1f} s"),
+        judge("weights", expected, f"{_short(found.dtype)} on {found.device.type}", fine),
+        *_check_graphs(subject),
+        *_check_first_request(subject),
+        note("audio", f"{subject.recording.source}; speech detection: {subject.detector}"),
+    ]
+
+
+def _check_graphs(subject: Subject) -> list[Finding]:
+    """That every shape meant to be prepared was captured, and that graphs give eager's tokens."""
+    names = ("graphs captured at load", "self-test")
+    if not subject.on_cuda:
+        return [leave_out(name, NO_GPU) for name in names]
+    if not subject.settings.cuda_graphs:
+        return [leave_out(name, "CUDA_GRAPHS turns them off") for name in names]
+    engine, runner = subject.transcriber.engine, subject.graphs
+    if runner is None:
+        return [judge(name, "done", "graphs are off: see the log", fine=False) for name in names]
+    fitting = engine.memory.capacity
+    shapes = runner.warmup_shapes(subject.assisted)
+    wanted = sum(rows <= fitting for rows, _ in shapes)
+    captured = len(runner._captured)
+    result = run_self_test(engine)
+    return [
+        judge(names[0], f"at least {wanted}", str(captured), captured >= wanted),
+        judge(names[1], "eager tokens", "equal" if result else "they differ", result),
+    ]
+
+
+def _check_first_request(subject: Subject) -> list[Finding]:
+    """How long the first request takes, against the same request later."""
+    short = subject.recording.lasting(QUICK_SECONDS)
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subject.transcribe(short, BATCH, assisted=False)
+        seconds.append(time.perf_counter() - started)
+    first, later = seconds[0], min(seconds[1:])
+    fine = first <= later + FIRST_REQUEST_EXTRA
+    expected = f"at most {FIRST_REQUEST_EXTRA:.0f} s more than later"
+    found = f"{first:.2f} s, later {later:.2f} s"
+    return [judge(f"first request, {short.seconds:.0f} s of audio", expected, found, fine)]
+
+
+def check_texts(subject: Subject) -> list[Finding]:
+    """Graphs against eager steps, drafts against none, float16 against float32, and the truth."""
+    windows = subject.windows()
+    drafts = subject.transcriber.engine.runner.draft_lengths[0]
+    engine = subject.transcriber.engine
+    plain = decode(engine, windows, 0)
+    scores = [value for result in plain.values() for value in result.log_probs]
+    finite = sum(map(math.isfinite, scores))
+    found = f"{finite} of {len(scores)}"
+    findings = [judge("finite log-probabilities", "all", found, finite == len(scores))]
+    findings.append(_check_replay(subject, "plain", lambda: decode(engine, windows, 0)))
+    if subject.assisted:
+        drafted = decode(engine, windows, drafts)
+        findings.append(_check_replay(subject, "drafted", lambda: decode(engine, windows, drafts)))
+        findings.append(_compare_texts(subject, "text with the assistant", plain, drafted))
+    else:
+        findings.append(leave_out("text with the assistant", "ASSISTANT_MODEL names none"))
+    return [*findings, _check_precision(subject, windows, plain), _check_truth(subject)]
+
+
+def _check_replay(subject: Subject, kind: str, run: Callable[[], Texts]) -> Finding:
+    """Equal tokens from graphs and eagerly. Graphs first, twice: a first use is not captured."""
+    name, runner = f"graphs against eager, {kind} steps", subject.graphs
+    if runner is None:
+        return leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")
+    run()
+    replayed = run()
+    with runner.paused():
+        eager = run()
+    differing = _count_differing(replayed, eager)
+    found = f"{differing} of {len(eager)} windows differ"
+    return judge(name, "equal tokens", found, differing == 0)
+
+
+def _count_differing(one: Texts, other: Texts) -> int:
+    return sum(one[key].tokens != other[key].tokens for key in one)
+
+
+def _compare_texts(subject: Subject, check: str, expected: Texts, found: Texts) -> Finding:
+    """Windows and words that differ: none but for rounding."""
+    tokenizer = subject.transcriber.models.tokenizer
+
+    def words(texts: Texts) -> list[str]:
+        numbers = sorted(texts)
+        tokens = [list(texts[number].tokens) for number in numbers]
+        decoded = [str(tokenizer.decode(each, skip_special_tokens=True)) for each in tokens]
+        return " ".join(decoded).split()
+
+    differing = f"{_count_differing(found, expected)} of {len(found)} windows"
+    return _compare_words(check, words(expected), words(found), differing)
+
+
+def _compare_words(
+    check: str, reference: Sequence[str], found: Sequence[str], also: str = ""
+) -> Finding:
+    """Equal but for rounding: at most ROUNDED_SHARE of the words differ, or one."""
+    errors = count_word_errors(reference, found)
+    allowed = max(1, int(ROUNDED_SHARE * len(reference)))
+    expected = f"at most {allowed} words differ (rounding)"
+    text = f"{errors} of {len(reference)} words differ" + (f", {also}" if also else "")
+    return judge(check, expected, text, errors <= allowed)
+
+
+def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts) -> Finding:
+    """Half precision's text of the first windows against float32's on the CPU."""
+    name = "text in float16 against float32 on the CPU"
+    if subject.dtype != torch.float16:
+        return leave_out(name, f"{NO_GPU}: it computes in {_short(subject.dtype)}")
+    parameters = sum(each.numel() for each in subject.transcriber.models.model.parameters())
+    few = subject.quick or parameters > LARGE_PARAMETERS
+    chosen = windows[:FEW_WINDOWS] if few else windows
+    exact = decode(subject.reference(), chosen, 0)
+    half = {number: plain[number] for number in exact}
+    return _compare_texts(subject, name, exact, half)
+
+
+def _check_truth(subject: Subject) -> Finding:
+    """Word errors of the demo models, whose conversation is known word by word."""
+    name = "text against what is said"
+    if not subject.is_demo:
+        return leave_out(name, "only the demo's models know the demo's voices")
+    if not subject.recording.is_speech:
+        return leave_out(name, "the recording is noise")
+    truth = spoken_words()
+    found = subject.transcribe(subject.recording, BATCH, assisted=False).text.split()
+    errors = count_word_errors(truth, found)
+    share = errors / len(truth)
+    expected = f"at most {DEMO_ERROR_SHARE:.0%} of the words wrong"
+    return judge(name, expected, f"{share:.1%} of {len(truth)}", share <= DEMO_ERROR_SHARE)
+
+
+def check_diarization(subject: Subject) -> list[Finding]:
+    """Diarization alone and beside recognition, as the endpoint runs it."""
+    model = subject.settings.diarization_model
+    if model is None:
+        return [leave_out("all", "DIARIZATION_MODEL names none")]
+    try:
+        import pyannote.audio  # noqa: F401
+    except ImportError as error:
+        return [leave_out("all", f"pyannote.audio cannot be imported ({error})")]
+    with loading("DIARIZATION_MODEL", model.name):
+        diarizer = load_diarizer(model.name, model.revision, subject.settings.token, subject.device)
+    recording = subject.recording
+    if subject.quick:
+        recording = recording.lasting(QUICK_SECONDS)
+    alone = _diarize(diarizer, recording.samples)
+    started = time.perf_counter()
+    text = subject.transcribe(recording, BATCH, assisted=False).text
+    recognition = time.perf_counter() - started
+    started = time.perf_counter()
+    with ThreadPoolExecutor(1, "diarization") as pool:
+        running = pool.submit(_diarize, diarizer, recording.samples)
+        text_beside = subject.transcribe(recording, BATCH, assisted=False).text
+        beside = running.result()
+    together = time.perf_counter() - started
+    apart = _largest_difference(alone.diarization, beside.diarization)
+    speakers = len({turn.speaker for turn in alone.diarization.turns})
+    found = f"{len(alone.diarization.turns)} turns, {speakers} speakers, {alone.seconds:.2f} s"
+    times = f"together {together:.2f} s, one after the other {alone.seconds + recognition:.2f} s"
+    return [
+        judge("alone", "turns, where somebody speaks", found, _has_turns(subject, alone)),
+        judge(
+            "turns beside recognition",
+            "the same",
+            f"apart by {apart:.3f} s",
+            apart <= TURN_TOLERANCE,
+        ),
+        _compare_words("text beside diarization", text.split(), text_beside.split()),
+        note(f"time, {len(recording.samples) / SAMPLE_RATE:.0f} s of audio", times),
+    ]
+
+
+def _diarize(diarizer: Diarizer, samples: Samples) -> Timed:
+    started = time.perf_counter()
+    found = diarizer.diarize(samples, SpeakerHints())
+    return Timed(time.perf_counter() - started, found)
+
+
+def _has_turns(subject: Subject, timed: Timed) -> bool:
+    return bool(timed.diarization.turns) or not subject.recording.is_speech
+
+
+def _largest_difference(one: Diarization, other: Diarization) -> float:
+    """Seconds by which ends of turns differ at most; infinite where their number does."""
+    if len(one.turns) != len(other.turns):
+        return math.inf
+    pairs = zip(one.turns, other.turns, strict=True)
+    moved = [max(abs(a.start - b.start), abs(a.end - b.end)) for a, b in pairs]
+    return max(moved, default=0.0)
+
+
+def check_log(records: LogRecords) -> list[Finding]:
+    """The endpoint's warnings during all checks."""
+    found = "; ".join(dict.fromkeys(records.messages)) or "none"
+    return [judge("warnings in the log", "none", found, not records.messages)]
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

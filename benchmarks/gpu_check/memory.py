@@ -1,0 +1,176 @@
+"""How much memory models and batches take, from shapes alone: the table of docs/gpu.md.
+
+    python -m benchmarks.gpu_check.memory
+
+The one decision: the endpoint's own decoder is built over models without data (torch's meta
+device), so the table follows the code. Only the published dimensions are written down here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
+
+from asr.checkpoint.assistants import decoder_alone
+from asr.checkpoint.loading import WhisperModels
+from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import MAX_DRAFTS
+from asr.model.alignment_heads import AlignmentHead
+from asr.model.decoder import Decoder
+from benchmarks.report import table
+
+BATCHES = (1, 8, 24, 128)
+MB, GB = 1e6, 1e9
+MULTILINGUAL, ENGLISH, LARGE = 51_865, 51_864, 51_866  # sizes of the published vocabularies
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """A published checkpoint, from its `config.json` on the Hub.
+
+    `aligned` is the number of its alignment heads, of openai/whisper's `_ALIGNMENT_HEADS`.
+    """
+
+    name: str
+    d_model: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    vocabulary: int
+    aligned: int
+    mel_bins: int = 80
+
+
+TINY = Dimensions("tiny", 384, 6, 4, 4, MULTILINGUAL, 6)
+BASE = Dimensions("base", 512, 8, 6, 6, MULTILINGUAL, 8)
+SMALL = Dimensions("small", 768, 12, 12, 12, MULTILINGUAL, 10)
+SMALL_EN = Dimensions("small.en", 768, 12, 12, 12, ENGLISH, 19)
+MEDIUM = Dimensions("medium", 1024, 16, 24, 24, MULTILINGUAL, 6)
+MEDIUM_EN = Dimensions("medium.en", 1024, 16, 24, 24, ENGLISH, 18)
+LARGE_V3 = Dimensions("large-v3", 1280, 20, 32, 32, LARGE, 10, mel_bins=128)
+TURBO = Dimensions("large-v3-turbo", 1280, 20, 32, 4, LARGE, 6, mel_bins=128)
+DISTIL_SMALL_EN = Dimensions("distil-small.en", 768, 12, 12, 4, ENGLISH, 0)
+DISTIL_MEDIUM_EN = Dimensions("distil-medium.en", 1024, 16, 24, 2, ENGLISH, 0)
+DISTIL_LARGE_V3 = Dimensions("distil-large-v3", 1280, 20, 32, 2, LARGE, 0, mel_bins=128)
+# Main models and their assistants, all of which share the main model's encoder.
+PAIRS: tuple[tuple[Dimensions, Dimensions | None], ...] = (
+    (TINY, None),
+    (BASE, None),
+    (SMALL, None),
+    (SMALL_EN, DISTIL_SMALL_EN),
+    (MEDIUM, None),
+    (MEDIUM_EN, DISTIL_MEDIUM_EN),
+    (TURBO, None),
+    (LARGE_V3, None),
+    (LARGE_V3, DISTIL_LARGE_V3),
+)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of a set of models by their shapes.
+
+    `joined` are the products of several projections in one, which decoders hold beside the
+    checkpoint's own; `per_row` are the caches of one row, of both models.
+    """
+
+    weights: int
+    joined: int
+    per_row: int
+
+    @property
+    def models(self) -> int:
+        """All that stays in memory besides rows."""
+        return self.weights + self.joined
+
+    def with_rows(self, rows: int) -> int:
+        """Models and a batch of so many rows."""
+        return self.models + rows * self.per_row
+
+
+def footprint_of(models: WhisperModels, main: Decoder, assistant: Decoder | None) -> Footprint:
+    """The footprint of loaded models with the engine's decoders over them."""
+    sources = [models.model]
+    if models.assistant is not None:
+        sources.append(models.assistant.model)
+    return _footprint(sources, main, assistant)
+
+
+def published_footprint(main: Dimensions, assistant: Dimensions | None) -> Footprint:
+    """The footprint of published checkpoints in float16."""
+    model = _meta_model(main)
+    decoder = Decoder(model, _any_heads(main))
+    if assistant is None:
+        return _footprint([model], decoder, None)
+    shared = decoder_alone(_meta_model(assistant))
+    return _footprint([model, shared], decoder, Decoder(shared))
+
+
+def memory_table() -> str:
+    """The table of docs/gpu.md in Markdown."""
+    rows = []
+    for main, assistant in PAIRS:
+        footprint = published_footprint(main, assistant)
+        name = main.name if assistant is None else f"{main.name} + {assistant.name}"
+        totals = [f"{footprint.with_rows(count) / GB:.1f}" for count in BATCHES]
+        sizes = [f"{footprint.models / GB:.2f}", f"{footprint.per_row / MB:.1f}"]
+        rows.append([name, *sizes, *totals])
+    batches = [f"batch {count}, GB" for count in BATCHES]
+    return table(["model", "models, GB", "MB a row", *batches], rows)
+
+
+def _footprint(
+    models: Sequence[PreTrainedModel], main: Decoder, assistant: Decoder | None
+) -> Footprint:
+    weights = [weight for model in models for weight in model.parameters()]
+    decoders = [main] if assistant is None else [main, assistant]
+    joined = [
+        part
+        for decoder in decoders
+        for layer in decoder.layers
+        for product in (layer.query_key_value, layer.cross_key_value)
+        for part in (product.weight, product.bias)
+        if part is not None
+    ]
+    per_row = DecodeState.bytes_per_row(main, assistant, MAX_DRAFTS)
+    return Footprint(_count_bytes(weights), _count_bytes(joined), per_row)
+
+
+def _count_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the tensors, each object counted once."""
+    return sum(each.nbytes for each in {id(each): each for each in tensors}.values())
+
+
+def _meta_model(dimensions: Dimensions) -> PreTrainedModel:
+    """The checkpoint's architecture in float16, without data."""
+    config = WhisperConfig(
+        vocab_size=dimensions.vocabulary,
+        num_mel_bins=dimensions.mel_bins,
+        d_model=dimensions.d_model,
+        encoder_layers=dimensions.encoder_layers,
+        decoder_layers=dimensions.decoder_layers,
+        encoder_attention_heads=dimensions.heads,
+        decoder_attention_heads=dimensions.heads,
+        encoder_ffn_dim=4 * dimensions.d_model,
+        decoder_ffn_dim=4 * dimensions.d_model,
+    )
+    with torch.device("meta"):
+        model: Any = WhisperForConditionalGeneration(config)
+    half: PreTrainedModel = model.half()
+    return half
+
+
+def _any_heads(dimensions: Dimensions) -> list[AlignmentHead]:
+    """As many heads as are aligned; which ones makes no difference to memory."""
+    numbers = range(dimensions.aligned)
+    return [(number // dimensions.heads, number % dimensions.heads) for number in numbers]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(memory_table() + "\n")

@@ -1,0 +1,109 @@
+"""The page that the check prints: sections of findings, one line each.
+
+The one decision: a check that raises is a finding, so one failure never hides the checks after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+HEADER = ("check", "expected", "found", "status")
+LONGEST_CELL = 160
+
+
+class Status(StrEnum):
+    """What a line says in its last column."""
+
+    OK = "OK"
+    NOT_OK = "**NOT OK**"
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the page. `found` of a line that was left out is the reason."""
+
+    check: str
+    expected: str
+    found: str
+    status: Status
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """The line's columns, fit for a Markdown table."""
+        return (_cell(self.check), _cell(self.expected), _cell(self.found), self.status.value)
+
+
+def judge(check: str, expected: str, found: str, fine: bool) -> Finding:
+    """A finding that is OK where `fine`, else NOT OK."""
+    return Finding(check, expected, found, Status.OK if fine else Status.NOT_OK)
+
+
+def note(check: str, found: str) -> Finding:
+    """A figure about which nothing is expected."""
+    return Finding(check, "any", found, Status.OK)
+
+
+def leave_out(check: str, reason: str) -> Finding:
+    """A check that cannot be made on this machine."""
+    return Finding(check, "", reason, Status.LEFT_OUT)
+
+
+@dataclass
+class Page:
+    """Sections in the order in which they were checked."""
+
+    title: str
+    introduction: str
+    sections: dict[str, list[Finding]] = field(default_factory=dict)
+
+    def check(self, section: str, run: Callable[[], Sequence[Finding]]) -> None:
+        """Add what `run` finds to a section; an exception becomes its last line, NOT OK."""
+        findings = self.sections.setdefault(section, [])
+        try:
+            findings += run()
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            findings.append(judge("the check itself", "runs to its end", message, fine=False))
+
+    def leave_out(self, sections: Sequence[str], reason: str) -> None:
+        """Add sections of which nothing can be checked."""
+        for section in sections:
+            self.sections.setdefault(section, []).append(leave_out("all", reason))
+
+    @property
+    def fine(self) -> bool:
+        """Whether no line is NOT OK."""
+        return self._count(Status.NOT_OK) == 0
+
+    def markdown(self) -> str:
+        """The whole page, without a newline at its end."""
+        parts = [f"# {self.title}", self.introduction, self._summary()]
+        for section, findings in self.sections.items():
+            parts += [f"## {section}", _table(findings)]
+        return "\n\n".join(parts)
+
+    def _summary(self) -> str:
+        counts = {status: self._count(status) for status in Status}
+        verdict = "As expected" if self.fine else "**Not as expected**"
+        return (
+            f"{verdict}: {counts[Status.OK]} OK, {counts[Status.NOT_OK]} NOT OK, "
+            f"{counts[Status.LEFT_OUT]} left out."
+        )
+
+    def _count(self, status: Status) -> int:
+        every = [finding for findings in self.sections.values() for finding in findings]
+        return sum(finding.status == status for finding in every)
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    rows = [HEADER, ("---",) * len(HEADER), *(finding.cells for finding in findings)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def _cell(text: str) -> str:
+    """`text` in one line, cut where it is long, without what would end a Markdown cell."""
+    line = " ".join(text.split()).replace("|", "/")
+    return line if len(line) <= LONGEST_CELL else f"{line[: LONGEST_CELL - 3]}..."

@@ -1,0 +1,240 @@
+"""The checks of speed and of memory.
+
+The one decision: no absolute speed is expected, because none was measured on a GPU yet. What must
+hold are orders: more windows at once are not slower, nor are graphs, nor is an assistant.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
+from benchmarks.gpu_check.checks import NO_GPU
+from benchmarks.gpu_check.memory import GB, MB, footprint_of
+from benchmarks.gpu_check.page import Finding, judge, leave_out, note
+from benchmarks.gpu_check.recording import Recording
+from benchmarks.gpu_check.subject import Subject
+from benchmarks.timing import time_interleaved
+from transcript import Transcript
+
+BATCHES = (1, 8, 24)
+GPU_SECONDS, CPU_SECONDS, QUICK_SECONDS = 600.0, 60.0, 15.0  # of audio a run
+REPEATS = 3
+SLACK = 0.9  # what a median of few runs may fall short by
+# Of models in memory: rounding by the allocator, and cuBLAS's workspace.
+MODELS_SHARE, MODELS_BYTES = 0.05, 64 << 20
+GROWTH_BYTES = 32 << 20
+MEASURED_ROWS = 2
+
+
+@dataclass
+class Run:
+    """One way to transcribe; `transcript` is that of the newest run."""
+
+    subject: Subject
+    recording: Recording
+    batch_size: int
+    assisted: bool = False
+    eager: bool = False
+    transcript: Transcript | None = None
+
+    def __call__(self) -> None:
+        """Transcribe the recording."""
+        runner = self.subject.graphs if self.eager else None
+        with nullcontext() if runner is None else runner.paused():
+            self.transcript = self.subject.transcribe(
+                self.recording, self.batch_size, self.assisted
+            )
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds of a decoding step, on average."""
+        assert self.transcript is not None
+        stats = self.transcript.stats
+        return 1e3 * stats.decode_seconds / max(1, stats.steps)
+
+
+def check_speed(subject: Subject) -> list[Finding]:
+    """RTFx (seconds of audio a second) by batch, with graphs and without, assisted or not."""
+    seconds = GPU_SECONDS if subject.on_cuda else CPU_SECONDS
+    if subject.quick:
+        seconds = QUICK_SECONDS if not subject.on_cuda else CPU_SECONDS
+    recording = subject.recording.lasting(seconds)
+    runs = _runs(subject, recording)
+    repeats = 1 if subject.quick else REPEATS
+    actions: dict[str, Callable[[], object]] = dict(runs)
+    if subject.on_cuda:
+        time_interleaved(actions, 1, subject.device)  # captures the graphs
+    timed = time_interleaved(actions, repeats, subject.device)
+    rtfx = {name: seconds / statistics.median(each) for name, each in timed.items()}
+    audio = f"{seconds:.0f} s of audio, median of {repeats}"
+    findings = [_judge_batch(subject, rtfx, size) for size in BATCHES]
+    findings += _judge_eager(subject, runs, rtfx)
+    findings.append(_judge_assisted(subject, runs, rtfx))
+    return [note("measured over", audio), *findings]
+
+
+def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:
+    runs = {f"batch {size}": Run(subject, recording, size) for size in BATCHES}
+    if subject.graphs is not None:
+        runs["eager"] = Run(subject, recording, BATCHES[0], eager=True)
+    if subject.assisted:
+        runs["assisted"] = Run(subject, recording, BATCHES[-1], assisted=True)
+        runs["assisted, batch 1"] = Run(subject, recording, BATCHES[0], assisted=True)
+    return runs
+
+
+def _judge_batch(subject: Subject, rtfx: Mapping[str, float], size: int) -> Finding:
+    """A larger batch is not slower; the smallest keeps up with the audio."""
+    name = f"batch {size}"
+    found = f"{rtfx[name]:.1f}"
+    if not subject.on_cuda:
+        return note(f"RTFx, {name}", found)
+    before = max((each for each in BATCHES if each < size), default=None)
+    if before is None:
+        return judge(f"RTFx, {name}", "at least 1", found, rtfx[name] >= 1)
+    least = SLACK * rtfx[f"batch {before}"]
+    expected = f"at least {least:.1f} ({SLACK} of batch {before})"
+    return judge(f"RTFx, {name}", expected, found, rtfx[name] >= least)
+
+
+def _judge_eager(
+    subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]
+) -> list[Finding]:
+    """Graphs are worth their memory: steps take less time than eagerly."""
+    name = "a step of batch 1, with graphs"
+    if "eager" not in runs:
+        return [leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")]
+    graphs, eager = runs["batch 1"].step_ms, runs["eager"].step_ms
+    expected = f"less than {eager:.2f} ms, as eagerly"
+    found = f"{graphs:.2f} ms; RTFx eagerly {rtfx['eager']:.1f}"
+    return [judge(name, expected, found, graphs < eager)]
+
+
+def _judge_assisted(
+    subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]
+) -> Finding:
+    """Drafting is left off where it does not pay, so an assistant costs next to nothing."""
+    name = f"RTFx, batch {BATCHES[-1]} and batch 1, assisted"
+    if not subject.assisted:
+        return leave_out(name, "ASSISTANT_MODEL names none")
+    transcript = runs["assisted"].transcript
+    assert transcript is not None
+    acceptance = transcript.stats.acceptance
+    drafted = "nothing drafted" if acceptance is None else f"{acceptance:.0%} of drafts accepted"
+    found = f"{rtfx['assisted']:.1f} and {rtfx['assisted, batch 1']:.1f}; {drafted} in batch 24"
+    if not subject.on_cuda:
+        return note(name, found)
+    pairs = {"assisted": f"batch {BATCHES[-1]}", "assisted, batch 1": f"batch {BATCHES[0]}"}
+    fine = all(rtfx[one] >= SLACK * rtfx[other] for one, other in pairs.items())
+    return judge(name, f"each at least {SLACK} of that without", found, fine)
+
+
+def check_memory(subject: Subject) -> list[Finding]:
+    """What models and rows take, by their shapes and as measured, and the peak of a request."""
+    return [*_check_rows(subject), *_check_models(subject), *_check_peak(subject)]
+
+
+def _check_rows(subject: Subject) -> list[Finding]:
+    """Caches of a row by their shapes, against those that are allocated."""
+    engine = subject.transcriber.engine
+    footprint = footprint_of(subject.transcriber.models, engine.main, engine.assistant)
+    gc.collect()
+    before = torch.cuda.memory_allocated(subject.device) if subject.on_cuda else 0
+    state = DecodeState.allocate(engine.main, engine.assistant, MEASURED_ROWS, MAX_DRAFTS)
+    if subject.on_cuda:
+        held = torch.cuda.memory_allocated(subject.device) - before
+    else:
+        held = _cached_bytes(state)
+    measured = held / MEASURED_ROWS
+    near = abs(measured - footprint.per_row) <= max(MODELS_SHARE * footprint.per_row, MB)
+    totals = [f"{footprint.with_rows(size) / GB:.2f}" for size in BATCHES]
+    sizes = ", ".join(map(str, BATCHES))
+    return [
+        judge(
+            "caches of a row",
+            f"{footprint.per_row / MB:.1f} MB by their shapes",
+            f"{measured / MB:.1f} MB",
+            near,
+        ),
+        note(f"models and {sizes} rows, by their shapes", f"{', '.join(totals)} GB"),
+    ]
+
+
+def _cached_bytes(state: DecodeState) -> int:
+    """Bytes of the tensors in the caches of a state."""
+    parts = [state.main] if state.assistant is None else [state.main, state.assistant]
+    total = 0
+    for part in parts:
+        cache = part.cache
+        kinds = (cache.keys, cache.values, cache.cross_keys, cache.cross_values)
+        for kind in (*kinds, cache.alignment_queries):
+            total += sum(each.nbytes for each in kind)
+    return total
+
+
+def _check_models(subject: Subject) -> list[Finding]:
+    """Models in memory once rows and graphs are given back."""
+    names = ("models in memory", f"rows of the default batch, {BATCHES[-1]}")
+    if not subject.on_cuda:
+        return [leave_out(name, NO_GPU) for name in names]
+    engine = subject.transcriber.engine
+    footprint = footprint_of(subject.transcriber.models, engine.main, engine.assistant)
+    engine.memory.release()
+    gc.collect()
+    held = torch.cuda.memory_allocated(subject.device) - subject.allocated_before
+    most = footprint.models * (1 + MODELS_SHARE) + MODELS_BYTES
+    rows = engine.memory.ensure_capacity(BATCHES[-1]).capacity
+    return [
+        judge(
+            names[0],
+            f"{footprint.models / GB:.2f} GB by their shapes",
+            f"{held / GB:.2f} GB",
+            footprint.models <= held <= most,
+        ),
+        judge(names[1], "they fit", f"{rows} fit", rows >= BATCHES[-1]),
+    ]
+
+
+def _check_peak(subject: Subject) -> list[Finding]:
+    """What a request of the default batch adds to models and rows, and whether it is given back."""
+    names = ("peak beside models and rows", "memory after more requests")
+    if not subject.on_cuda:
+        return [leave_out(name, NO_GPU) for name in names]
+    engine, device = subject.transcriber.engine, subject.device
+    footprint = footprint_of(subject.transcriber.models, engine.main, engine.assistant)
+    run = Run(subject, subject.recording, BATCHES[-1], subject.assisted)
+    held = []
+    for _ in range(4):
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        gc.collect()
+        held.append(torch.cuda.memory_allocated(device))
+    peak = torch.cuda.max_memory_allocated(device) - subject.allocated_before
+    beside = peak - footprint.with_rows(engine.memory.capacity)
+    total = torch.cuda.get_device_properties(device).total_memory
+    headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * total))
+    growth = held[-1] - held[-2]
+    reserved = torch.cuda.max_memory_reserved(device)
+    return [
+        judge(
+            names[0],
+            f"at most the {headroom / GB:.2f} GB left free for it",
+            f"{beside / GB:.2f} GB; {reserved / GB:.2f} GB reserved in all",
+            beside <= headroom,
+        ),
+        judge(
+            names[1],
+            f"grows by at most {GROWTH_BYTES / MB:.0f} MB",
+            f"{growth / MB:.1f} MB",
+            growth <= GROWTH_BYTES,
+        ),
+    ]
