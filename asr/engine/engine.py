@@ -33,6 +33,7 @@ from asr.engine.session import Session
 from asr.engine.state_memory import StateMemory
 from asr.engine.warmup import measure_costs, prepare_shapes
 from asr.model.alignment_heads import alignment_heads
+from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
 from device_errors import is_out_of_memory
@@ -63,6 +64,7 @@ class DecodeEngine:
             decode_text=models.tokenizer.decode,
         )
         self.scheduler = Scheduler(self.memory, self.context)
+        self._threads = CpuThreads(torch.get_num_threads())
         self._lock, self._next = Lock(), Lock()
         prepare_shapes(self.memory, self.context)
         costs = measure_costs(self.memory, self.context) if self.assistant else None
@@ -123,6 +125,8 @@ class DecodeEngine:
         with self._next:
             self._lock.acquire()
         try:
+            if self.models.device.type == "cpu":
+                self._threads.adjust()
             yield
         finally:
             self._lock.release()

@@ -74,26 +74,31 @@ class LogitFilter:
     """The rules of one checkpoint on one device.
 
     `bias` and `first_bias` (vocabulary,) are 0 or minus infinity: suppressed tokens, and those at
-    the first position.
+    the first position. `is_no_timestamps` marks that token among the special tokens (those from
+    the end of text to the first timestamp), and `time_ids` are the ids of the timestamps.
     """
 
     eos: int
     timestamp_begin: int
-    no_timestamps: int
     max_initial_timestamp: int | None
     bias: Tensor
     first_bias: Tensor
+    is_no_timestamps: Tensor
+    time_ids: Tensor
 
     @classmethod
     def of(cls, special_tokens: SpecialTokens, like: Tensor) -> LogitFilter:
         """The rules a checkpoint asks for; `like` (vocabulary, ...) gives device and type."""
+        begin = special_tokens.timestamp_begin
+        specials = torch.arange(special_tokens.end_of_text, begin, device=like.device)
         return cls(
             eos=special_tokens.end_of_text,
-            timestamp_begin=special_tokens.timestamp_begin,
-            no_timestamps=special_tokens.no_timestamps,
+            timestamp_begin=begin,
             max_initial_timestamp=special_tokens.max_initial_timestamp_index,
             bias=_forbid(special_tokens.suppress, like),
             first_bias=_forbid((*special_tokens.suppress, *special_tokens.begin_suppress), like),
+            is_no_timestamps=specials == special_tokens.no_timestamps,
+            time_ids=torch.arange(begin, like.shape[0], device=like.device),
         )
 
     def choose(
@@ -166,16 +171,15 @@ class LogitFilter:
     def _mask(self, logits: Tensor, allowed: Allowed, history: History) -> MaskedLogits:
         words = logits[..., : self.eos]
         follows = history.timestamps[:, None]
-        ids = torch.arange(self.eos, self.timestamp_begin, device=logits.device)
         specials = logits[..., self.eos : self.timestamp_begin]
-        specials = specials.masked_fill(follows[..., None] & (ids == self.no_timestamps), NEVER)
+        specials = specials.masked_fill(follows[..., None] & self.is_no_timestamps, NEVER)
         word, word_token = words.max(dim=-1)
         special, special_token = specials.max(dim=-1)
         word = word.masked_fill(allowed.text_from > 0, NEVER)
         special = special.masked_fill(allowed.text_from > self.eos, NEVER)
         text_token = torch.where(word >= special, word_token, special_token + self.eos)
-        ids = torch.arange(self.timestamp_begin, logits.shape[-1], device=logits.device)
-        barred = (ids < allowed.time_from[..., None]) | (ids >= allowed.time_to[..., None])
+        barred = self.time_ids < allowed.time_from[..., None]
+        barred |= self.time_ids >= allowed.time_to[..., None]
         times = logits[..., self.timestamp_begin :].masked_fill(barred, NEVER)
         text, log_sum = torch.maximum(word, special), _log_sum(times)
         time, time_token = times.max(dim=-1)
@@ -188,7 +192,7 @@ class LogitFilter:
         ids = torch.arange(self.bias.shape[0], device=self.bias.device)
         text_from, time_from, time_to = (bound[..., None] for bound in allowed)
         text = (ids >= text_from) & (ids < self.timestamp_begin)
-        text &= ~(history.timestamps[:, None, None] & (ids == self.no_timestamps))
+        text &= ~(history.timestamps[:, None, None] & (ids == self.timestamp_begin - 1))
         return text | ((ids >= time_from) & (ids < time_to))
 
     def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:

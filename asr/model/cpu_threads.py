@@ -1,0 +1,81 @@
+"""As many threads as other processes leave processors.
+
+A parallel product waits for its slowest thread. Where another process is busy on one of our
+processors, one thread in every product is descheduled for milliseconds, and all others wait for it:
+two threads beside a busy neighbour on two processors are slower than one
+(`benchmarks/speed/cpu.py`).
+
+The one decision: what others use is measured, not guessed. The kernel counts what each processor
+did (/proc/stat), and the process what it used itself; the difference, over a fraction of a second,
+is how many processors others keep busy. Where the kernel does not count so, nothing changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+# Seconds between measurements, and age at which the last one says nothing about now.
+INTERVAL, STALE = 0.2, 2.0
+IDLE_FIELDS = (3, 4)  # of a line of /proc/stat: idle, waiting for input or output
+
+
+@dataclass(frozen=True)
+class CpuSample:
+    """Seconds that our processors were busy and that this process computed, up to `taken`."""
+
+    taken: float
+    busy: float
+    own: float
+
+
+class CpuThreads:
+    """Sets the calling thread's number of OpenMP threads; `most` is used where nobody disturbs."""
+
+    def __init__(self, most: int, stat: Path = Path("/proc/stat")) -> None:
+        self.most = most
+        self._stat = stat
+        self._last: CpuSample | None = None
+
+    def adjust(self) -> None:
+        """Count anew what others use, if the last count is old enough. Costs a fraction of a ms."""
+        if self.most == 1:
+            return
+        now = time.perf_counter()
+        if self._last is not None and now - self._last.taken < INTERVAL:
+            return
+        last, self._last = self._last, self._sample(now)
+        if last is None or self._last is None or now - last.taken > STALE:
+            return
+        wanted = threads_beside(self.most, others(last, self._last))
+        if wanted != torch.get_num_threads():
+            torch.set_num_threads(wanted)
+
+    def _sample(self, now: float) -> CpuSample | None:
+        try:
+            lines = self._stat.read_text().splitlines()
+            processors = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        except (OSError, AttributeError):  # another system than Linux
+            return None
+        ticks = 0
+        for line in lines:
+            name, *fields = line.split()
+            if name in processors:
+                counts = [int(field) for field in fields[:8]]
+                ticks += sum(counts) - sum(counts[place] for place in IDLE_FIELDS)
+        return CpuSample(now, ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
+
+
+def others(before: CpuSample, after: CpuSample) -> float:
+    """How many processors other processes kept busy between two samples."""
+    busy, own = after.busy - before.busy, after.own - before.own
+    return max(0.0, busy - own) / (after.taken - before.taken)
+
+
+def threads_beside(most: int, busy: float) -> int:
+    """How many of `most` threads find a processor of their own."""
+    return max(1, most - round(busy))

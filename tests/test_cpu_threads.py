@@ -1,0 +1,96 @@
+"""Threads follow what other processes leave, by counts written by hand and a real busy process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.model import cpu_threads
+from asr.model.cpu_threads import CpuSample, CpuThreads, others, threads_beside
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "seconds", "expected"),
+    [(2.0, 2.0, 1.0, 0.0), (2.0, 1.0, 1.0, 1.0), (1.0, 0.5, 0.5, 1.0), (0.1, 0.2, 1.0, 0.0)],
+)
+def test_what_others_use_is_what_is_left_of_the_busy_time(busy, own, seconds, expected):
+    before, after = CpuSample(5.0, 100.0, 7.0), CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own)
+    assert others(before, after) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("most", "busy", "threads"), [(2, 0.0, 2), (2, 0.4, 2), (2, 0.7, 1), (2, 2.0, 1), (16, 1.0, 15)]
+)
+def test_every_busy_neighbour_takes_a_thread_and_one_is_left(most, busy, threads):
+    assert threads_beside(most, busy) == threads
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands until it is set; torch's threads are recorded, not changed."""
+    now = {"time": 0.0, "own": 0.0, "threads": 2}
+    monkeypatch.setattr(cpu_threads.time, "perf_counter", lambda: now["time"])
+    monkeypatch.setattr(cpu_threads.time, "process_time", lambda: now["own"])
+    monkeypatch.setattr(cpu_threads.torch, "get_num_threads", lambda: now["threads"])
+    monkeypatch.setattr(
+        cpu_threads.torch, "set_num_threads", lambda count: now.update(threads=count)
+    )
+    monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _: {0, 1})
+    return now
+
+
+def write(stat: Path, busy: float) -> None:
+    """Two processors of ours, each busy for half of it, and one of somebody else's."""
+    ticks = round(busy * os.sysconf("SC_CLK_TCK") / 2)
+    ours = [f"cpu{number} {ticks} 0 0 999 999 0 0 0 0 0" for number in (0, 1)]
+    stat.write_text("\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *ours, "cpu2 77777 0 0 0 0 0 0 0 0 0"]))
+
+
+def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, clock):
+    stat = tmp_path / "stat"
+    threads = CpuThreads(2, stat)
+    seen = []
+    for at, busy, own in [(0, 0, 0), (0.1, 9, 0), (1, 2, 1.0), (2, 4, 2.0), (3, 5, 3.0)]:
+        write(stat, busy)
+        clock.update(time=float(at), own=own)
+        threads.adjust()
+        seen.append(clock["threads"])
+    # The first call counts, the second comes too soon; then a neighbour, twice; then none.
+    assert seen == [2, 2, 1, 1, 2]
+
+
+def test_an_old_count_says_nothing(tmp_path, clock):
+    stat = tmp_path / "stat"
+    threads = CpuThreads(2, stat)
+    for at, busy in [(0, 0), (100, 150)]:
+        write(stat, busy)
+        clock["time"] = float(at)
+        threads.adjust()
+    assert clock["threads"] == 2
+
+
+def test_where_the_kernel_counts_nothing_threads_stay(tmp_path, clock):
+    threads = CpuThreads(2, tmp_path / "none")
+    for at in (0.0, 1.0, 2.0):
+        clock["time"] = at
+        threads.adjust()
+    assert clock["threads"] == 2
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux counts so")
+def test_a_busy_process_is_seen():
+    threads = CpuThreads(torch.get_num_threads())
+    script = "import time\nprint(flush=True)\nend = time.time() + 20\nwhile time.time() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as busy:
+        busy.stdout.readline()
+        before = threads._sample(time.perf_counter())
+        while (after := threads._sample(time.perf_counter())).taken - before.taken < 1.0:
+            pass
+        busy.kill()
+    assert others(before, after) > 0.3
