@@ -1,0 +1,368 @@
+"""A CUDA device that is not there: shapes, types and devices are computed, numbers are not.
+
+Torch's FakeTensorMode runs the engine's own code with `device="cuda"` on any machine. `FakeCuda`
+watches every operation under it and raises CudaFault for what a GPU would refuse, for what would
+make it wait, and for tensors larger than a step needs. Graphs, streams and events are stood in for
+by `fake_cuda`, which undoes everything at its end.
+
+The one decision: a fault is raised where it happens, so that the traceback names the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from transformers import PreTrainedModel
+
+from asr.checkpoint.assistants import decoder_alone
+from asr.checkpoint.loading import Assistant, WhisperModels
+from asr.engine import cuda_graphs, scheduler, speculative
+from asr.engine.runner import StepResult
+from asr.engine.speculative import decode_step
+from testing.tiny_whispers import Published, loaded, model_of
+
+# Whisper large-v3's vocabulary, so that sizes of intermediates mean something; few layers.
+FAKE_LARGE = Published(languages=100, mel_bins=128, encoder_layers=1, decoder_layers=1)
+GIB = 1 << 30
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution")
+ATTENTION = "scaled_dot_product_attention"
+INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
+SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+MASK_ALIGNMENT = 8  # positions; SDPA copies other masks into padded ones, in every layer
+
+
+class CudaFault(AssertionError):
+    """What would fail or be slow on a GPU."""
+
+
+@dataclasses.dataclass
+class StepSizes:
+    """Sizes of what a step creates, per row and position: elements by type, and bytes at once."""
+
+    rows: int
+    shape: tuple[Any, ...]
+    largest: dict[torch.dtype, float]
+    peak_bytes: float
+    drafting_wide: float  # elements of float32 or wider per row while drafting
+
+
+class FakeGraph:
+    """Stands in for torch.cuda.CUDAGraph."""
+
+    replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+class FakeCuda(TorchDispatchMode):
+    """Watches every operation; also the counters of the graphs and the answers of the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capturing = False
+        self.pools: list[object] = []  # of every capture, in order
+        self.handles: list[object] = []  # every pool that was made
+        self.run_eagerly: set[object] = set()  # products, by operation, shapes and types
+        self.steps: list[StepSizes] = []
+        self.launched: set[tuple[int, Any]] = set()
+        self.synchronisations = 0
+        self.uploads = 0  # blocking copies from the host
+        self.script = Script()
+        self._step: _Step | None = None
+        self._drafting = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.prim.device.default:
+            return _device(args[0])
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if _is_composite(func, name):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        tensors = list(_tensors((*args, *kwargs.values())))
+        self._check_devices(name, args, kwargs, tensors)
+        self._check_products(name, tensors, kwargs)
+        if name == "_local_scalar_dense" and isinstance(tensors[0], FakeTensor):
+            return self._read_value(tensors[0])
+        waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
+        if self._step and waits:
+            raise CudaFault(f"{name} makes the host wait inside a step")
+        result = func(*args, **kwargs)
+        if self._step:
+            self._step.count(result, tensors, self._drafting)
+        return result
+
+    def _read_value(self, tensor: torch.Tensor) -> float:
+        if _device(tensor).type == "cuda":
+            self.synchronisations += 1
+            if self._step:
+                raise CudaFault("a value is read from the device inside a step")
+        return self.script.value(tensor)
+
+    def _check_devices(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
+    ) -> None:
+        devices = [_device(each).type for each in tensors]
+        if name == "copy_":
+            target, source = args[0], args[1]
+            # torch fills with a single number of the host: no copy.
+            self._check_copy(source, _device(target), source.dim() > 0, _non_blocking(args, kwargs))
+        elif name == "_to_copy":
+            target = torch.device(kwargs.get("device") or _device(args[0]))
+            self._check_copy(args[0], target, True, bool(kwargs.get("non_blocking")))
+        elif name in INDEXED:
+            indices = [each for each in args[1] if each is not None]
+            if devices[0] == "cuda" and any(_device(each).type != "cuda" for each in indices):
+                raise CudaFault("a CUDA tensor is indexed by a tensor of the CPU")
+            if self._step and any(each.dtype in (torch.bool, torch.uint8) for each in indices):
+                raise CudaFault("a boolean index makes the host wait inside a step")
+        elif len(set(devices)) > 1 and len({_device(t).type for t in tensors if t.dim()}) > 1:
+            raise CudaFault(f"{name} of tensors on different devices")
+
+    def _check_copy(
+        self, source: torch.Tensor, target: torch.device, counts: bool, non_blocking: bool
+    ) -> None:
+        if _device(source).type == target.type or not counts:
+            return
+        if self._step:
+            raise CudaFault(f"a copy from {_device(source).type} to {target.type} inside a step")
+        if target.type == "cuda" and not non_blocking:
+            self.uploads += 1
+
+    def _check_products(self, name: str, tensors: list[torch.Tensor], kwargs: Any) -> None:
+        if name not in PRODUCTS and name != ATTENTION:
+            return
+        kinds = {each.dtype for each in tensors}
+        if len(kinds) > 1:
+            raise CudaFault(f"{name} of different types: {sorted(map(str, kinds))}")
+        if not self._step:
+            if _device(tensors[0]).type == "cuda":
+                self.run_eagerly.add(_signature(name, tensors))
+            return
+        if kinds != {torch.float16}:
+            raise CudaFault(f"{name} in {kinds.pop()} inside a step of float16")
+        if name in ("bmm", "baddbmm") and any(
+            each.dim() == 3 and each.shape[0] > 1 and each.stride(0) == 0 for each in tensors
+        ):
+            raise CudaFault(f"{name} reads the same weights once a row: its input is strided")
+        mask = kwargs.get("attn_mask")
+        if mask is not None and mask.shape[-1] % MASK_ALIGNMENT:
+            raise CudaFault(f"attention pads its mask of {mask.shape[-1]} positions in every layer")
+        signature = _signature(name, tensors)
+        if not self.capturing:
+            self.run_eagerly.add(signature)
+        elif signature not in self.run_eagerly:
+            raise CudaFault(f"{name} runs first inside a capture: {signature}")
+
+    # What stands in for the engine's and torch's functions
+
+    @contextlib.contextmanager
+    def graph(self, _graph: FakeGraph, pool: object = None, **_: object) -> Iterator[None]:
+        """Stand in for torch.cuda.graph."""
+        if pool not in self.handles:
+            raise CudaFault("a capture outside the shared pool")
+        self.pools.append(pool)
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
+    def new_pool(self) -> object:
+        """Stand in for torch.cuda.graph_pool_handle."""
+        self.handles.append(object())
+        return self.handles[-1]
+
+    def decode_step(self, state: Any, filters: Any, shape: Any) -> None:
+        """The step itself, watched."""
+        self.launched.add((state.capacity, shape))
+        self._step = _Step()
+        try:
+            decode_step(state, filters, shape)
+        finally:
+            step, self._step = self._step, None
+        places = state.capacity * (shape.drafts + 1)
+        largest = {dtype: count / places for dtype, count in step.largest.items()}
+        drafting = step.drafting_wide / state.capacity
+        self.steps.append(StepSizes(state.capacity, shape, largest, step.peak / places, drafting))
+
+    def draft(self, *args: Any) -> None:
+        """Drafting itself, watched."""
+        self._drafting = True
+        try:
+            DRAFT(*args)
+        finally:
+            self._drafting = False
+
+    def copy_out(self, result: torch.Tensor) -> Any:
+        """The transfer itself; what arrives is made up."""
+        COPY_OUT(result)
+        return self.script.result(result.shape[1])
+
+
+class Script:
+    """The numbers that a device would give: every row grows, every other row ends now and then."""
+
+    stride, period = 20, 6  # tokens a step; steps, of which the last two end rows
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def value(self, tensor: torch.Tensor) -> float:
+        """A single number: a common token, a length, a probability."""
+        if tensor.dtype == torch.bool:
+            return False
+        return 0.5 if tensor.is_floating_point() else 4
+
+    def result(self, rows: int) -> Any:
+        """What became of the rows of the next step."""
+        self.count += 1
+        place = self.count % self.period
+        ends = place >= self.period - 2
+        length = min(440, 8 + self.stride * (place + 1))
+        finished = [int(ends and row % 2 == 0) for row in range(rows)]
+        return lambda: StepResult([length] * rows, finished, [1] * rows, [2] * rows)
+
+
+class _Step:
+    """Sizes of the tensors that one step creates."""
+
+    def __init__(self) -> None:
+        self.largest: dict[torch.dtype, int] = {}
+        self.live: dict[int, int] = {}
+        self.peak = self.drafting_wide = 0
+
+    def count(self, result: Any, inputs: list[torch.Tensor], drafting: bool) -> None:
+        known = {each.untyped_storage()._cdata for each in inputs}
+        for each in _tensors((result,)):
+            storage = each.untyped_storage()
+            if storage._cdata in known or storage._cdata in self.live:
+                continue
+            self.largest[each.dtype] = max(self.largest.get(each.dtype, 0), each.numel())
+            if drafting and each.dtype in (torch.float32, torch.float64):
+                self.drafting_wide = max(self.drafting_wide, each.numel())
+            self.live[storage._cdata] = storage.nbytes()
+            weakref.finalize(storage, self.live.pop, storage._cdata, None)
+            self.peak = max(self.peak, sum(self.live.values()))
+
+
+class HostArray:
+    """Stands in for a fake tensor on its way to numpy, which fake tensors do not know."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def cpu(self) -> HostArray:
+        return HostArray(self.tensor.cpu())
+
+    def numpy(self) -> Any:
+        import numpy as np
+
+        return np.zeros(tuple(self.tensor.shape), np.float32)
+
+
+DRAFT, COPY_OUT = speculative.draft, cuda_graphs._copy_out
+NORMALIZE = scheduler.normalize_attention
+
+
+@contextlib.contextmanager
+def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
+    """A CUDA device with `memory` bytes; `patch` is pytest's monkeypatch."""
+    mode, device = FakeTensorMode(allow_non_fake_inputs=True), FakeCuda()
+    for name, stand_in in {
+        "CUDAGraph": FakeGraph,
+        "graph": device.graph,
+        "graph_pool_handle": device.new_pool,
+        "Event": FakeEvent,
+        "stream": lambda _: contextlib.nullcontext(),
+        "current_stream": lambda *_: None,
+        "mem_get_info": lambda *_: (memory, memory),
+        "memory_reserved": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+        "empty_cache": lambda: None,
+    }.items():
+        patch.setattr(torch.cuda, name, stand_in)
+    # Fake tensors have no addresses; their storages tell them apart.
+    patch.setattr(FakeTensor, "data_ptr", lambda each: each.untyped_storage()._cdata, raising=False)
+    patch.setattr(cuda_graphs, "decode_step", device.decode_step)
+    patch.setattr(cuda_graphs, "_copy_out", device.copy_out)
+    patch.setattr(speculative, "draft", device.draft)
+    patch.setattr(scheduler, "normalize_attention", lambda heads: HostArray(NORMALIZE(heads)))
+    with mode, device:
+        yield device
+
+
+class FakeEvent:
+    """Stands in for torch.cuda.Event."""
+
+    def record(self) -> None:
+        """Nothing runs, so nothing is waited for."""
+
+
+def fake_models(shape: Published = FAKE_LARGE, assistant: str | None = None) -> WhisperModels:
+    """Models in float16 on the fake device; `assistant` is None, "shared" or "own" (encoder)."""
+    with _disable_current_modes():
+        models, drafter = loaded(shape, dtype=torch.float16), None
+        if assistant is not None:
+            drafter = model_of(shape, dtype=torch.float16)
+            drafter = decoder_alone(drafter) if assistant == "shared" else drafter
+    _to_fake_cuda(models.model)
+    if drafter is None:
+        return models
+    _to_fake_cuda(drafter)
+    shares = assistant == "shared"
+    return dataclasses.replace(models, assistant=Assistant("fake", drafter, shares, None))
+
+
+def _to_fake_cuda(model: PreTrainedModel) -> None:
+    """Put fake tensors in place of all weights: modules of fake tensors cannot be moved."""
+    made: dict[torch.Tensor, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and weight not in made:
+                empty = torch.empty(weight.shape, dtype=weight.dtype, device="cuda")
+                made[weight] = torch.nn.Parameter(empty, requires_grad=False)
+            module._parameters[name] = None if weight is None else made[weight]
+
+
+def _device(tensor: torch.Tensor) -> torch.device:
+    """Its device; asking a fake tensor the usual way is an operation of its own."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _tensors(each)
+
+
+@functools.cache
+def _is_composite(func: Any, name: str) -> bool:
+    """Whether an operation is made of others, which are to be watched in its place."""
+    if name == ATTENTION or not func._schema.name.startswith("aten::"):
+        return False
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
+def _signature(name: str, tensors: list[torch.Tensor]) -> tuple[Any, ...]:
+    return (name, *((tuple(each.shape), each.dtype) for each in tensors))
+
+
+def _non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(args[2] if len(args) > 2 else kwargs.get("non_blocking"))

@@ -1,0 +1,163 @@
+"""The whole engine in float16 on a fake CUDA device: nothing waits, nothing mixes, nothing is huge.
+
+`fake_cuda.FakeCuda` raises what a GPU would refuse; the tests here drive every shape through it and
+bound the sizes of what a step creates. That each fault is caught is tested at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
+
+from asr.engine import cuda_graphs, speculative, warmup
+from asr.engine.cuda_graphs import CAPTURED_LAG, DRAFTED_WARMUP_ROWS, KV_LENGTHS, ROW_COUNTS
+from asr.engine.decode_state import StepShape
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Fallback
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.self_test import decode_noise, step_kinds
+from testing.tiny_whispers import noise
+
+VOCABULARY, TIMES = 51_866, 1_501
+# Logits in half precision and one copy in float32, over which the probabilities are summed; the
+# rest, masks and hidden states of the small model, is far smaller.
+STEP_BYTES = (2 + 4) * VOCABULARY + 4096
+# Sampling one position more: logits, softmax and the sums of float64, and masks.
+SAMPLING_BYTES = (4 * 4 + 2 * 8 + 4) * VOCABULARY
+REJECTING = Fallback((0.0, 0.4), compression_ratio_threshold=0.0)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    with fake_cuda(monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def brief_warmup(monkeypatch):
+    """Engines prepare one row only."""
+    monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 1)
+    monkeypatch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
+    monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
+    monkeypatch.setattr(warmup, "TIMED_ROWS", (1,))
+
+
+def requests_of(engine, count, timestamps=True, first=0):
+    prompt = engine.models.special_tokens.prompt("en", "transcribe", timestamps)
+    return [Request(first + each, noise(1, seed=each), prompt) for each in range(count)]
+
+
+def decode(engine, *batches):
+    """Sessions at once, each (options, requests); their results by key."""
+    sessions = [engine.session(options) for options, _ in batches]
+    results = {}
+    for session, (_, requests) in zip(sessions, batches, strict=True):
+        session.add(requests)
+        results |= {request.key: result for request, result in session.step()}
+    while not all(session.done for session in sessions):
+        for session in sessions:
+            results |= {request.key: result for request, result in session.step()}
+    return results
+
+
+def check_sizes(device):
+    """What a step creates, per row and position; see the constants."""
+    for step in device.steps:
+        positions = step.shape.drafts + 1
+        wide = max(step.largest.get(dtype, 0) for dtype in (torch.float32, torch.float64))
+        assert wide <= VOCABULARY, step
+        sampling = SAMPLING_BYTES / positions if step.shape.sampled else 0
+        assert step.peak_bytes <= STEP_BYTES + sampling, step
+        # While drafting nothing is summed but the timestamps.
+        assert step.drafting_wide <= TIMES, step
+
+
+def test_load_and_every_usual_request_are_captured_in_one_pool(device):
+    engine = DecodeEngine(fake_models(assistant="shared"))
+    shapes = engine.runner.warmup_shapes(assisted=True)
+    assert {(rows, shape.kv_len) for rows, shape in shapes if not shape.drafts} == set(
+        itertools.product(ROW_COUNTS[:7], KV_LENGTHS[:3])
+    )
+    assert {rows for rows, shape in shapes if shape.drafts} == set(DRAFTED_WARMUP_ROWS)
+    assert device.launched >= set(shapes)
+    assert device.synchronisations == 0
+    detected = engine.detect_language(noise(1))
+    assert detected.encoded.dtype == torch.float16
+    for options in step_kinds(engine):
+        assert len(decode_noise(engine, options)) == 2
+    captured = {each for each in device.launched if each[1].assistant_lag <= CAPTURED_LAG}
+    assert len(device.pools) == len(engine.runner._captured) >= len(shapes)
+    assert {(key.rows, key.shape) for key in engine.runner._captured} <= captured
+    assert len(device.handles) == 1
+    check_sizes(device)
+
+
+def test_every_shape_that_requests_may_have(device, brief_warmup):
+    engine = DecodeEngine(fake_models(assistant="shared"))
+    state, runner = engine.memory.ensure_capacity(24), engine.runner
+    longest = state.main.cache.max_len
+    kinds = itertools.product((0, 2, 8), (False, True), (False, True))
+    shapes = [
+        (rows, StepShape(drafts, lag, length, sampled, timestamps))
+        for drafts, sampled, timestamps in kinds
+        for rows, length, lag in ((24, 64, min(drafts, 1) + 1),)
+    ]
+    shapes += [(3, StepShape(4, 1, longest)), (24, StepShape(8, 2, longest, True))]
+    shapes.append((2, StepShape(2, 7, 256)))  # drafting after a pause: not captured
+    with torch.inference_mode():
+        for rows, shape in shapes:
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            before = len(device.pools)
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            assert len(device.pools) - before == (shape.assistant_lag <= CAPTURED_LAG)
+    check_sizes(device)
+
+
+@pytest.mark.parametrize("assistant", [None, "shared", "own"])
+def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, assistant):
+    """Growth under live rows, eviction, fallback, words, drafts, rows with and without grammar."""
+    engine = DecodeEngine(fake_models(assistant=assistant))
+    first = engine.memory.state
+    drafted = DecodeOptions(assisted=True, drafts=2, batch_size=3, words=True)
+    results = decode(
+        engine,
+        (drafted, requests_of(engine, 4)),
+        (
+            DecodeOptions(timestamps=False, fallback=REJECTING, batch_size=2),
+            requests_of(engine, 3, False, 10),
+        ),
+        (DecodeOptions(batch_size=4, assisted=True), requests_of(engine, 4, first=20)),
+    )
+    assert sorted(results) == [0, 1, 2, 3, 10, 11, 12, 20, 21, 22, 23]
+    assert results[0].attention.shape[0] == len(results[0].log_probs)
+    assert {results[key].temperature for key in (10, 11, 12)} == {0.4}
+    assert engine.memory.state is not first
+    assert {shape.timestamps for _, shape in device.launched} == {True}
+    assert {shape.sampled for _, shape in device.launched} == {True, False}
+    # Every growth forgets the graphs and the pool they were in.
+    assert len(device.handles) > 1
+    check_sizes(device)
+
+
+def test_a_batch_is_as_large_as_the_memory_allows(monkeypatch, brief_warmup):
+    with fake_cuda(monkeypatch) as device:
+        engine = DecodeEngine(fake_models(dataclasses.replace(FAKE_LARGE, decoder_layers=2)))
+        per_row = engine.memory.state.bytes_per_row(engine.main, None, 10)
+        free = GIB + int(5.5 * per_row)  # beside the headroom, 5 rows
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free, 8 * GIB))
+        results = decode(engine, (DecodeOptions(batch_size=9), requests_of(engine, 9)))
+        assert len(results) == 9
+        assert engine.memory.capacity == 5
+        assert max(rows for rows, _ in device.launched) == 5
+
+
+def test_admitting_windows_copies_little(device, brief_warmup):
+    engine = DecodeEngine(fake_models())
+    engine.memory.ensure_capacity(8)
+    device.uploads = 0
+    decode(engine, (DecodeOptions(batch_size=8), requests_of(engine, 8)))
+    assert device.uploads == 1  # their samples, in one tensor
