@@ -161,7 +161,7 @@ class CudaGraphRunner:
             except RuntimeError as error:
                 if is_device_lost(error) and not _is_capture_error(error):
                     raise
-                failure = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                failure = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
                 out_of_memory = is_out_of_memory(error)
                 captured = None
         if captured is None:

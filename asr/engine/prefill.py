@@ -34,28 +34,48 @@ class PrefillInput:
 
 
 def init_rows(inputs: Sequence[PrefillInput], rows: SequenceState) -> None:
-    """Write one input into each of `rows`, forgetting what they held."""
-    device, max_len = rows.tokens.device, rows.tokens.shape[1]
+    """Write one input into each of `rows`, forgetting what they held.
+
+    All numbers of all rows go to the device in one transfer.
+    """
+    max_len = rows.tokens.shape[1]
     longest = max(len(each.prompt) for each in inputs)
-    padded = [[*each.prompt, *[0] * (longest - len(each.prompt))] for each in inputs]
-    rows.tokens[:, :longest] = torch.tensor(padded, device=device)
-    lengths = [len(each.prompt) for each in inputs]
-    columns: list[tuple[Tensor, list[int] | list[bool] | list[float]]] = [
-        (rows.prompt_len, lengths),
-        (rows.length, lengths),
-        (rows.grammar_start, [len(i.prompt) if i.timestamps else max_len for i in inputs]),
-        (rows.max_length, [each.max_length for each in inputs]),
-        (rows.draftable, [each.draftable for each in inputs]),
-        (rows.timestamps, [each.timestamps for each in inputs]),
-        (rows.temperature, [each.temperature for each in inputs]),
-    ]
-    for column, values in columns:
-        column.copy_(torch.tensor(values, device=device))
+    columns = _upload([_numbers(each, longest, max_len) for each in inputs], rows.tokens.device)
+    rows.tokens[:, :longest] = columns[:, :longest]
+    targets = (
+        rows.prompt_len,
+        rows.grammar_start,
+        rows.max_length,
+        rows.draftable,
+        rows.timestamps,
+        rows.temperature,
+    )
+    for target, column in zip(targets, columns[:, longest:].unbind(1), strict=True):
+        target.copy_(column)
+    rows.length.copy_(rows.prompt_len)
     for row, each in enumerate(inputs):
         if each.uniform is not None:
-            rows.uniform[row, : len(each.uniform)] = each.uniform.to(device)
+            rows.uniform[row, : len(each.uniform)] = _upload(each.uniform, rows.uniform.device)
     for counter in (rows.finished, rows.accepted, rows.drafted):
         counter.zero_()
+
+
+def _numbers(each: PrefillInput, longest: int, max_len: int) -> list[float]:
+    """A row's prompt, padded to `longest`, and its parameters in the order of `init_rows`."""
+    padding = [0] * (longest - len(each.prompt))
+    length = len(each.prompt)
+    grammar_start = length if each.timestamps else max_len
+    parameters = (grammar_start, each.max_length, each.draftable, each.timestamps)
+    return [*each.prompt, *padding, length, *parameters, each.temperature]
+
+
+def _upload(values: Sequence[Sequence[float]] | Tensor, device: torch.device) -> Tensor:
+    """A float64 copy on `device`, exact for every id; on CUDA the host does not wait for it."""
+    numbers = torch.as_tensor(values, dtype=torch.float64)
+    if device.type != "cuda":
+        return numbers.to(device)
+    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    return pinned.copy_(numbers).to(device, non_blocking=True)
 
 
 def prefill(

@@ -118,6 +118,7 @@ class Scheduler:
                 return
             live = len(self.running)
             self.attempted = min(live + len(eligible), self.memory.limit)
+            self._view = None  # it would keep a state alive that is replaced by a larger one
             state = self.memory.ensure_capacity(live + len(eligible), live)
             admitted = eligible[: min(state.capacity - live, MAX_ENCODER_BATCH)]
             if not admitted:
