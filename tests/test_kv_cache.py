@@ -1,0 +1,64 @@
+"""A cache's rows: views share memory, a row is moved whole, its memory is what its shapes say."""
+
+from __future__ import annotations
+
+import oracle
+import pytest
+import torch
+
+from asr.model.alignment_heads import alignment_heads
+from asr.model.decoder import Decoder
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    model = oracle.models_of(oracle.TINY).model
+    return Decoder(model, alignment_heads(model))
+
+
+def numbered(decoder, rows):
+    """A cache in which every row holds its own number everywhere."""
+    cache = decoder.allocate(rows, 16)
+    for tensor in tensors(cache):
+        for row in range(rows):
+            tensor[row] = row
+    return cache
+
+
+def tensors(cache):
+    return [tensor for kind in cache._kinds() for tensor in kind]
+
+
+def numbers(cache):
+    """The number that each row holds, the same in all tensors."""
+    rows = [tensor.flatten(1)[:, 0].tolist() for tensor in tensors(cache) if tensor.numel()]
+    assert all(each == rows[0] for each in rows)
+    return rows[0]
+
+
+def test_a_row_is_moved_whole(decoder):
+    cache = numbered(decoder, 4)
+    cache.move(3, 1)
+    assert numbers(cache) == [0, 3, 2, 3]
+
+
+def test_a_view_shares_memory(decoder):
+    cache = numbered(decoder, 4)
+    cache.view(1, 3).move(1, 0)
+    assert numbers(cache) == [0, 2, 2, 3]
+
+
+def test_rows_are_copied_to_a_larger_cache(decoder):
+    smaller, larger = numbered(decoder, 3), decoder.allocate(5, 16)
+    larger.copy_rows(smaller, 2)
+    assert numbers(larger) == [0, 1, 0, 0, 0]
+
+
+def test_the_memory_of_a_row_is_that_of_its_shapes(decoder):
+    taken = sum(each.numel() * each.element_size() for each in tensors(decoder.allocate(3, 32)))
+    assert 3 * decoder.cache_bytes_per_row(32) == taken
+    assert decoder.allocate(3, 32).max_len == 32
+
+
+def test_a_new_cache_is_zero(decoder):
+    assert all(torch.count_nonzero(tensor) == 0 for tensor in tensors(decoder.allocate(2, 16)))

@@ -1,0 +1,51 @@
+"""Attempts of one sequence, and what its row starts from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.sequence import Sequence
+from transcript import DecodeStats
+
+
+def sequence_of(max_tokens=None, timestamps=True):
+    samples = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    request = Request("key", samples, (7, 8, 9), max_tokens)
+    return Sequence(request, DecodeOptions(timestamps), "session", DecodeStats())
+
+
+@pytest.mark.parametrize(("max_tokens", "max_length"), [(None, 448), (10, 13), (999, 448)])
+def test_a_text_ends_at_its_own_limit_or_the_models(max_tokens, max_length):
+    assert sequence_of(max_tokens).prefill_input(448).max_length == max_length
+
+
+def test_a_first_attempt_is_greedy_and_later_ones_draw_other_numbers():
+    sequence = sequence_of()
+    sequence.drafted = True
+    first = sequence.prefill_input(448)
+    assert (first.temperature, first.uniform, first.draftable) == (0.0, None, True)
+    sequence.retry(0.2)
+    second = sequence.prefill_input(448)
+    sequence.retry(0.4)
+    third = sequence.prefill_input(448)
+    assert (second.temperature, third.temperature) == (0.2, 0.4)
+    assert not torch.equal(second.uniform, third.uniform)
+    assert not third.draftable
+
+
+def test_a_preempted_sequence_forgets_its_attempts():
+    sequence = sequence_of()
+    sequence.drafted = True
+    sequence.retry(0.2)
+    sequence.restart()
+    assert (sequence.drafted, sequence.attempt, sequence.temperature) == (False, 0, 0.0)
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_its_options_reach_the_row(timestamps):
+    sequence = sequence_of(timestamps=timestamps)
+    assert sequence.prefill_input(448).timestamps is timestamps
+    assert sequence.prefilled_length == 4
