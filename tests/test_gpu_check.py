@@ -1,0 +1,398 @@
+"""`scripts/gpu-check` on a CPU: the page, its statuses and what is left out; the lines of a GPU
+with torch's answers stood in for; memory by shapes against arithmetic written here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jiwer
+import numpy as np
+import pytest
+import torch
+
+from asr.model import cpu_kernels
+from benchmarks.gpu_check import __main__ as command
+from benchmarks.gpu_check import checks, memory, recording
+from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
+from benchmarks.gpu_check.recording import Recording
+from benchmarks.gpu_check.speed import check_memory, check_speed
+from benchmarks.gpu_check.subject import LogRecords, Subject
+from config import REPOSITORY, ModelReference, ModelSettings
+
+SCRIPT = REPOSITORY / "scripts" / "gpu-check"
+DOCUMENT = REPOSITORY / "docs" / "gpu.md"
+SECTIONS = ["Machine", "Load", "Texts", "Speed", "Memory", "Diarization", "Log"]
+LONGEST_PAGE = 90  # lines
+CPU = torch.device("cpu")
+
+
+def lines_of(page):
+    """(section, check, expected, found, status) of every line of a page."""
+    section, lines = "", []
+    for line in page.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        elif line.startswith("| ") and not line.startswith(("| check |", "| --- |")):
+            lines.append((section, *(cell.strip() for cell in line[2:-2].split(" | "))))
+    return lines
+
+
+def run_script(folder, *arguments, **environment):
+    base = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHON": sys.executable}
+    base |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [SCRIPT, *arguments],
+        env=base | environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path):
+    done = run_script(tmp_path, "--quick", "--output", "page.md", DEVICE="cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == done.stdout
+    assert len(done.stdout.splitlines()) <= LONGEST_PAGE
+    assert re.fullmatch(r"(\w+: [\d.]+ s\n)+", done.stderr)
+    lines = lines_of(done.stdout)
+    assert list(dict.fromkeys(section for section, *_ in lines)) == SECTIONS
+    assert {line[-1] for line in lines} == {Status.OK, Status.LEFT_OUT}
+    assert all(len(line) == 1 + len(HEADER) and line[3] for line in lines)
+    left_out = {check for _, check, *_, status in lines if status == Status.LEFT_OUT}
+    assert {"GPU", "graphs captured at load", "self-test", "models in memory"} <= left_out
+    assert "text against what is said" not in left_out
+    found = {check: found for _, check, _, found, _ in lines}
+    assert "PyAV" in found["audio"]
+    assert found["weights"] == "float32 on cpu"
+    assert float(found["RTFx, batch 8"]) > 0
+
+
+def test_an_interpreter_without_the_packages_is_told_what_to_install(tmp_path):
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    done = run_script(tmp_path, PYTHON=str(bare))
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scripts/gpu-check: first pip install torch transformers")
+
+
+def test_wrong_settings_and_files_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ASR_MODEL", "no such model")
+    assert command.main(["--quick"]) == 2
+    assert capsys.readouterr().err.startswith("scripts/gpu-check: ASR_MODEL: ")
+    monkeypatch.delenv("ASR_MODEL")
+    page = Page("title", "introduction")
+    monkeypatch.setattr(command, "make_page", lambda *_: page)
+    assert command.main(["--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"scripts/gpu-check: {tmp_path}: Is a directory\n"
+    page.check("section", lambda: [judge("check", "this", "that", fine=False)])
+    assert command.main([]) == 1
+
+
+def settings(**changes):
+    return ModelSettings.for_demo().model_copy(update=changes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA works here")
+def test_an_unusable_gpu_is_not_ok_and_nothing_is_served_on_the_cpu():
+    page = command.make_page(settings(device="cuda"), quick=True)
+    assert not page.fine
+    lines = lines_of(page.markdown())
+    assert lines[0][1] == "torch can use the device"
+    assert "DEVICE=cuda, but torch cannot use CUDA" in lines[0][3]
+    assert {line[-1] for line in lines if line[0] != "Machine"} == {Status.LEFT_OUT}
+
+
+def test_a_model_that_does_not_load_is_not_ok_and_the_rest_is_left_out(tmp_path):
+    wrong = settings(device="cpu", asr_model=ModelReference(str(tmp_path)), diarization_model=None)
+    page = command.make_page(wrong, quick=True)
+    (failure,) = (line for line in lines_of(page.markdown()) if line[0] == "Load")
+    assert failure[-1] == Status.NOT_OK
+    assert "ASR_MODEL" in failure[3]
+    rest = [line for line in lines_of(page.markdown()) if line[0] not in ("Machine", "Load", "Log")]
+    assert {line[-1] for line in rest} == {Status.LEFT_OUT}
+    assert not page.fine
+
+
+def test_a_check_that_raises_is_a_line_and_hides_no_other():
+    page = Page("title", "introduction")
+
+    def fails():
+        raise ValueError("a | b\nc" + "x" * 500)
+
+    page.check("first", fails)
+    page.check("second", lambda: [note("figure", "1"), leave_out("other", "no time")])
+    assert not page.fine
+    (failure, figure, other) = lines_of(page.markdown())
+    assert failure[0] == "first"
+    assert failure[-1] == Status.NOT_OK
+    assert failure[3].startswith("ValueError: a / b cxxx")
+    assert len(failure[3]) == LONGEST_CELL
+    assert (figure[-1], other[-1]) == (Status.OK, Status.LEFT_OUT)
+    assert "**Not as expected**: 1 OK, 1 NOT OK, 1 left out." in page.markdown()
+
+
+# The recording
+
+
+def test_every_decoder_gives_the_same_conversation(monkeypatch):
+    by_av = recording.read_conversation()
+    monkeypatch.setitem(sys.modules, "audio", None)
+    by_soundfile = recording.read_conversation()
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    by_ffmpeg = recording.read_conversation()
+    assert "PyAV" in by_av.source
+    assert "soundfile" in by_soundfile.source
+    assert "ffmpeg" in by_ffmpeg.source
+    for other in (by_soundfile, by_ffmpeg):
+        assert len(other.samples) == pytest.approx(len(by_av.samples), abs=200)
+        count = min(len(other.samples), len(by_av.samples))
+        correlation = np.corrcoef(other.samples[:count], by_av.samples[:count])[0, 1]
+        assert correlation > 0.95  # libsndfile begins one sample of 48 kHz later
+
+
+def test_without_any_decoder_there_is_noise_that_counts_as_speech(monkeypatch):
+    for name in ("audio", "soundfile"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = recording.read_conversation()
+    assert not found.is_speech
+    assert found.source.startswith("noise")
+    assert found.seconds == recording.NOISE_SECONDS
+    detect, name = recording.speech_detector(found)
+    assert [(span.start, span.stop) for span in detect(found.samples)] == [(0, len(found.samples))]
+    assert name.startswith("none")
+
+
+def test_without_silero_everything_counts_as_speech(monkeypatch):
+    def missing():
+        raise ModuleNotFoundError("silero-vad")
+
+    monkeypatch.setattr(recording, "SpeechDetector", missing)
+    detect, name = recording.speech_detector(Recording(np.zeros(10, np.float32), "", True))
+    assert detect is recording.everything
+    assert "silero-vad" in name
+
+
+@pytest.mark.parametrize(("frequency", "gain"), [(500, 1.0), (6_000, 1.0), (12_000, 0.0)])
+def test_decimation_keeps_what_is_below_the_new_nyquist_frequency(frequency, gain):
+    time = np.arange(48_000) / 48_000
+    tone = np.sin(2 * np.pi * frequency * time).astype(np.float32)
+    kept = recording.decimate(tone, 3)[200:-200]
+    assert len(recording.decimate(tone, 3)) == 16_000
+    assert np.sqrt(2 * np.mean(kept**2)) == pytest.approx(gain, abs=0.01)
+    assert recording.decimate(tone, 1) is tone
+
+
+def test_word_errors_are_those_of_jiwer():
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        reference, found = (
+            [str(word) for word in random.integers(0, 5, random.integers(1, 20))] for _ in range(2)
+        )
+        expected = jiwer.process_words(" ".join(reference), " ".join(found))
+        errors = expected.substitutions + expected.deletions + expected.insertions
+        assert recording.count_word_errors(reference, found) == errors
+    assert recording.count_word_errors(["a"], []) == 1
+
+
+# Memory by shapes
+
+
+def decoder_row_bytes(model):
+    """One row's caches in float16: self- and cross-attention, and the alignment heads' queries."""
+    positions, frames = 464, 1500  # 448 + 10 drafts + 1, rounded up to 16
+    own = 2 * model.decoder_layers * model.d_model * positions
+    cross = 2 * model.decoder_layers * model.d_model * frames
+    return 2 * (own + cross + model.aligned * model.d_model // model.heads * positions)
+
+
+def decoder_weights(model):
+    """Weights of a decoder with its embeddings: two attentions, two norms and more a layer."""
+    d = model.d_model
+    layer = 2 * (4 * d * d + 3 * d) + 8 * d * d + 5 * d + 3 * 2 * d
+    return model.decoder_layers * layer + model.vocabulary * d + 448 * d + 2 * d
+
+
+def encoder_weights(model):
+    d = model.d_model
+    layer = 4 * d * d + 3 * d + 8 * d * d + 5 * d + 2 * 2 * d
+    convolutions = 3 * model.mel_bins * d + d + 3 * d * d + d
+    return model.encoder_layers * layer + convolutions + 1500 * d + 2 * d
+
+
+def joined_bytes(model):
+    """Query, key and value in one product, and the cross-attention's key and value in another."""
+    return 2 * 5 * model.decoder_layers * model.d_model * (model.d_model + 1)
+
+
+def expected_row(main, assistant):
+    decoders = [main] if assistant is None else [main, assistant]
+    weights = 2 * (encoder_weights(main) + sum(map(decoder_weights, decoders)))
+    models = weights + sum(map(joined_bytes, decoders))
+    per_row = sum(map(decoder_row_bytes, decoders))
+    totals = [f"{(models + size * per_row) / 1e9:.1f}" for size in (1, 8, 24, 128)]
+    name = main.name if assistant is None else f"{main.name} + {assistant.name}"
+    return [name, f"{models / 1e9:.2f}", f"{per_row / 1e6:.1f}", *totals]
+
+
+def test_the_documented_table_is_that_of_the_shapes():
+    rows = []
+    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+        if re.match(r"\| [\w.+ -]+ \| \d", line):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    assert rows == [expected_row(*pair) for pair in memory.PAIRS]
+
+
+@pytest.mark.parametrize(
+    "pair", [(memory.BASE, None), (memory.LARGE_V3, memory.DISTIL_LARGE_V3)], ids=str
+)
+def test_the_endpoints_decoder_takes_what_the_table_says(pair, monkeypatch):
+    monkeypatch.setattr(memory, "PAIRS", (pair,))
+    header, rule, row = memory.memory_table().splitlines()
+    assert [cell.strip() for cell in row.strip("|").split("|")] == expected_row(*pair)
+    assert header.count("|") == rule.count("|") == row.count("|")
+
+
+# The lines of a GPU, on a CPU
+
+
+class PretendGraphs:
+    """What a runner of CUDA graphs is asked; decoding does not use it."""
+
+    def __init__(self):
+        self._captured = dict.fromkeys(range(3))
+        self.pauses = 0
+
+    def warmup_shapes(self, assisted):
+        return [(1, None), (2, None)] if assisted else [(1, None)]
+
+    @contextlib.contextmanager
+    def paused(self):
+        self.pauses += 1
+        yield
+
+
+def live_tensor_bytes(_device=None):
+    """Bytes of the storages of all tensors that Python knows."""
+    gc.collect()
+    tensors = [
+        each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)
+    ]
+    storages = {each.data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    return sum(storages.values())
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
+    """A loaded subject that takes its CPU for a GPU whose memory is the live tensors'."""
+    graphs = PretendGraphs()
+    monkeypatch.setattr(Subject, "on_cuda", True)
+    monkeypatch.setattr(Subject, "graphs", graphs)
+    monkeypatch.setattr(cpu_kernels, "AVAILABLE", False)  # weights are not packed, as on CUDA
+    properties = SimpleNamespace(name="Pretend", major=9, minor=0, total_memory=24 << 30)
+    answers = {
+        "memory_allocated": live_tensor_bytes,
+        "max_memory_allocated": live_tensor_bytes,
+        "max_memory_reserved": live_tensor_bytes,
+        "reset_peak_memory_stats": lambda _device: None,
+        "get_device_properties": lambda _device: properties,
+        "mem_get_info": lambda _device: (23 << 30, 24 << 30),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    models = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(assistant_folder))
+    noise = np.random.default_rng(0).normal(0, 0.1, 6 * 16_000).astype(np.float32)
+    sound = Recording(noise, "noise", is_speech=False)
+    return Subject(models, CPU, torch.float32, quick=True, recording=sound)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
+    for name in ("GPU_SECONDS", "CPU_SECONDS"):
+        monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 6.0)
+    page = Page("title", "introduction")
+    page.check("Load", lambda: checks.check_load(pretend_gpu))
+    pretend_gpu.transcriber.fallback = None
+    pretend_gpu.transcriber.engine.memory.ensure_capacity(2)
+    for section, check in {
+        "Load": checks._check_graphs,
+        "Texts": checks.check_texts,
+        "Speed": check_speed,
+        "Memory": check_memory,
+    }.items():
+        page.check(section, lambda check=check: check(pretend_gpu))
+    lines = {check: (found, status) for _, check, _, found, status in lines_of(page.markdown())}
+    assert "the check itself" not in lines, lines
+    assert lines["graphs captured at load"] == ("3", Status.OK)
+    assert lines["self-test"] == ("equal", Status.OK)
+    assert lines["graphs against eager, plain steps"][1] == Status.OK
+    assert lines["graphs against eager, drafted steps"][1] == Status.OK
+    assert pretend_gpu.graphs.pauses >= 3
+    assert "ms; RTFx eagerly" in lines["a step of batch 1, with graphs"][0]
+    for name in ("caches of a row", "models in memory", "rows of the default batch, 24"):
+        assert lines[name][1] == Status.OK, lines[name]
+    assert lines["peak beside models and rows"][1] == Status.OK
+    assert lines["memory after more requests"][1] == Status.OK
+
+
+def test_tokens_that_differ_from_eager_ones_are_not_ok(pretend_gpu):
+    results = iter([{0: (1,)}, {0: (1,), 1: (2,)}, {0: (1,), 1: (3,)}])
+
+    def run():
+        return {key: SimpleNamespace(tokens=tokens) for key, tokens in next(results).items()}
+
+    finding = checks._check_replay(pretend_gpu, "plain", run)
+    assert finding.status == Status.NOT_OK
+    assert finding.found == "1 of 2 windows differ"
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("580.95.05", Status.OK), ("570.10", Status.NOT_OK), ("No devices", Status.LEFT_OUT)],
+)
+def test_the_driver_must_be_as_new_as_torchs_cuda_needs(version, status, monkeypatch):
+    done = SimpleNamespace(stdout=f"{version}\n", stderr="")
+    monkeypatch.setattr(checks.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(checks.subprocess, "run", lambda *_, **__: done)
+    (finding,) = checks._check_driver("13.0")
+    assert finding.status == status
+    (finding,) = checks._check_driver(None)
+    assert finding.status == Status.LEFT_OUT
+
+
+def test_the_gpus_lines_of_the_machine(pretend_gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: True)
+    name, free, cudnn = checks._check_gpu(torch.device("cuda"))
+    assert name.found == "Pretend, compute capability 9.0"
+    assert (free.status, cudnn.status) == (Status.OK, Status.NOT_OK)
+
+
+def test_diarization_is_left_out_with_its_reason(pretend_gpu, monkeypatch):
+    (finding,) = checks.check_diarization(pretend_gpu)
+    assert (finding.status, finding.found) == (Status.LEFT_OUT, "DIARIZATION_MODEL names none")
+    pretend_gpu.settings = ModelSettings.for_demo()
+    monkeypatch.setitem(sys.modules, "pyannote.audio", None)
+    (finding,) = checks.check_diarization(pretend_gpu)
+    assert finding.status == Status.LEFT_OUT
+    assert "pyannote.audio cannot be imported" in finding.found
+
+
+def test_warnings_of_the_endpoint_are_not_ok():
+    records = LogRecords()
+    assert [each.status for each in checks.check_log(records)] == [Status.OK]
+    records.messages += ["memory ran out", "memory ran out"]
+    (finding,) = checks.check_log(records)
+    assert (finding.status, finding.found) == (Status.NOT_OK, "memory ran out")
