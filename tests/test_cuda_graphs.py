@@ -1,18 +1,28 @@
-"""What CUDA needs of the rounds: few shapes, reports read late; on a CUDA device, the graphs
-themselves.
+"""Steps in few shapes with late results; graphs that are captured, fail, and are given up.
+
+Stand-ins run on the CPU, so tokens are compared with transformers'. On a CUDA device the graphs
+themselves are compared with eager steps in float16.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 
 import oracle
 import pytest
 import torch
+from graph_stand_ins import ACCELERATOR_ERROR, stand_in_graphs
 from oracle import TINY, decode, models_of, with_assistant
 
-from asr.engine.cuda_graphs import KV_LENGTHS, ROW_COUNTS, CudaGraphRunner, round_up
+from asr.engine.cuda_graphs import (
+    KV_LENGTHS,
+    MAX_REFUSED,
+    ROW_COUNTS,
+    CudaGraphRunner,
+    round_up,
+)
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
@@ -116,20 +126,153 @@ def test_rounded_shapes_and_late_results_change_no_token(pretend, batch_size, dr
     )  # longer ones are not captured
 
 
+REFUSED = "CUDA error: operation not permitted when stream is capturing"
+NO_MEMORY = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
+LOST = "CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA"
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    return stand_in_graphs(monkeypatch)
+
+
+def drafting_models():
+    return with_assistant(models_of(TINY, 142), 0.1)
+
+
+def check_tokens(engine, options, count=5):
+    """The engine's tokens are those of transformers."""
+    answers = decode(engine, windows_of()[:count], options)
+    assert {key: answer.tokens for key, answer in answers.items()} == oracle.greedy(
+        engine.models, windows_of()[:count], options.timestamps
+    )
+
+
+def log_of(caplog, level):
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+@pytest.mark.parametrize("drafts", [0, 4, None])
+def test_replays_give_the_tokens_of_transformers(graphs, drafts):
+    engine = DecodeEngine(drafting_models())
+    for _ in range(2):
+        check_tokens(engine, DecodeOptions(True, True, 5, drafts=drafts))
+    assert graphs.replays > graphs.captures == len(graphs.pools) > 0
+    assert all(pool is not None for pool in graphs.pools)
+
+
+def test_all_graphs_over_one_state_share_a_pool_which_goes_with_the_state(graphs):
+    engine = DecodeEngine(models_of(TINY, 142))
+    assert len(set(graphs.pools)) == 1
+    at_load = graphs.captures
+    check_tokens(engine, DecodeOptions(batch_size=5))  # more rows than were prepared
+    check_tokens(engine, DecodeOptions(batch_size=5))
+    assert len(set(graphs.pools[at_load:])) == 1
+    assert graphs.pools[-1] is not graphs.pools[0]
+    engine.runner.release()
+    assert not engine.runner._captured
+    replays = graphs.replays
+    check_tokens(engine, DecodeOptions(batch_size=5))
+    assert len(set(graphs.pools)) == 3
+    assert graphs.replays > replays
+
+
+@pytest.mark.parametrize("at_begin", [False, True])
+@pytest.mark.parametrize("failing", [1, 3])
+@pytest.mark.parametrize("error", [ACCELERATOR_ERROR(REFUSED), RuntimeError("cublas: not created")])
+def test_after_a_capture_that_fails_steps_run_eagerly(graphs, caplog, failing, at_begin, error):
+    graphs.fails = lambda number: error if number >= failing else None
+    graphs.at_begin = at_begin
+    engine = DecodeEngine(drafting_models())
+    assert (engine.runner.enabled, engine.runner._captured) == (False, {})
+    assert graphs.captures == failing
+    assert graphs.ended == [graphs.pools[-1]]
+    replays = graphs.replays
+    check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
+    assert (graphs.captures, graphs.replays) == (failing, replays)
+    reason = f"{type(error).__name__}: {error}"
+    assert log_of(caplog, logging.ERROR) == [
+        f"CUDA graphs are off, decoding is slower from now on: a capture failed ({reason})"
+    ]
+
+
+def test_a_capture_that_fails_in_a_request_changes_no_token(graphs, caplog):
+    engine = DecodeEngine(models_of(TINY, 142))
+    graphs.fails = lambda _: ACCELERATOR_ERROR(REFUSED)
+    for _ in range(2):
+        check_tokens(engine, DecodeOptions(batch_size=5))
+    assert not engine.runner.enabled
+    assert len(log_of(caplog, logging.ERROR)) == 1
+
+
+@pytest.mark.parametrize("error", [ACCELERATOR_ERROR(NO_MEMORY), torch.OutOfMemoryError()])
+def test_a_graph_for_which_memory_is_short_is_left_out(graphs, caplog, error):
+    graphs.fails = lambda number: error if number == 1 else None
+    engine = DecodeEngine(models_of(TINY, 142))
+    assert engine.runner.enabled
+    assert len(engine.runner._refused) == 1
+    assert log_of(caplog, logging.WARNING) == [
+        "no memory for the CUDA graph of 2 rows: it runs eagerly"
+    ]
+    check_tokens(engine, DecodeOptions(batch_size=2))
+    check_tokens(engine, DecodeOptions(batch_size=1))
+    assert graphs.replays > 0
+
+
+def test_where_memory_is_short_for_every_graph_none_is_tried_any_more(graphs, caplog):
+    graphs.fails = lambda _: ACCELERATOR_ERROR(NO_MEMORY)
+    engine = DecodeEngine(drafting_models())
+    assert graphs.captures == MAX_REFUSED
+    assert log_of(caplog, logging.ERROR) == [
+        "CUDA graphs are off, decoding is slower from now on: "
+        f"a capture failed ({ACCELERATOR_ERROR.__name__}: CUDA error: out of memory)"
+    ]
+    check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
+    assert graphs.captures == MAX_REFUSED
+
+
+def test_a_device_that_is_lost_in_a_capture_is_not_hidden(graphs):
+    lost = ACCELERATOR_ERROR(LOST)
+    graphs.fails = lambda _: lost
+    with pytest.raises(ACCELERATOR_ERROR) as caught:
+        DecodeEngine(models_of(TINY, 142))
+    assert caught.value is lost
+    graphs.fails = lambda _: None
+    engine = DecodeEngine(models_of(TINY, 142))
+    graphs.fails = lambda _: lost
+    with pytest.raises(ACCELERATOR_ERROR) as caught:
+        decode(engine, windows_of()[:5], DecodeOptions(batch_size=5))
+    assert caught.value is lost
+
+
+def test_without_graphs_nothing_is_captured(graphs, caplog):
+    engine = DecodeEngine(drafting_models(), cuda_graphs=False)
+    check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
+    assert (graphs.captures, graphs.replays) == (0, 0)
+    assert not caplog.records
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("drafts", [0, 4, None])
-def test_graphs_give_the_same_tokens(drafts):
-    here = with_assistant(models_of(TINY, 142), 0.1)
-    assistant = dataclasses.replace(
-        here.assistant, model=copy.deepcopy(here.assistant.model).to("cuda")
-    )
+def test_on_a_device_graphs_give_the_tokens_of_eager_steps_in_float16(drafts):
+    models = with_assistant(models_of(TINY, 142, torch.float16), 0.1)
     there = dataclasses.replace(
-        here, model=copy.deepcopy(here.model).to("cuda"), assistant=assistant
+        models,
+        model=copy.deepcopy(models.model).to("cuda"),
+        assistant=dataclasses.replace(
+            models.assistant, model=copy.deepcopy(models.assistant.model).to("cuda")
+        ),
     )
     engine = DecodeEngine(there)
     assert isinstance(engine.runner, CudaGraphRunner)
-    answers = decode(engine, windows_of(), DecodeOptions(True, True, 5, drafts=drafts))
-    assert {key: answer.tokens for key, answer in answers.items()} == oracle.greedy(
-        here, windows_of(), True
-    )
+    options = DecodeOptions(True, True, 5, drafts=drafts)
+    with engine.runner.paused():
+        eager = decode(engine, windows_of(), options)
+    for _ in range(2):  # shapes that were not prepared are captured at their second use
+        captured = decode(engine, windows_of(), options)
+        assert {key: each.tokens for key, each in captured.items()} == {
+            key: each.tokens for key, each in eager.items()
+        }
+    assert engine.runner.enabled
+    assert engine.runner._captured
