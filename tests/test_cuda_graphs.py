@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import weakref
 
 import oracle
 import pytest
@@ -250,6 +251,19 @@ def test_without_graphs_nothing_is_captured(graphs, caplog):
     check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
     assert (graphs.captures, graphs.replays) == (0, 0)
     assert not caplog.records
+
+
+def test_a_state_is_freed_before_a_larger_one_takes_its_place(graphs, monkeypatch):
+    engine = DecodeEngine(models_of(TINY, 142))
+    check_tokens(engine, DecodeOptions(batch_size=2), 2)
+    old, allocate = weakref.ref(engine.memory.state.main.cache.keys[0]), DecodeState.allocate
+
+    def when_free(*sizes):
+        assert old() is None
+        return allocate(*sizes)
+
+    monkeypatch.setattr(DecodeState, "allocate", when_free)
+    check_tokens(engine, DecodeOptions(batch_size=5))
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.engine import DecodeEngine
@@ -35,6 +36,8 @@ def run_self_test(engine: DecodeEngine) -> bool:
     runner = engine.runner
     if not isinstance(runner, CudaGraphRunner):
         return True
+    if engine.models.special_tokens.languages:
+        engine.detect_language(noise_windows()[0])
     for options in step_kinds(engine):
         with runner.paused():
             expected = decode_noise(engine, options)
@@ -57,16 +60,23 @@ def step_kinds(engine: DecodeEngine) -> list[DecodeOptions]:
     return options
 
 
+def noise_windows() -> list[NDArray[np.float32]]:
+    """Windows of noise, the same ones at every call."""
+    random = np.random.default_rng(0)
+    samples = random.normal(0, 0.1, (WINDOWS, int(SECONDS * SAMPLE_RATE)))
+    return list(samples.astype(np.float32))
+
+
 def decode_noise(engine: DecodeEngine, options: DecodeOptions) -> Tokens:
     """The tokens that the engine gives for windows of noise, by number."""
     special_tokens = engine.models.special_tokens
     language = next(iter(special_tokens.languages), None)
     prompt = special_tokens.prompt(language, "transcribe", options.timestamps)
-    random = np.random.default_rng(0)
-    noise = random.normal(0, 0.1, (WINDOWS, int(SECONDS * SAMPLE_RATE))).astype(np.float32)
     tokens: Tokens = {}
     with engine.session(options) as session:
-        session.add([Request(n, each, prompt, MAX_TOKENS) for n, each in enumerate(noise)])
+        session.add(
+            [Request(n, each, prompt, MAX_TOKENS) for n, each in enumerate(noise_windows())]
+        )
         while not session.done:
             tokens |= {request.key: result.tokens for request, result in session.step()}
     return tokens

@@ -1,0 +1,118 @@
+"""Load with too little memory: what fits is prepared, and the endpoint serves all the same."""
+
+from __future__ import annotations
+
+import logging
+
+import oracle
+import pytest
+import torch
+from graph_stand_ins import ACCELERATOR_ERROR, stand_in_graphs
+from oracle import TINY, models_of, with_assistant
+
+from asr.engine import cuda_graphs, warmup
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.runner import EagerRunner
+
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ACCELERATOR_ERROR("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+]
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    return stand_in_graphs(monkeypatch)
+
+
+def check_tokens(engine, options, count=5):
+    """The engine's tokens are those of transformers. Returns the statistics."""
+    prompt = engine.models.special_tokens.prompt("en", "transcribe", True)
+    windows = [Request(n, each, prompt, 40) for n, each in enumerate(oracle.noise_windows(count))]
+    answers = {}
+    with engine.session(options) as session:
+        session.add(windows)
+        while not session.done:
+            answers |= {request.key: result.tokens for request, result in session.step()}
+    assert answers == oracle.greedy(engine.models, windows, True)
+    return session.stats
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def raise_in_steps(monkeypatch, error, chosen):
+    """Steps over as many rows as `chosen` says raise `error`."""
+    step = cuda_graphs.decode_step
+
+    def failing(state, filters, shape):
+        if chosen(state.capacity, shape):
+            raise error
+        step(state, filters, shape)
+
+    monkeypatch.setattr(cuda_graphs, "decode_step", failing)
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
+def test_too_little_memory_while_shapes_are_prepared(graphs, monkeypatch, caplog, error):
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 2)
+    engine = DecodeEngine(models_of(TINY, 142))
+    assert warnings_of(caplog) == ["memory ran out while preparing 2 rows"]
+    assert engine.memory.state is None
+    check_tokens(engine, DecodeOptions(batch_size=1), 2)
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
+def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 12)
+    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+    assert engine.context.drafting is None
+    assert engine.memory.state is None
+    assert warnings_of(caplog) == [
+        "memory ran out while timing steps: the assistant will not draft"
+    ]
+    assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5)).drafted == 0
+    # A client that fixes the number of drafts still has them.
+    assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5, drafts=2)).drafted > 0
+
+
+def test_other_errors_end_the_load(graphs, monkeypatch):
+    error = RuntimeError("shapes do not match")
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 2)
+    with pytest.raises(RuntimeError) as caught:
+        DecodeEngine(models_of(TINY, 142))
+    assert caught.value is error
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 12)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+
+
+def test_a_state_of_few_rows_is_prepared_for_those(graphs, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 8)
+    monkeypatch.setattr("asr.engine.state_memory.StateMemory._fitting", lambda *_: 5)
+    engine = DecodeEngine(models_of(TINY, 142))
+    assert {key.rows for key in engine.runner._captured} == {4, 2, 1}
+    assert engine.memory.capacity == 5
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_costs_are_those_of_replays(graphs, monkeypatch, prepared):
+    """No step that runs eagerly or is captured is timed, even where nothing was prepared."""
+    monkeypatch.setattr(warmup.time, "perf_counter", lambda: graphs.clock)
+    if not prepared:
+        monkeypatch.setattr("asr.engine.engine.prepare_shapes", lambda *_: None)
+    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+    seconds = engine.context.drafting.costs.seconds
+    assert set(seconds) == {(rows, drafts) for rows in (1, 4, 12) for drafts in (0, 2, 8)}
+    assert set(seconds.values()) == {graphs.replay_seconds}
+
+
+def test_on_a_cpu_costs_are_measured_and_the_memory_given_back():
+    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+    assert set(engine.context.drafting.costs.seconds) == {
+        (rows, drafts) for rows in (1, 4, 12) for drafts in EagerRunner.timed_drafts
+    }
+    assert engine.memory.state is None
