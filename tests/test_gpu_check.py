@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording
@@ -171,7 +173,7 @@ def test_without_any_decoder_there_is_noise_that_counts_as_speech(monkeypatch):
     assert found.source.startswith("noise")
     assert found.seconds == recording.NOISE_SECONDS
     detect, name = recording.speech_detector(found)
-    assert [(span.start, span.stop) for span in detect(found.samples)] == [(0, len(found.samples))]
+    assert detect is recording.fixed_spans
     assert name.startswith("none")
 
 
@@ -181,8 +183,18 @@ def test_without_silero_everything_counts_as_speech(monkeypatch):
 
     monkeypatch.setattr(recording, "SpeechDetector", missing)
     detect, name = recording.speech_detector(Recording(np.zeros(10, np.float32), "", True))
-    assert detect is recording.everything
+    assert detect is recording.fixed_spans
     assert "silero-vad" in name
+
+
+def test_without_a_detector_windows_are_independent_and_lose_nothing():
+    samples = recording.read_conversation().lasting(100.0).samples
+    schedule = Schedule(samples, recording.fixed_spans(samples), 30 * 16_000)
+    windows = sorted(schedule.ready(), key=lambda window: window.start)
+    assert len(windows) >= 4
+    assert (windows[0].start, windows[-1].stop) == (0, len(samples))
+    for before, after in itertools.pairwise(windows):
+        assert after.start <= before.stop
 
 
 @pytest.mark.parametrize(("frequency", "gain"), [(500, 1.0), (6_000, 1.0), (12_000, 0.0)])
@@ -256,7 +268,9 @@ def test_the_documented_table_is_that_of_the_shapes():
 
 
 @pytest.mark.parametrize(
-    "pair", [(memory.BASE, None), (memory.LARGE_V3, memory.DISTIL_LARGE_V3)], ids=str
+    "pair",
+    [(memory.BASE, None), (memory.SMALL_EN, memory.DISTIL_SMALL_EN)],
+    ids=["base", "small.en"],
 )
 def test_the_endpoints_decoder_takes_what_the_table_says(pair, monkeypatch):
     monkeypatch.setattr(memory, "PAIRS", (pair,))

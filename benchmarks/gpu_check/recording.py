@@ -26,6 +26,7 @@ CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 TRUTH = REPOSITORY / "demo" / "conversation.json"
 NOISE_SECONDS = 120
 MAX_SECONDS, MAX_BYTES = 600.0, 1 << 28
+SPAN_SECONDS, PAUSE_SECONDS = 15.0, 0.5  # where no detector finds speech
 FILTER_TAPS = 96  # on each side, of the low-pass before decimation
 
 Samples = NDArray[np.float32]
@@ -70,16 +71,21 @@ def read_conversation(path: Path = CONVERSATION) -> Recording:
 def speech_detector(recording: Recording) -> tuple[DetectSpeech, str]:
     """The endpoint's detector and its name; all audio counts as speech where it has no weights."""
     if not recording.is_speech:
-        return everything, "none: all of the noise counts as speech"
+        return fixed_spans, "none: all of the noise counts as speech"
     try:
         return SpeechDetector(), "Silero's"
     except ImportError:
-        return everything, "none: without the package silero-vad all audio counts as speech"
+        return fixed_spans, "none: without the package silero-vad all audio counts as speech"
 
 
-def everything(samples: Samples) -> Sequence[Span]:
-    """A speech detector that takes all audio for speech."""
-    return (Span(0, len(samples)),)
+def fixed_spans(samples: Samples) -> Sequence[Span]:
+    """All audio as spans of equal length, so close that the windows' margins cover the pauses.
+
+    Windows between pauses are independent and fill a batch.
+    """
+    length, pause = round(SPAN_SECONDS * SAMPLE_RATE), round(PAUSE_SECONDS * SAMPLE_RATE)
+    stop = len(samples)
+    return [Span(start, min(start + length - pause, stop)) for start in range(0, stop, length)]
 
 
 def spoken_words() -> list[str]:

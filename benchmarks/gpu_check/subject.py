@@ -28,7 +28,7 @@ from model_errors import loading
 from timebase import SAMPLE_RATE
 from transcript import Transcript
 
-BATCH = 8  # of checks that compare texts
+BATCH, LARGE_BATCH = 8, 24  # of transcripts, and of windows decoded for comparison
 ENGLISH = "en"
 
 Texts = dict[int, DecodeResult]
@@ -145,7 +145,7 @@ class Subject:
 
 def decode(engine: DecodeEngine, windows: Sequence[Request], drafts: int) -> Texts:
     """What an engine gives for windows, greedily, with so many drafts a step; by number."""
-    options = DecodeOptions(batch_size=BATCH, assisted=drafts > 0, drafts=drafts)
+    options = DecodeOptions(batch_size=LARGE_BATCH, assisted=drafts > 0, drafts=drafts)
     results: Texts = {}
     with engine.session(options) as session:
         session.add(list(windows))
