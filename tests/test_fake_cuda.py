@@ -26,8 +26,8 @@ VOCABULARY, TIMES = 51_866, 1_501
 # Logits in half precision and one copy in float32, over which the probabilities are summed; the
 # rest, masks and hidden states of the small model, is far smaller.
 STEP_BYTES = (2 + 4) * VOCABULARY + 4096
-# Sampling one position more: logits, softmax and the sums of float64, and masks.
-SAMPLING_BYTES = (4 * 4 + 2 * 8 + 4) * VOCABULARY
+# A sampled row's one position beside them: softmax and its running sum in float64, and a mask.
+SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
 REJECTING = Fallback((0.0, 0.4), compression_ratio_threshold=0.0)
 
 
@@ -161,3 +161,61 @@ def test_admitting_windows_copies_little(device, brief_warmup):
     device.uploads = 0
     decode(engine, (DecodeOptions(batch_size=8), requests_of(engine, 8)))
     assert device.uploads == 1  # their samples, in one tensor
+
+
+def half(*shape):
+    return torch.zeros(shape, dtype=torch.float16, device="cuda")
+
+
+def product_of(size, dtype=torch.float16):
+    return torch.mm(half(size, size).to(dtype), half(size, size).to(dtype))
+
+
+def broadcast_product(rows):
+    """What `hidden[:, -1:]` of several positions makes of a linear layer."""
+    count = rows.length.shape[0]
+    torch.nn.functional.linear(half(count, 2, 16)[:, -1:], half(VOCABULARY, 16), half(VOCABULARY))
+
+
+FAULTS = [
+    ("a value is read", lambda rows, _: rows.length.max().item()),
+    ("a value is read", lambda rows, _: bool(rows.finished.all())),
+    ("a value is read", lambda rows, _: rows.length.tolist()),
+    ("nonzero makes the host wait", lambda rows, _: rows.finished.nonzero()),
+    ("a boolean index", lambda rows, _: rows.tokens[rows.finished]),
+    ("indexed by a tensor of the CPU", lambda rows, _: rows.tokens[torch.arange(1)]),
+    ("copy from cuda to cpu", lambda rows, _: rows.length.cpu()),
+    ("copy from cpu to cuda", lambda *_: torch.tensor([1, 2], device="cuda")),
+    ("different devices", lambda rows, _: rows.length + torch.ones(rows.length.shape[0])),
+    ("different types", lambda *_: torch.mm(half(2, 2), half(2, 2).float())),
+    ("in torch.float32 inside", lambda *_: product_of(2, torch.float32)),
+    ("reads the same weights once a row", lambda rows, _: broadcast_product(rows)),
+    ("first inside a capture", lambda _, device: device.capturing and product_of(7)),
+]
+
+
+def test_each_fault_in_a_step_is_caught(device, brief_warmup, monkeypatch):
+    engine = DecodeEngine(fake_models())
+    state, shape = engine.memory.ensure_capacity(2).view(0, 2), StepShape(2, 1, 128)
+    count_accepted = speculative.count_accepted
+
+    def launch_with(fault):
+        def faulty(rows, choice):
+            fault(rows, device)
+            return count_accepted(rows, choice)
+
+        engine.runner.release()
+        with monkeypatch.context() as patch, torch.inference_mode():
+            patch.setattr(speculative, "count_accepted", faulty)
+            for _ in range(2):
+                engine.runner.launch(state, engine.context.filters, shape)
+
+    for expected, fault in FAULTS:
+        with pytest.raises(CudaFault, match=expected):
+            launch_with(fault)
+    device.steps.clear()
+    launch_with(lambda *_: None)
+    check_sizes(device)
+    launch_with(lambda *_: torch.zeros(2, VOCABULARY, 4, device="cuda"))
+    with pytest.raises(AssertionError):
+        check_sizes(device)
