@@ -216,7 +216,7 @@ class FakeCuda(TorchDispatchMode):
 class Script:
     """The numbers that a device would give: every row grows, every other row ends now and then."""
 
-    stride, period = 20, 6  # tokens a step; steps, of which the last two end rows
+    stride, period = 30, 4  # tokens a step; steps, of which the last two end rows
 
     def __init__(self) -> None:
         self.count = 0
