@@ -94,7 +94,7 @@ class FakeCuda(TorchDispatchMode):
                 return result
         tensors = list(_tensors((*args, *kwargs.values())))
         self._check_devices(name, args, kwargs, tensors)
-        self._check_products(name, tensors, kwargs)
+        self._check_products(name, tensors)
         if name == "_local_scalar_dense" and isinstance(tensors[0], FakeTensor):
             return self._read_value(tensors[0])
         waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
@@ -142,7 +142,7 @@ class FakeCuda(TorchDispatchMode):
         if target.type == "cuda" and not non_blocking:
             self.uploads += 1
 
-    def _check_products(self, name: str, tensors: list[torch.Tensor], kwargs: Any) -> None:
+    def _check_products(self, name: str, tensors: list[torch.Tensor]) -> None:
         if name not in PRODUCTS and name != ATTENTION:
             return
         kinds = {each.dtype for each in tensors}
@@ -158,9 +158,9 @@ class FakeCuda(TorchDispatchMode):
             each.dim() == 3 and each.shape[0] > 1 and each.stride(0) == 0 for each in tensors
         ):
             raise CudaFault(f"{name} reads the same weights once a row: its input is strided")
-        mask = kwargs.get("attn_mask")
-        if mask is not None and mask.shape[-1] % MASK_ALIGNMENT:
-            raise CudaFault(f"attention pads its mask of {mask.shape[-1]} positions in every layer")
+        positions = tensors[3].shape[-1] if name == ATTENTION and len(tensors) > 3 else 0
+        if positions % MASK_ALIGNMENT:
+            raise CudaFault(f"attention pads its mask of {positions} positions in every layer")
         signature = _signature(name, tensors)
         if not self.capturing:
             self.run_eagerly.add(signature)

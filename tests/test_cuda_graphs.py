@@ -256,7 +256,9 @@ def test_without_graphs_nothing_is_captured(graphs, caplog):
 def test_a_state_is_freed_before_a_larger_one_takes_its_place(graphs, monkeypatch):
     engine = DecodeEngine(models_of(TINY, 142))
     check_tokens(engine, DecodeOptions(batch_size=2), 2)
-    old, allocate = weakref.ref(engine.memory.state.main.cache.keys[0]), DecodeState.allocate
+    keys, allocate = engine.memory.state.main.cache.keys[0], DecodeState.allocate
+    old = weakref.ref(keys.untyped_storage())
+    del keys
 
     def when_free(*sizes):
         assert old() is None
