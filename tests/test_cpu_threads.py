@@ -56,7 +56,7 @@ def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, cloc
     stat = tmp_path / "stat"
     threads = CpuThreads(2, stat)
     seen = []
-    for at, busy, own in [(0, 0, 0), (0.1, 9, 0), (1, 2, 1.0), (2, 4, 2.0), (3, 5, 3.0)]:
+    for at, busy, own in [(0, 0, 0), (0.05, 9, 0), (1, 2, 1.0), (2, 4, 2.0), (3, 5, 3.0)]:
         write(stat, busy)
         clock.update(time=float(at), own=own)
         threads.adjust()

@@ -73,6 +73,11 @@ class CudaGraphRunner:
         self._refused: set[GraphKey] = set()  # shapes for whose graph memory was too short
         self._pool: Any = None
 
+    @property
+    def graph_count(self) -> int:
+        """How many graphs are held."""
+        return len(self._captured)
+
     def rows(self, live: int) -> int:
         """The next of a few sizes."""
         return round_up(live, ROW_COUNTS)

@@ -55,16 +55,16 @@ class DecodeEngine:
         self.main = Decoder(models.model, alignment_heads(models.model))
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
         self.runner = runner_for(models.device, cuda_graphs)
+        self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
         self.memory = StateMemory(self.main, self.assistant, self.runner)
         self.context = DecodeContext(
-            encoder=Encoder(models),
+            encoder=Encoder(models, self.threads),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
             special_tokens=models.special_tokens,
             runner=self.runner,
             decode_text=models.tokenizer.decode,
         )
         self.scheduler = Scheduler(self.memory, self.context)
-        self._threads = CpuThreads(torch.get_num_threads())
         self._lock, self._next = Lock(), Lock()
         prepare_shapes(self.memory, self.context)
         costs = measure_costs(self.memory, self.context) if self.assistant else None
@@ -125,8 +125,7 @@ class DecodeEngine:
         with self._next:
             self._lock.acquire()
         try:
-            if self.models.device.type == "cpu":
-                self._threads.adjust()
+            self.threads.adjust()
             yield
         finally:
             self._lock.release()

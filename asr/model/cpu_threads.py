@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
-# Seconds between measurements, and age at which the last one says nothing about now.
-INTERVAL, STALE = 0.2, 2.0
+# Seconds between counts, and age at which the last one says nothing about now. Between requests
+# nothing is counted, and the next one begins with what was so since the last.
+INTERVAL, STALE = 0.1, 60.0
 IDLE_FIELDS = (3, 4)  # of a line of /proc/stat: idle, waiting for input or output
 
 
@@ -34,16 +35,20 @@ class CpuSample:
 
 
 class CpuThreads:
-    """Sets the calling thread's number of OpenMP threads; `most` is used where nobody disturbs."""
+    """Sets the calling thread's number of OpenMP threads; `most` is used where nobody disturbs.
+
+    Not `enabled`, it leaves the number as it is.
+    """
 
     def __init__(self, most: int, stat: Path = Path("/proc/stat")) -> None:
         self.most = most
+        self.enabled = most > 1
         self._stat = stat
         self._last: CpuSample | None = None
 
     def adjust(self) -> None:
         """Count anew what others use, if the last count is old enough. Costs a fraction of a ms."""
-        if self.most == 1:
+        if not self.enabled:
             return
         now = time.perf_counter()
         if self._last is not None and now - self._last.taken < INTERVAL:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from asr.checkpoint.loading import WhisperModels
 from asr.frontend.features import LogMel
 from asr.model.cpu_kernels import OneDnnOverride, encoder_batch_size
+from asr.model.cpu_threads import CpuThreads
 
 Samples = NDArray[np.float32]
 
@@ -34,7 +35,9 @@ class EncoderOutput:
 class Encoder:
     """The encoders of a set of models, and the spectrogram both read."""
 
-    def __init__(self, models: WhisperModels) -> None:
+    def __init__(self, models: WhisperModels, threads: CpuThreads | None = None) -> None:
+        """Take the models; `threads` are adjusted before every pass, which is long on a CPU."""
+        self.threads = threads
         self.model = models.model
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
@@ -71,6 +74,8 @@ class Encoder:
         self, windows: Sequence[Samples], drafted: bool, known: Sequence[Tensor | None]
     ) -> EncoderOutput:
         """One pass of each encoder, and none of the main one where every output is known."""
+        if self.threads is not None:
+            self.threads.adjust()
         own = self.assistant if drafted else None
         if own is not None and own.shares_encoder:
             own = None

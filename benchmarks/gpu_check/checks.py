@@ -133,7 +133,7 @@ def _check_graphs(subject: Subject) -> list[Finding]:
     fitting = engine.memory.capacity
     shapes = runner.warmup_shapes(subject.assisted)
     wanted = sum(rows <= fitting for rows, _ in shapes)
-    captured = len(runner._captured)
+    captured = runner.graph_count
     result = run_self_test(engine)
     return [
         judge(names[0], f"at least {wanted}", str(captured), captured >= wanted),

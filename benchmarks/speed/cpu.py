@@ -1,16 +1,20 @@
-"""What the engine's choices on a CPU rest on: three ratios of times.
+"""What the engine's choices on a CPU rest on: four ratios of times.
 
 How much longer does attention to the audio take for several positions than for one, as drafts have
 them? How much longer does an encoder take for many windows together than for one after the other?
-How much longer does decoding take beside another thread that has computed before and now rests?
+How much longer does decoding take beside another thread that has computed before and now rests,
+and how much beside a busy process, with threads that make room for it and with as many as before?
 Each compares parts of this project with themselves; `kernels` compares them with torch's.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -94,6 +98,44 @@ def threads(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
         yield [name, str(ratio(beside, alone))]
 
 
+def neighbours(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
+    """Decoding a minute at batch 24 beside a busy process, over alone, for each model.
+
+    With threads that follow what the neighbour leaves, with all of them, and with one alone.
+    """
+    windows, options, most = cut(recording(60)), DecodeOptions(), torch.get_num_threads()
+    for name in models:
+        engine = DecodeEngine(PAIRS[name](CPU, torch.float32))
+        action = partial(decode, engine, windows, options, MAX_TOKENS)
+        action()
+        seconds: dict[str, list[float]] = {"alone": [], "following": [], "all": [], "one": []}
+        for _ in range(repeats):
+            engine.threads.enabled = True
+            seconds["alone"].append(time_once(action, CPU))
+            with _busy_process():
+                seconds["following"].append(time_once(action, CPU))
+                engine.threads.enabled = False
+                for kind, count in (("all", most), ("one", 1)):
+                    torch.set_num_threads(count)
+                    seconds[kind].append(time_once(action, CPU))
+            torch.set_num_threads(most)
+        kinds = ("following", "all", "one")
+        yield [name, *(str(ratio(seconds[kind], seconds["alone"])) for kind in kinds)]
+
+
+@contextmanager
+def _busy_process() -> Iterator[None]:
+    """A process that keeps one processor busy."""
+    script = "print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        try:
+            yield
+        finally:
+            busy.kill()
+
+
 def _attend(query: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for keys, values in pairs:
         attention(query, keys, values)
@@ -118,12 +160,19 @@ def main() -> None:
     models = ["demo"] if options.quick else list(PAIRS)
     encoded = list(encoders(models, -(-repeats // 3)))
     threaded = list(threads(models, repeats))
+    disturbed = list(neighbours(models, repeats))
     facts = {
         **settings(("torch", "transformers", "numpy")),
         "repeats": repeats,
         "bytes of operands": int(OPERAND_BYTES),
     }
-    results = {"settings": facts, "positions": attended, "encoders": encoded, "threads": threaded}
+    results = {
+        "settings": facts,
+        "positions": attended,
+        "encoders": encoded,
+        "threads": threaded,
+        "neighbours": disturbed,
+    }
     page = "\n\n".join(
         (
             "# What costs how much on a CPU",
@@ -134,6 +183,8 @@ def main() -> None:
             table(("models", "ratio"), encoded),
             "## Decoding beside a thread that has computed and rests, over decoding alone",
             table(("models", "ratio"), threaded),
+            "## Decoding beside a busy process, over decoding alone, by threads",
+            table(("models", "follow what it leaves", "all processors", "one"), disturbed),
             "## Settings",
             listed(facts),
         )
