@@ -18,7 +18,7 @@ DRAFTS, TIMED_DRAFTS = EagerRunner.draft_lengths, EagerRunner.timed_drafts
 
 
 def costs(step: float, verify: float, draft: float) -> StepCosts:
-    """`step` seconds, and for each draft `verify` of the main model and `draft` of the assistant."""
+    """`step` seconds; for each draft `verify` more of the main model, `draft` of the assistant."""
     return StepCosts(
         {
             (rows, k): rows**0.5 * (step + k * (verify + draft))

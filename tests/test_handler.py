@@ -1,4 +1,4 @@
-"""One request's way and its edges: what reaches which module, what comes back, what the log holds."""
+"""A request's way and its edges: what reaches which module, what comes back, what is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sequence has which row: rows move up when others leave, and every window keeps its answer."""
+"""Which sequence has which row: rows move up when others leave, every window keeps its answer."""
 
 from __future__ import annotations
 

@@ -295,7 +295,8 @@ FAILED_STARTS = {
     ),
     "wrong token": (
         {"ASR_MODEL": "owner/any", "HF_TOKEN": SECRET},
-        "START_FAILED: ASR_MODEL=owner/any: the hub denied access to owner/any: HF_TOKEN is missing or wrong",
+        "START_FAILED: ASR_MODEL=owner/any: "
+        "the hub denied access to owner/any: HF_TOKEN is missing or wrong",
     ),
     "assistant does not fit": (
         {"ASR_MODEL": "{whisper}", "ASSISTANT_MODEL": "{misfit}"},
