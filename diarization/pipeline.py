@@ -29,6 +29,7 @@ from transcript import SpeakerTurn
 
 MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 GPU_BATCH, CPU_BATCH = 32, 8
+WARM_UP_SECONDS = 10  # one window of the published pipelines
 
 Span = tuple[float, float]  # start and end, seconds
 
@@ -132,6 +133,14 @@ class Diarizer:
                 raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
         return replace(found, hints=hints)
 
+    def warm_up(self) -> None:
+        """Run once on noise: no request waits for what CUDA sets up at first use.
+
+        Raises what `diarize` raises, where the pipeline does not run at all.
+        """
+        noise = np.random.default_rng(0).normal(0, 0.1, WARM_UP_SECONDS * SAMPLE_RATE)
+        self.diarize(noise.astype(np.float32), SpeakerHints())
+
     def _run_hinted(
         self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
     ) -> Diarization:
@@ -191,7 +200,10 @@ def load_diarizer(
         pipeline.to(device)
         share_frames(pipeline)
     batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
-    return Diarizer(pipeline, batch_size, _create_stream(device))
+    diarizer = Diarizer(pipeline, batch_size, _create_stream(device))
+    if device.type == "cuda":
+        diarizer.warm_up()
+    return diarizer
 
 
 def _cancellation_hook(cancelled: threading.Event | None) -> Callable[..., None]:

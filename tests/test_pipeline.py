@@ -113,6 +113,15 @@ def test_no_speaker_means_no_turns():
     )
 
 
+def test_warming_up_runs_one_window_of_noise():
+    pipeline = Pipeline(annotation())
+    Diarizer(pipeline, 8).warm_up()
+    ((file, hints, *_),) = pipeline.calls
+    assert file["waveform"].shape == (1, 160_000)
+    assert file["waveform"].abs().max() > 0
+    assert hints == {}
+
+
 def test_the_waveform_and_the_hints_given_are_passed_on():
     pipeline = Pipeline(annotation(("A", 0, 1), ("B", 0, 1)))
     Diarizer(pipeline, 8).diarize(SECOND, SpeakerHints(min_speakers=2, max_speakers=4))
