@@ -212,8 +212,9 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_si
         expected = oracle.cross_attention(
             models, window, said, [(1, 0), (1, 1)] if listed is None else [(0, 1)]
         )
+        # Spectrograms are float32 here and there: what is computed from them is float64.
         torch.testing.assert_close(
-            torch.from_numpy(answer.attention), expected, atol=1e-9, rtol=1e-9
+            torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
         )
 
 

@@ -286,7 +286,7 @@ class PretendGraphs:
     """What a runner of CUDA graphs is asked; decoding does not use it."""
 
     def __init__(self):
-        self._captured = dict.fromkeys(range(3))
+        self.graph_count = 3
         self.pauses = 0
 
     def warmup_shapes(self, assisted):

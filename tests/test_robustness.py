@@ -127,7 +127,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "language not in this checkpoint": ({"language": "yue"}, "INVALID_PARAMETER"),
     "task unknown": ({"task": "sing"}, "INVALID_PARAMETER"),
     "task null": ({"task": None}, "INVALID_PARAMETER"),
-    "assisted text": ({"assisted": "true"}, "INVALID_PARAMETER"),
+    "assisted text": ({"assisted": "maybe"}, "INVALID_PARAMETER"),
     "assisted 1": ({"assisted": 1}, "INVALID_PARAMETER"),
     "diarize text": ({"diarize": "no"}, "INVALID_PARAMETER"),
     "return_timestamps words": ({"return_timestamps": "words"}, "INVALID_PARAMETER"),
