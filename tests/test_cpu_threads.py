@@ -65,6 +65,16 @@ def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, cloc
     assert seen == [2, 2, 1, 1, 2]
 
 
+def test_all_threads_are_back_when_nothing_is_left_to_do(tmp_path, clock):
+    threads = CpuThreads(2, tmp_path / "stat")
+    clock["threads"] = 1
+    threads.restore()
+    assert clock["threads"] == 2
+    threads.enabled, clock["threads"] = False, 1
+    threads.restore()
+    assert clock["threads"] == 1
+
+
 def test_an_old_count_says_nothing(tmp_path, clock):
     stat = tmp_path / "stat"
     threads = CpuThreads(2, stat)

@@ -110,6 +110,8 @@ class DecodeEngine:
                 owner = sequence.session
                 assert isinstance(owner, Session)
                 owner.finish(sequence.request, result)
+            if not self.scheduler.running and not self.scheduler.waiting:
+                self.threads.restore()
 
     def cancel(self, session: Session) -> None:
         """Drop what a session still has queued or running."""

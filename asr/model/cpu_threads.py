@@ -60,6 +60,14 @@ class CpuThreads:
         if wanted != torch.get_num_threads():
             torch.set_num_threads(wanted)
 
+    def restore(self) -> None:
+        """Back to all threads, when nothing is left to do: others may ask torch for their number.
+
+        The next request begins with what was so meanwhile.
+        """
+        if self.enabled and torch.get_num_threads() != self.most:
+            torch.set_num_threads(self.most)
+
     def _sample(self, now: float) -> CpuSample | None:
         try:
             lines = self._stat.read_text().splitlines()
