@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
+from versions import is_accelerator_error
+
 # Texts of CUDA, cuBLAS, cuDNN and of torch's CPU allocator.
 OUT_OF_MEMORY = ("out of memory", "alloc_failed", "can't allocate memory")
-# Absent before torch 2.9, where CUDA's errors are plain RuntimeErrors that begin "CUDA error".
-ACCELERATOR_ERROR: type[Exception] | None = getattr(torch, "AcceleratorError", None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -30,6 +30,6 @@ def is_device_lost(error: BaseException) -> bool:
     """
     if is_out_of_memory(error):
         return False
-    if ACCELERATOR_ERROR is not None and isinstance(error, ACCELERATOR_ERROR):
+    if is_accelerator_error(error):
         return True
     return isinstance(error, RuntimeError) and str(error).startswith("CUDA error")

@@ -47,7 +47,9 @@ from errors import (
 )
 from model_errors import loading
 from response import Answer, response
+from server_logs import hide_bodies, keep_one_line
 from transcript import Transcript
+from versions import describe_versions
 
 logger = logging.getLogger("endpoint")
 
@@ -73,15 +75,17 @@ class EndpointHandler:
         which is there. Ends the process where it cannot serve: SystemExit, which prints one line
         and passes through the servers.
         """
-        logging.getLogger("hf-serve").addFilter(_hide_body)
+        hide_bodies()
         prepare_environment()
         try:
             self._load(settings or _environment_settings())
         except StartError as error:
+            keep_one_line(str(error))
             raise SystemExit(str(error)) from error
 
     def _load(self, settings: ModelSettings) -> None:
         started = time.perf_counter()
+        logger.info(describe_versions())
         device, dtype = choose_device(settings.device, nvidia_device_present())
         prepare_device(device)
         asr, assistant, pipeline = (
@@ -188,14 +192,6 @@ class EndpointHandler:
             (f"speaker hints are ignored: {reason}",) if _hints(config) != SpeakerHints() else ()
         )
         return (*hints, *((f"output: rttm is empty: {reason}",) if "rttm" in config.output else ()))
-
-
-def _hide_body(record: logging.LogRecord) -> bool:
-    """Cut the request's body off the record in which hf-serve logs it, base64 audio and all."""
-    announced, found, _ = record.getMessage().partition("Received request with:")
-    if found:
-        record.msg, record.args = f"{announced}Received request, body not logged", ()
-    return True
 
 
 def _environment_settings() -> ModelSettings:

@@ -14,17 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub.errors import (
+    EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 from transformers.utils.logging import disable_progress_bar
 
 from errors import StartError
+from versions import refused_repository
 
 CHECKSUMS = "SHA256SUMS"
 UNAUTHORIZED, FORBIDDEN = 401, 403
@@ -89,8 +90,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _hub_refusal(name: str, error: BaseException) -> str | None:
     """Explain an exception of huggingface_hub to a deployer; None for any other exception."""
-    repository = getattr(error, "repo_id", None) or name
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if not isinstance(error, HfHubHTTPError) or isinstance(error, LocalEntryNotFoundError):
+        return None
+    repository, status = refused_repository(error) or name, error.response.status_code
     if isinstance(error, GatedRepoError):
         return _licence_steps(name, repository)
     if status == UNAUTHORIZED:
@@ -107,11 +109,9 @@ def _hub_refusal(name: str, error: BaseException) -> str | None:
         return f"{repository} has no such revision"
     if status == FORBIDDEN:
         return f"the hub refused access to {repository}: HF_TOKEN may not read it"
-    if isinstance(error, RemoteEntryNotFoundError):
+    if isinstance(error, EntryNotFoundError):
         return f"{repository} lacks a file that a model of this kind has"
-    if status is not None:
-        return f"the hub answered {status}, and the files are not in the local cache"
-    return None
+    return f"the hub answered {status}, and the files are not in the local cache"
 
 
 def _licence_steps(name: str, repository: str) -> str:

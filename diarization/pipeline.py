@@ -26,6 +26,7 @@ from diarization.embeddings import share_frames
 from errors import ModelError, OutOfMemory, StartError
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
+from versions import load_pyannote_pipeline
 
 MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 GPU_BATCH, CPU_BATCH = 32, 8
@@ -190,9 +191,7 @@ def load_diarizer(
     # Importing it prints advice, and warns about audio decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from pyannote.audio import Pipeline
-
-        pipeline = Pipeline.from_pretrained(name, revision=revision, token=token)
+        pipeline = load_pyannote_pipeline(name, revision, token)
         if pipeline is None:
             raise StartError(
                 f"{name}: no pipeline came back; it may be private, or its licence not be accepted"

@@ -30,6 +30,7 @@ from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.special_tokens import read_special_tokens
 from asr.frontend.vad import STEP, find_speech
 from asr.frontend.windows import Span
+from demo.build.tokenizer import whisper_tokenizer
 
 END_OF_TEXT = "<|endoftext|>"
 AFTER_LANGUAGES = (
@@ -95,17 +96,8 @@ def tokenizer_of(shape: Published) -> WhisperTokenizer:
         *(f"<|{code}|>" for code in list(LANGUAGES)[: shape.languages]),
     ]
     special += [f"<|{name}|>" for name in AFTER_LANGUAGES]
-    tokenizer = WhisperTokenizer(
-        vocab={entry: index for index, entry in enumerate([*alphabet, *words])},
-        merges=[],
-        unk_token=END_OF_TEXT,
-        bos_token=END_OF_TEXT,
-        eos_token=END_OF_TEXT,
-        pad_token=END_OF_TEXT,
-        extra_special_tokens=special,
-    )
-    tokenizer.add_tokens([f"<|{0.02 * step:.2f}|>" for step in range(1501)])
-    return tokenizer
+    vocabulary = {entry: index for index, entry in enumerate([*alphabet, *words])}
+    return whisper_tokenizer(vocabulary, [], special)
 
 
 def generation_config_of(shape: Published) -> GenerationConfig:

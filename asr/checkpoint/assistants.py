@@ -37,6 +37,7 @@ from asr.checkpoint.loading import (
 )
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
+from versions import dtype_argument
 
 ENCODER_SHAPE = (
     "d_model",
@@ -92,7 +93,7 @@ def decoder_alone(whole: PreTrainedModel) -> PreTrainedModel:
     """
     configuration = copy.deepcopy(whole.config)
     decoder: PreTrainedModel = AutoModelForCausalLM.from_config(
-        configuration, dtype=whole.dtype, attn_implementation="sdpa"
+        configuration, **dtype_argument(whole.dtype), attn_implementation="sdpa"
     )
     decoder.model.decoder = whole.get_decoder()
     decoder.set_output_embeddings(whole.get_output_embeddings())

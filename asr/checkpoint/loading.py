@@ -24,6 +24,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
+from versions import dtype_argument
 
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
 
@@ -112,7 +113,10 @@ def load_weights(
     pickle can run code).
     """
     model: PreTrainedModel = auto_class.from_pretrained(
-        **checkpoint.source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True
+        **checkpoint.source,
+        **dtype_argument(dtype),
+        attn_implementation="sdpa",
+        use_safetensors=True,
     )
     return on_device(model, device)
 

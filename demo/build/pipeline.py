@@ -43,6 +43,12 @@ params:
     min_cluster_size: 3
     threshold: 0.75
 """
+# pyannote.audio 3 has no PLDA and clusters short embeddings too, which must not become speakers.
+CONFIG_3 = (
+    CONFIG.replace("pyannote.audio: 4.0.0", "pyannote.audio: 3.4.0")
+    .replace("    plda: $model/plda\n", "")
+    .replace("min_cluster_size: 3", "min_cluster_size: 6")
+)
 
 
 def build(folder: Path, work: Path) -> None:
@@ -57,6 +63,7 @@ def build(folder: Path, work: Path) -> None:
     save_model(embedder, folder / "embedding")
     save_plda(*embed_clips(embedder, bank), folder / "plda")
     (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.pyannote-3.yaml").write_text(CONFIG_3)
     write_checksums(folder)
 
 
@@ -76,6 +83,8 @@ def save_model(model: Model, folder: Path) -> None:
         "pytorch-lightning_version": lightning.__version__,
     }
     model.on_save_checkpoint(checkpoint)  # type: ignore[no-untyped-call]
+    # pyannote.audio 4 leaves this out; 3 fails without it.
+    checkpoint["pyannote.audio"]["versions"]["torch"] = torch.__version__
     torch.save(checkpoint, folder / "pytorch_model.bin")
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import WhisperTokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import WhisperTokenizer, WhisperTokenizerFast
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 TEXT_ENTRIES = 800
@@ -54,14 +54,29 @@ def train_tokenizer(sentences: Iterable[str]) -> WhisperTokenizer:
     )
     bpe.train_from_iterator((f" {sentence}" for sentence in sentences), trainer)
     state = json.loads(bpe.to_str())["model"]
-    tokenizer = WhisperTokenizer(
-        vocab=state["vocab"],
-        merges=[tuple(merge) for merge in state["merges"]],
-        unk_token=END_OF_TEXT,
-        bos_token=END_OF_TEXT,
-        eos_token=END_OF_TEXT,
-        pad_token=END_OF_TEXT,
-        extra_special_tokens=["<|startoftranscript|>", *language_tokens(), *AFTER_LANGUAGES],
+    merges = [(left, right) for left, right in state["merges"]]
+    special = ["<|startoftranscript|>", *language_tokens(), *AFTER_LANGUAGES]
+    return whisper_tokenizer(state["vocab"], merges, special)
+
+
+def whisper_tokenizer(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], special: list[str]
+) -> WhisperTokenizer:
+    """A byte-level BPE with the end of text, `special` tokens and timestamps behind it.
+
+    Made the one way that transformers 4 and 5 share.
+    """
+    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (END_OF_TEXT, *special)]
+    )
+    names = ("unk_token", "bos_token", "eos_token", "pad_token")
+    tokenizer = WhisperTokenizerFast(
+        tokenizer_object=bpe,
+        additional_special_tokens=special,
+        **dict.fromkeys(names, END_OF_TEXT),
     )
     tokenizer.add_tokens(TIMESTAMPS)
     return tokenizer

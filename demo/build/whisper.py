@@ -7,6 +7,7 @@ like any other.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from transformers import (
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
-    WhisperProcessor,
     WhisperTokenizer,
 )
 
@@ -84,7 +84,29 @@ def save_checkpoint(
     half.load_state_dict(model.state_dict())
     half.generation_config = model.generation_config
     half.half().save_pretrained(folder)
-    WhisperProcessor(WhisperFeatureExtractor(feature_size=MELS), tokenizer).save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=MELS).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    save_for_transformers_4(folder)
+
+
+def save_for_transformers_4(folder: Path) -> None:
+    """Add to what transformers 5 wrote into `folder` what transformers 4 reads of a tokenizer: its
+    vocabulary in files of their own, and its special tokens under their old name.
+    """
+    saved = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    added = {token["content"]: token["id"] for token in saved["added_tokens"]}
+    _write_json(folder / "vocab.json", saved["model"]["vocab"])
+    _write_json(folder / "added_tokens.json", added)
+    merges = "".join(f"{left} {right}\n" for left, right in saved["model"]["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    _write_json(file, dict(sorted(settings.items())))
+
+
+def _write_json(file: Path, value: dict[str, Any]) -> None:
+    file.write_text(f"{json.dumps(value, indent=2, ensure_ascii=False)}\n", encoding="utf-8")
 
 
 def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:

@@ -1,0 +1,181 @@
+"""What differs between the releases of libraries that the two servers' containers hold.
+
+hf-serve's has Python 3.12 with torch 2.11 or later, transformers 5, huggingface_hub 2 and
+pyannote.audio 4; huggingface-inference-toolkit's has Python 3.11 with torch 2.5, transformers 4.51,
+huggingface_hub 0.30 and pyannote.audio 3.4. The one decision: only this module asks for a version,
+and each difference is one function here, named after what is wanted. It imports the libraries
+inside its functions, so that importing this module loads none of them.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Container
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from errors import StartError
+
+if TYPE_CHECKING:
+    import torch
+
+# The servers by the module that a process of theirs has imported.
+SERVERS = {"hf_serve": "hf-serve", "huggingface_inference_toolkit": "huggingface-inference-toolkit"}
+LIBRARIES = ("torch", "transformers", "pyannote.audio")
+# The Hub's file of a repository: https://huggingface.co/owner/name/resolve/main/config.json
+FILE_URL = re.compile(r"https?://[^/]+/(?P<repository>[^/]+/[^/]+)/resolve/")
+
+
+def describe_versions(modules: Container[str] = sys.modules) -> str:
+    """Python, the libraries and the server of this process, for one line of the log."""
+    libraries = (f"{name} {_version(name)}" for name in LIBRARIES)
+    server = next((name for module, name in SERVERS.items() if module in modules), "no server")
+    served = f"{server} {_version(server)}".strip()
+    return ", ".join((f"Python {platform.python_version()}", *libraries, served))
+
+
+def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
+    """How `from_pretrained` and `from_config` are told the dtype: `torch_dtype` until transformers
+    4.56 renamed it.
+    """
+    return {"dtype" if _release("transformers") >= (4, 56) else "torch_dtype": dtype}
+
+
+def is_accelerator_error(error: BaseException) -> bool:
+    """Whether it is `torch.AcceleratorError`, which torch 2.9 brought.
+
+    Before, an error of CUDA's is a RuntimeError that begins "CUDA error".
+    """
+    import torch
+
+    kind: type[Exception] | None = getattr(torch, "AcceleratorError", None)
+    return kind is not None and isinstance(error, kind)
+
+
+def refused_repository(error: BaseException) -> str | None:
+    """The repository that an exception of huggingface_hub is about: its `repo_id` from 1.0 on, and
+    before that the one in the URL of its response.
+    """
+    named: str | None = getattr(error, "repo_id", None)
+    found = FILE_URL.match(str(getattr(getattr(error, "response", None), "url", "")))
+    return named or (found["repository"] if found else None)
+
+
+def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
+    """`Pipeline.from_pretrained` of pyannote.audio 4, or of 3, whose arguments are others.
+
+    A folder may hold a `config.pyannote-3.yaml` beside its `config.yaml`: clustering in 3 takes
+    embeddings of a few frames too, so that a threshold of 4 may not suit it.
+
+    pyannote.audio 3 prints the Hub's refusals and goes on with None, so its files are fetched here,
+    where the refusals are exceptions. Returns None as pyannote does.
+    """
+    from pyannote.audio import Pipeline
+
+    if _release("pyannote.audio") >= (4, 0):
+        return Pipeline.from_pretrained(name, revision=revision, token=token)
+    folder = Path(name)
+    files = [folder / "config.pyannote-3.yaml", folder / "config.yaml"]
+    file = next((file for file in files if file.is_file()), None)
+    file = file or _download_for_pyannote_3(name, "config.yaml", revision, token)
+    with tempfile.TemporaryDirectory() as temporary:
+        config = Path(temporary) / "config.yaml"
+        config.write_text(_config_for_pyannote_3(name, file, token), encoding="utf-8")
+        pipeline = Pipeline.from_pretrained(config, use_auth_token=token)
+    if hasattr(pipeline, "reconstruct"):
+        _add_exclusive(pipeline)
+    return pipeline
+
+
+def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
+    """The pipeline's configuration with each `$model/part`, which pyannote.audio 4 introduced, as
+    the part's file; and without the PLDA, which pyannote.audio 3 lacks.
+
+    Raises StartError where the pipeline clusters by that PLDA.
+    """
+    import yaml
+
+    config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    params = config["pipeline"]["params"]
+    in_folder = any("$model/" in str(value) for value in params.values())
+    if params.get("clustering") == "VBxClustering" or (in_folder and not Path(name).is_dir()):
+        raise StartError(
+            f"{name} is a pipeline for pyannote.audio 4, and here is {version('pyannote.audio')}: "
+            "name pyannote/speaker-diarization-3.1, or deploy under hf-serve"
+        )
+    params.pop("plda", None)
+    for part in ("segmentation", "embedding"):
+        model = params.get(part)
+        if str(model).startswith("$model/"):
+            weights = file.parent / model.removeprefix("$model/") / "pytorch_model.bin"
+            params[part] = {"checkpoint": str(weights), "strict": False}
+        elif str(model).startswith("pyannote/"):
+            repository, _, revision = model.partition("@")
+            _download_for_pyannote_3(repository, "pytorch_model.bin", revision or None, token)
+    return str(yaml.safe_dump(config))
+
+
+def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
+    """Let a SpeakerDiarization of pyannote.audio 3 return what that of 4 does: besides the turns
+    `exclusive_speaker_diarization`, in which one speaker talks at a time.
+
+    As in pyannote.audio 4, the same clusters are reconstructed with at most one speaker a frame.
+    """
+    reconstruct, annotate, apply = pipeline.reconstruct, pipeline.to_annotation, pipeline.apply
+    kept: dict[str, Any] = {}
+
+    def keep_clusters(segmentations: Any, clusters: Any, count: Any) -> Any:  # noqa: ANN401
+        kept["clusters"] = segmentations, clusters, count
+        return reconstruct(segmentations, clusters, count)
+
+    def keep_labels(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        annotation = annotate(*arguments, **options)
+        kept["labels"], kept["options"] = annotation.labels(), options
+        return annotation
+
+    def apply_both(file: Any, **options: Any) -> Any:  # noqa: ANN401
+        kept.clear()
+        turns = apply(file, **options)
+        if not kept:  # nobody speaks
+            return turns
+        segmentations, clusters, count = kept["clusters"]
+        count.data = count.data.clip(max=1)
+        exclusive = annotate(reconstruct(segmentations, clusters, count), **kept["options"])
+        names = dict(zip(kept["labels"], pipeline.classes(), strict=False))
+        return SimpleNamespace(
+            speaker_diarization=turns,
+            exclusive_speaker_diarization=exclusive.rename_labels(mapping=names),
+        )
+
+    pipeline.reconstruct, pipeline.to_annotation = keep_clusters, keep_labels
+    pipeline.apply = apply_both
+
+
+def _download_for_pyannote_3(
+    repository: str, file: str, revision: str | None, token: str | None
+) -> Path:
+    """Fetch a file into pyannote.audio 3's own cache, where it looks for it."""
+    from huggingface_hub import hf_hub_download
+    from pyannote.audio.core.model import CACHE_DIR
+
+    return Path(
+        hf_hub_download(repository, file, revision=revision, token=token, cache_dir=CACHE_DIR)
+    )
+
+
+def _release(package: str) -> tuple[int, int]:
+    """Major and minor version of an installed package."""
+    major, minor = re.findall(r"\d+", version(package))[:2]
+    return int(major), int(minor)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
