@@ -93,6 +93,16 @@ def assistant_folder(tmp_path_factory) -> Path:
     )
 
 
+@pytest.fixture(scope="session")
+def misfit_folder(tmp_path_factory) -> Path:
+    """A Whisper of another vocabulary."""
+    from testing.tiny_whispers import Published, save
+
+    return save(
+        tmp_path_factory.mktemp("misfit"), Published(text_entries=300, languages=4, seconds=3)
+    )
+
+
 def without_fallback(made: EndpointHandler) -> EndpointHandler:
     """Random models are never sure: each of their windows would be decoded at every temperature."""
     made._transcriber.fallback = None

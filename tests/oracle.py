@@ -181,6 +181,16 @@ def _generate(
     return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
 
 
+def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The same weights under transformers' own eager attention, which can report where it looks."""
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = "eager"
+    eager = type(model)(config).to(model.dtype).eval()
+    eager.load_state_dict(model.state_dict())
+    eager.generation_config = model.generation_config
+    return eager
+
+
 @torch.inference_mode()
 def cross_attention(
     models: WhisperModels, window: Request, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
@@ -188,8 +198,7 @@ def cross_attention(
     """Where transformers' own eager attention looks while each of `tokens` is chosen, (heads,
     tokens, frames).
     """
-    eager = copy.deepcopy(models.model)
-    eager.set_attn_implementation("eager")
+    eager = eager_copy(models.model)
     features = models.feature_extractor(
         window.samples, sampling_rate=16_000, return_tensors="pt"
     ).input_features

@@ -82,9 +82,7 @@ def test_the_attention_of_chosen_heads_is_that_of_the_tokens_read_last(model, en
     decoder.fill_cross_kv(encoded, cache)
     forward(decoder, torch.full((3, 12), 7), torch.arange(12).expand(3, -1), cache)
     forward(decoder, tokens, torch.arange(9).expand(3, -1), cache)
-    eager = copy.deepcopy(model)
-    eager.set_attn_implementation("eager")
-    expected = eager(
+    expected = oracle.eager_copy(model)(
         encoder_outputs=(encoded,), decoder_input_ids=tokens, output_attentions=True
     ).cross_attentions
     cache.move(2, 0)

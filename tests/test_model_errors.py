@@ -6,29 +6,15 @@ import hashlib
 import json
 import shutil
 
-import httpx2
 import pytest
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-from huggingface_hub.utils import hf_raise_for_status
+from hub_errors import hub_error
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
 
 from errors import StartError
 from model_errors import loading, verify_checksums
 
 NAME = "owner/model"
-
-
-def hub_error(status: int, code: str = "", repository: str = NAME) -> Exception:
-    """What huggingface_hub raises when the hub answers a request for a file so."""
-    request = httpx2.Request(
-        "HEAD", f"https://huggingface.co/{repository}/resolve/main/config.json"
-    )
-    response = httpx2.Response(
-        status, headers={"X-Error-Code": code} if code else {}, request=request
-    )
-    with pytest.raises(HfHubHTTPError) as caught:
-        hf_raise_for_status(response)
-    return caught.value
 
 
 def refusal_of(error: Exception) -> str:

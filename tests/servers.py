@@ -1,0 +1,234 @@
+"""Both servers on loopback, as Inference Endpoints starts them, and a stand-in for the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from config import REPOSITORY
+
+SECRET = "hf_this_token_must_not_show"
+TOOLKIT_SOURCE = REPOSITORY.parent / "shared" / "toolkit" / "src"
+TOOLKIT_PYTHON = REPOSITORY / ".venv-toolkit" / "bin" / "python"
+HF_SERVE_LISTENS = r"running on \S*?(http://127\.0\.0\.1:\d+)"
+TOOLKIT_LISTENS = "Model initialized successfully"
+
+
+def require_toolkit() -> None:
+    """Skip where the toolkit's source or its environment is missing."""
+    if not TOOLKIT_SOURCE.is_dir():
+        pytest.skip("no source of huggingface-inference-toolkit in ../shared/toolkit")
+    if not (TOOLKIT_PYTHON.parent.parent / "ready").is_file():
+        pytest.skip("no .venv-toolkit: scripts/setup --toolkit makes it where Python 3.11 is found")
+
+
+def hf_serve(**variables: str) -> subprocess.Popen[str]:
+    """hf-serve on a free port, with `variables` as the deployer's environment."""
+    program = str(Path(sys.executable).with_name("hf-serve"))
+    return _start([program, "--host", "127.0.0.1", "--port", "0"], variables)
+
+
+def toolkit(listening: socket.socket | None = None, **variables: str) -> subprocess.Popen[str]:
+    """The toolkit's server under uvicorn, as its entry point starts it, on the socket `listening`
+    or, where it is not to live that long, on a port of the system's choice.
+    """
+    app = "huggingface_inference_toolkit.webservice_starlette:app"
+    where = ["--fd", str(listening.fileno())] if listening else ["--port", "0"]
+    return _start(
+        [str(TOOLKIT_PYTHON), "-m", "uvicorn", app, *where],
+        variables | {"PYTHONPATH": str(TOOLKIT_SOURCE)},
+        pass_fds=[listening.fileno()] if listening else [],
+    )
+
+
+def _start(
+    command: list[str], variables: dict[str, str], pass_fds: list[int] | None = None
+) -> subprocess.Popen[str]:
+    names = ("PATH", "HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
+    kept = {name: os.environ[name] for name in names}
+    repository = {"HF_MODEL_DIR": str(REPOSITORY), "HF_TASK": "custom", "HF_TRUST_REMOTE_CODE": "1"}
+    return subprocess.Popen(
+        command,
+        env=kept | repository | variables,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=pass_fds or [],
+    )
+
+
+@dataclass
+class Server:
+    """A running server: its address, and its log so far."""
+
+    url: str
+    log: list[str]
+
+    def post(
+        self,
+        content: bytes,
+        content_type: str = "application/json",
+        params: dict[str, str] | None = None,
+    ) -> httpx2.Response:
+        headers = {"content-type": content_type}
+        return httpx2.post(self.url, content=content, headers=headers, params=params, timeout=120)
+
+    def ask(self, body: object) -> httpx2.Response:
+        return self.post(json.dumps(body).encode())
+
+
+@contextmanager
+def following(
+    process: subprocess.Popen[str], listens: str = HF_SERVE_LISTENS, url: str = ""
+) -> Iterator[Server]:
+    """Follow both streams of a server and hand it over once its log has `listens`.
+
+    The pattern's first group is the address, unless `url` is.
+    """
+    server, listening = Server("", []), threading.Event()
+
+    def follow(stream) -> None:
+        for line in stream:
+            server.log.append(line)
+            if found := re.search(listens, line):
+                server.url = url or found[1]
+                listening.set()
+        listening.set()
+
+    streams = (process.stdout, process.stderr)
+    readers = [threading.Thread(target=follow, args=(stream,)) for stream in streams]
+    for reader in readers:
+        reader.start()
+    try:
+        listening.wait()
+        assert server.url, "".join(server.log)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+        for reader in readers:
+            reader.join()
+
+
+@contextmanager
+def running_hf_serve(**variables: str) -> Iterator[Server]:
+    with hf_serve(**variables) as process, following(process) as server:
+        yield server
+
+
+@contextmanager
+def running_toolkit(**variables: str) -> Iterator[Server]:
+    """The toolkit's server on a socket that listens before it starts, so that nobody has to try
+    again until it answers.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with (
+            toolkit(listening, **variables) as process,
+            following(process, TOOLKIT_LISTENS, url) as server,
+        ):
+            yield server
+
+
+class StandInHub(BaseHTTPRequestHandler):
+    """Answers as the hub does: nobody may read a gated repository, and a wrong token opens
+    nothing.
+    """
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] == f"Bearer {SECRET}":
+            self.refuse(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
+        elif self.path.startswith(("/owner/gated/", "/api/models/owner/gated/")):
+            self.refuse(
+                403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+            )
+        else:
+            self.refuse(404, {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def refuse(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def stand_in_hub(home: Path) -> Iterator[dict[str, str]]:
+    """The environment that sends a server to the stand-in."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield {
+            "HF_ENDPOINT": f"http://127.0.0.1:{listening.server_port}",
+            "HF_HOME": str(home),
+            "HF_HUB_OFFLINE": "0",
+        }
+        listening.shutdown()
+        thread.join()
+
+
+FAILED_STARTS = {
+    "no such folder": (
+        {"ASR_MODEL": "/no/such/folder"},
+        "START_FAILED: ASR_MODEL: neither a hub id",
+    ),
+    "gated": (
+        {"ASR_MODEL": "owner/gated"},
+        "START_FAILED: ASR_MODEL=owner/gated: access to owner/gated is restricted",
+    ),
+    "wrong token": (
+        {"ASR_MODEL": "owner/any", "HF_TOKEN": SECRET},
+        "START_FAILED: ASR_MODEL=owner/any: the hub denied access to owner/any: "
+        "HF_TOKEN is missing or wrong",
+    ),
+    "assistant does not fit": (
+        {"ASR_MODEL": "{whisper}", "ASSISTANT_MODEL": "{misfit}"},
+        "START_FAILED: ASSISTANT_MODEL: the assistant .* does not fit the model ",
+    ),
+    "gated diarization": (
+        {"ASR_MODEL": "{whisper}", "DIARIZATION_MODEL": "owner/gated"},
+        "START_FAILED: DIARIZATION_MODEL=owner/gated: access to owner/gated is restricted",
+    ),
+}
+
+
+def fail_to_start(start, hub: dict[str, str], **folders: Path) -> dict[str, tuple[int, str, str]]:
+    """Exit status, standard output and standard error of every start in FAILED_STARTS; they run
+    side by side, two at a time.
+    """
+    ended, waiting = {}, list(FAILED_STARTS)
+
+    def work() -> None:
+        while waiting:
+            name = waiting.pop()
+            wanted = FAILED_STARTS[name][0].items()
+            variables = {key: value.format(**folders) for key, value in wanted}
+            with start(**hub, **variables) as process:
+                out, err = process.communicate()
+            ended[name] = process.returncode, out, err
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return ended
