@@ -46,6 +46,15 @@ def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
     return {"dtype" if _release("transformers") >= (4, 56) else "torch_dtype": dtype}
 
 
+def tokenizer_arguments() -> dict[str, Any]:
+    """What `AutoTokenizer.from_pretrained` needs beside the checkpoint.
+
+    transformers 5 writes the special tokens into `tokenizer_config.json` as a list under a name
+    that means something else until then, and 4.51 fails at it. They are in `tokenizer.json` too.
+    """
+    return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
+
+
 def is_accelerator_error(error: BaseException) -> bool:
     """Whether it is `torch.AcceleratorError`, which torch 2.9 brought.
 

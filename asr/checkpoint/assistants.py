@@ -37,7 +37,7 @@ from asr.checkpoint.loading import (
 )
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
-from versions import dtype_argument
+from versions import dtype_argument, tokenizer_arguments
 
 ENCODER_SHAPE = (
     "d_model",
@@ -58,7 +58,7 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     require_whisper(checkpoint, config)
     _require_same_input(models, checkpoint, config)
     model = _load(models, checkpoint, config)
-    tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source)
+    tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source, **tokenizer_arguments())
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
     _require_same_tokens(models, checkpoint, special)
     assistant = Assistant(

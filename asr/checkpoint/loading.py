@@ -24,7 +24,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
-from versions import dtype_argument
+from versions import dtype_argument, tokenizer_arguments
 
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
 
@@ -96,7 +96,7 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     _require_matching_features(checkpoint, config, feature_extractor)
     # Clean-up is not done for Whisper's tokenizer, which warns wherever a checkpoint asks for it.
     tokenizer = AutoTokenizer.from_pretrained(
-        **checkpoint.source, clean_up_tokenization_spaces=False
+        **checkpoint.source, **tokenizer_arguments(), clean_up_tokenization_spaces=False
     )
     model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, dtype)
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)

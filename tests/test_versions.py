@@ -1,0 +1,156 @@
+"""Each difference between releases, under the releases that are installed here; scripts/test runs
+this file under those of both servers."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import warnings
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+import torch
+from hub_errors import hub_error
+from transformers import AutoTokenizer, PreTrainedModel, WhisperForConditionalGeneration
+
+import versions
+from config import DEMO_MODELS
+from errors import StartError
+
+PYANNOTE_3 = version("pyannote.audio").startswith("3.")
+DIARIZATION = DEMO_MODELS / "diarization"
+
+
+@pytest.mark.parametrize(
+    ("modules", "server"),
+    [
+        ({"hf_serve"}, "hf-serve"),
+        ({"huggingface_inference_toolkit"}, "huggingface-inference-toolkit"),
+        (set(), "no server"),
+    ],
+)
+def test_one_line_names_python_the_libraries_and_the_server(modules, server):
+    line = versions.describe_versions(modules)
+    libraries = ", ".join(f"{name} {version(name)}" for name in versions.LIBRARIES)
+    assert line.startswith(f"Python {platform.python_version()}, {libraries}, {server}")
+    assert "\n" not in line
+
+
+def test_importing_it_loads_no_library():
+    heavy = "{'torch', 'transformers', 'huggingface_hub', 'pyannote.audio'}"
+    script = f"import sys, versions; sys.exit(bool({heavy} & sys.modules.keys()))"
+    folder = DEMO_MODELS.parents[1]
+    assert subprocess.run([sys.executable, "-c", script], cwd=folder, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_transformers_takes_the_dtype(whisper_folder, dtype):
+    model: PreTrainedModel = WhisperForConditionalGeneration.from_pretrained(
+        whisper_folder, **versions.dtype_argument(dtype)
+    )
+    assert model.dtype == dtype
+
+
+def test_tokenizers_load_whichever_release_wrote_them():
+    """The demo's is in the form of transformers 4, those of the tests in that of the one here."""
+    folder = DEMO_MODELS / "asr"
+    tokenizer = AutoTokenizer.from_pretrained(folder, **versions.tokenizer_arguments())
+    assert tokenizer.decode([600, 601, 363, 500, 599], skip_special_tokens=True) == " good morning"
+
+
+def test_a_tokenizer_of_transformers_5_loads(tmp_path):
+    for file in ("tokenizer.json", "config.json"):
+        (tmp_path / file).write_bytes((DEMO_MODELS / "asr" / file).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"backend": "tokenizers", "eos_token": "<|endoftext|>", "tokenizer_class": '
+        '"WhisperTokenizer", "extra_special_tokens": ["<|startoftranscript|>", "<|en|>"]}'
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, **versions.tokenizer_arguments())
+    assert tokenizer.decode([600, 601, 363, 500, 599], skip_special_tokens=True) == " good morning"
+    assert tokenizer.get_vocab()["<|notimestamps|>"] == 706
+
+
+def test_only_torchs_own_accelerator_error_is_one():
+    assert not versions.is_accelerator_error(RuntimeError("CUDA error: out of memory"))
+    if hasattr(torch, "AcceleratorError"):
+        assert versions.is_accelerator_error(torch.AcceleratorError("CUDA error"))
+
+
+def test_the_hubs_refusals_name_their_repository():
+    assert versions.refused_repository(hub_error(403, "GatedRepo", "some/part")) == "some/part"
+    assert versions.refused_repository(ValueError("some/part")) is None
+
+
+# ---- pyannote.audio
+
+
+@pytest.fixture(scope="module")
+def samples() -> torch.Tensor:
+    from audio import AudioLimits, decode_audio
+
+    data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
+    audio = decode_audio(data, 16_000, AudioLimits(7200, 2**30))
+    return torch.from_numpy(audio.samples[: 45 * 16_000])[None]
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    with warnings.catch_warnings():  # as `load_diarizer` has it
+        warnings.simplefilter("ignore")
+        return versions.load_pyannote_pipeline(str(DIARIZATION), None, None)
+
+
+@pytest.fixture(scope="module")
+def turns(pipeline, samples):
+    output = pipeline({"waveform": samples, "sample_rate": 16_000})
+    return output.speaker_diarization, output.exclusive_speaker_diarization
+
+
+def test_both_releases_find_the_speakers_of_the_demo(turns):
+    speakers = turns[0].labels()
+    assert speakers == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_02"]
+
+
+def test_exclusive_turns_never_overlap_and_are_part_of_the_others(turns):
+    found, exclusive = turns
+    assert found.get_overlap().duration() > 0.5
+    assert exclusive.get_overlap().duration() == 0
+    assert set(exclusive.labels()) <= set(found.labels())
+    seconds = exclusive.get_timeline().support().duration()
+    assert seconds == pytest.approx(found.get_timeline().support().duration(), rel=0.02)
+
+
+def test_exclusive_turns_have_the_names_of_the_others(turns):
+    """Where one speaker talks alone both say who."""
+    found, exclusive = turns
+    alone = found.get_timeline().support().extrude(found.get_overlap())
+    same = total = 0.0
+    for segment in alone:
+        for part, _, speaker in exclusive.crop(segment).itertracks(yield_label=True):
+            total += part.duration
+            same += part.duration * (found.argmax(part) == speaker)
+    assert total > 20
+    assert same / total > 0.98
+
+
+def test_silence_has_no_turns(pipeline):
+    silence = torch.from_numpy(np.zeros((1, 80_000), np.float32))
+    output = pipeline({"waveform": silence, "sample_rate": 16_000})
+    assert len(getattr(output, "speaker_diarization", output)) == 0
+
+
+@pytest.mark.skipif(not PYANNOTE_3, reason="pyannote.audio 4 loads it")
+@pytest.mark.parametrize("clustering", ["VBxClustering", "AgglomerativeClustering"])
+def test_a_pipeline_for_pyannote_4_is_refused_with_advice(tmp_path, monkeypatch, clustering):
+    """As a folder, and as a repository of which the hub gives the configuration alone."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n"
+        f"  params: {{clustering: {clustering}, segmentation: $model/part, plda: $model/plda}}\n"
+    )
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(config))
+    advice = "for pyannote.audio 4, and here is 3.*name pyannote/speaker-diarization-3.1"
+    with pytest.raises(StartError, match=advice):
+        versions.load_pyannote_pipeline("pyannote/speaker-diarization-community-1", None, None)
