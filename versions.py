@@ -117,16 +117,27 @@ def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
             f"{name} is a pipeline for pyannote.audio 4, and here is {version('pyannote.audio')}: "
             "name pyannote/speaker-diarization-3.1, or deploy under hf-serve"
         )
-    params.pop("plda", None)
+    for name_in_4 in ("plda", "legacy"):
+        params.pop(name_in_4, None)
     for part in ("segmentation", "embedding"):
-        model = params.get(part)
-        if str(model).startswith("$model/"):
-            weights = file.parent / model.removeprefix("$model/") / "pytorch_model.bin"
-            params[part] = {"checkpoint": str(weights), "strict": False}
-        elif str(model).startswith("pyannote/"):
+        model = str(params.get(part)).replace("$model", str(file.parent))
+        if Path(model).is_dir():
+            params[part] = {"checkpoint": f"{model}/pytorch_model.bin", "strict": False}
+        elif model.startswith("pyannote/"):
             repository, _, revision = model.partition("@")
             _download_for_pyannote_3(repository, "pytorch_model.bin", revision or None, token)
     return str(yaml.safe_dump(config))
+
+
+def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: ANN401
+    """`window` of a file, (1, samples), by `pyannote.audio.Audio`.
+
+    Windows that begin between two samples are as long as all others in pyannote.audio 4; in 3 they
+    may have one more, unless it is told the duration.
+    """
+    exact = {} if _release("pyannote.audio") >= (4, 0) else {"duration": window.duration}
+    samples: torch.Tensor = audio.crop(file, window, mode="pad", **exact)[0]
+    return samples
 
 
 def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401

@@ -24,6 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from versions import crop_window
+
 # The signature of the method that is replaced.
 PARAMETERS = ["file", "binary_segmentations", "exclude_overlap", "hook"]
 # A batch on the CPU is limited to so many elements of the network's last layer, so that activations
@@ -106,8 +108,7 @@ class WindowEmbeddings:
             hook("embeddings", None, total=len(batches), completed=0)
         for completed, batch in enumerate(batches, 1):
             waveforms = [
-                self._pipeline._audio.crop(file, windows[int(index)], mode="pad")[0]
-                for index in batch
+                crop_window(self._pipeline._audio, file, windows[int(index)]) for index in batch
             ]
             masks = speaker_masks(activity[batch], min_frames if exclude_overlap else None)
             embeddings[batch] = self._embed(torch.stack(waveforms), torch.from_numpy(masks))

@@ -11,12 +11,14 @@ import os
 import socket
 import wave
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import numpy as np
 import pytest
+from hypothesis.internal.conjecture import providers
 
 if TYPE_CHECKING:
     from handler import EndpointHandler
@@ -44,6 +46,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any_machine")
+
+if find_spec("speechbrain"):
+    # pyannote.audio 3 brings it. Its deferred modules import what is not installed as soon as
+    # hypothesis, in search of constants, asks every loaded module for its file.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyannote.audio import Audio, Pipeline
+from pyannote.audio import Audio
 from pyannote.audio.models.blocks.pooling import StatsPool
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.pipelines import SpeakerDiarization
@@ -23,6 +24,7 @@ from config import DEMO_MODELS, prepare_environment
 from demo.build.diarization_error import draw_dialogues
 from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
 from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
+from versions import load_pyannote_pipeline
 
 CPU = torch.device("cpu")
 FOLDER = DEMO_MODELS / "diarization"
@@ -240,8 +242,15 @@ def test_the_hook_is_called_before_the_first_batch_and_after_each(batch_size):
 # ---- which pipelines
 
 
+def quietly_loaded(folder: str):
+    """The pipeline with its own method, by the loader that both releases of pyannote have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_pyannote_pipeline(folder, None, None)
+
+
 def test_the_demos_pipeline_shares_frames():
-    pipeline = Pipeline.from_pretrained(FOLDER)
+    pipeline = quietly_loaded(str(FOLDER))
     assert share_frames(pipeline)
     assert isinstance(pipeline.get_embeddings, WindowEmbeddings)
 
@@ -305,10 +314,10 @@ def dialogue():
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["demo", "community-1", "3.1"])
 def test_turns_equal_those_of_stock_pyannote(folders, dialogue, options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        stock = Diarizer(Pipeline.from_pretrained(folders[options]), 8)
-        ours = load_diarizer(folders[options], None, None, CPU)
+    if options == "community-1" and version("pyannote.audio").startswith("3."):
+        pytest.skip("pyannote.audio 3 has no such clustering")
+    stock = Diarizer(quietly_loaded(folders[options]), 8)
+    ours = load_diarizer(folders[options], None, None, CPU)
     for hints in HINTS:
         assert ours.diarize(dialogue, hints) == stock.diarize(dialogue, hints)
     assert len({turn.speaker for turn in ours.diarize(dialogue, HINTS[2]).turns}) > 1

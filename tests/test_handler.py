@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import handler
+import server_logs
 from asr.transcriber import TranscriptionOptions
 from config import REPOSITORY, ModelSettings
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
@@ -469,7 +470,7 @@ def test_a_start_that_must_fail_ends_the_process_with_one_line(monkeypatch, vari
 @pytest.mark.parametrize("field_name", ["assistant_model", "diarization_model"])
 def test_the_line_names_the_variable_of_the_model_at_fault(whisper_folder, tmp_path, field_name):
     settings = ModelSettings(asr_model=str(whisper_folder), **{field_name: str(tmp_path)})
-    with pytest.raises(SystemExit, match=f"^START_FAILED: {field_name.upper()}="):
+    with pytest.raises(SystemExit, match=f"^START_FAILED: {field_name.upper()}[=:]"):
         EndpointHandler(settings=settings)
 
 
@@ -505,7 +506,7 @@ def test_hf_serves_log_of_the_body_is_cut(caplog, tiny_handler, hum):
 def test_the_filter_is_there_once_however_often_the_endpoint_is_made(whisper_folder):
     for _ in range(2):
         EndpointHandler(settings=ModelSettings(asr_model=str(whisper_folder)))
-    assert logging.getLogger("hf-serve").filters.count(handler._hide_body) == 1
+    assert logging.getLogger("hf-serve").filters.count(server_logs.hide_body) == 1
 
 
 def test_our_log_counts_and_times(tiny_handler, hum, caplog):

@@ -35,6 +35,7 @@ from errors import EndpointError, ModelError, OutOfMemory, StartError
 from model_errors import loading
 from testing.audio_files import speech
 from transcript import SpeakerTurn
+from versions import load_pyannote_pipeline
 
 CPU = torch.device("cpu")
 SECOND = np.zeros(16_000, np.float32)
@@ -217,7 +218,9 @@ class Demo:
     """The demo's pipeline with batches of one; `step` runs after every batch of either network."""
 
     def __init__(self):
-        pipeline = StockPipeline.from_pretrained(DEMO_MODELS / "diarization")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pipeline = load_pyannote_pipeline(str(DEMO_MODELS / "diarization"), None, None)
         assert share_frames(pipeline)
         self.batches, self.step = [], lambda: None
         segmentation, embedding = pipeline._segmentation.model, pipeline._embedding.model_
@@ -444,7 +447,8 @@ def test_a_hub_out_of_reach_is_named(hub):
     assert "hub cannot be reached" in start_failure("some/pipeline")
 
 
-def test_none_from_older_releases_is_a_start_error(monkeypatch):
+def test_none_from_older_releases_is_a_start_error(hub, monkeypatch):
+    hub["some/pipeline"] = str(DEMO_MODELS / "diarization" / "config.pyannote-3.yaml")
     monkeypatch.setattr(StockPipeline, "from_pretrained", lambda *_, **__: None)
     assert "DIARIZATION_MODEL: some/pipeline: no pipeline came back" in start_failure(
         "some/pipeline"
