@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from errors import AudioTooLong, InvalidAudio
 from timebase import SAMPLE_RATE
+from versions import open_container
 
 MIN_SECONDS = Fraction(1, 10)
 MAX_AMPLITUDE = 1e4
@@ -186,7 +187,7 @@ def _check_format(rate: int, channels: int) -> None:
 def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
     """Open the container in `data`; libav's exceptions in the block become InvalidAudio."""
     try:
-        with av.open(BytesIO(data), mode="r", options=_OPTIONS) as container:
+        with open_container(BytesIO(data), _OPTIONS) as container:
             yield container, _audio_stream(container)
     except av.FFmpegError as error:
         raise InvalidAudio(

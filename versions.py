@@ -17,12 +17,13 @@ from collections.abc import Container
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from errors import StartError
 
 if TYPE_CHECKING:
     import torch
+    from av.container import InputContainer
 
 # The servers by the module that a process of theirs has imported.
 SERVERS = {"hf_serve": "hf-serve", "huggingface_inference_toolkit": "huggingface-inference-toolkit"}
@@ -37,6 +38,18 @@ def describe_versions(modules: Container[str] = sys.modules) -> str:
     server = next((name for module, name in SERVERS.items() if module in modules), "no server")
     served = f"{server} {_version(server)}".strip()
     return ", ".join((f"Python {platform.python_version()}", *libraries, served))
+
+
+def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
+    """`av.open`, for files whose tags are not UTF-8 too: PyAV 19 reads them in any case, before it
+    has to be asked to.
+    """
+    import av
+
+    opener: Any = av.open
+    lenient = {} if _release("av") >= (19, 0) else {"metadata_errors": "replace"}
+    container: InputContainer = opener(file, mode="r", options=options, **lenient)
+    return container
 
 
 def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
@@ -84,10 +97,11 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
     pyannote.audio 3 prints the Hub's refusals and goes on with None, so its files are fetched here,
     where the refusals are exceptions. Returns None as pyannote does.
     """
-    from pyannote.audio import Pipeline
+    import pyannote.audio
 
+    pipelines: Any = pyannote.audio.Pipeline
     if _release("pyannote.audio") >= (4, 0):
-        return Pipeline.from_pretrained(name, revision=revision, token=token)
+        return pipelines.from_pretrained(name, revision=revision, token=token)
     folder = Path(name)
     files = [folder / "config.pyannote-3.yaml", folder / "config.yaml"]
     file = next((file for file in files if file.is_file()), None)
@@ -95,7 +109,7 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
     with tempfile.TemporaryDirectory() as temporary:
         config = Path(temporary) / "config.yaml"
         config.write_text(_config_for_pyannote_3(name, file, token), encoding="utf-8")
-        pipeline = Pipeline.from_pretrained(config, use_auth_token=token)
+        pipeline = pipelines.from_pretrained(config, use_auth_token=token)
     if hasattr(pipeline, "reconstruct"):
         _add_exclusive(pipeline)
     return pipeline
@@ -181,11 +195,10 @@ def _download_for_pyannote_3(
 ) -> Path:
     """Fetch a file into pyannote.audio 3's own cache, where it looks for it."""
     from huggingface_hub import hf_hub_download
-    from pyannote.audio.core.model import CACHE_DIR
+    from pyannote.audio.core import model
 
-    return Path(
-        hf_hub_download(repository, file, revision=revision, token=token, cache_dir=CACHE_DIR)
-    )
+    cache: str = vars(model)["CACHE_DIR"]
+    return Path(hf_hub_download(repository, file, revision=revision, token=token, cache_dir=cache))
 
 
 def _release(package: str) -> tuple[int, int]:

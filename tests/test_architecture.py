@@ -33,7 +33,7 @@ ENDPOINT: dict[str, set[str]] = {
     "device": {"errors"},
     "device_errors": {"errors", "versions"},
     "model_errors": {"errors", "versions"},
-    "audio": {"errors", "timebase"},
+    "audio": {"errors", "timebase", "versions"},
     "subtitles": {"transcript"},
     "response": {"config", "subtitles", "transcript"},
     "diarization_utils": {"transcript"},

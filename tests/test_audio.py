@@ -2,6 +2,7 @@
 
 import base64
 import random
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,10 @@ PADDED = {
     "adpcm.wav": 0.04,
     "speex.ogg": 0.02,
 }
+# Before the FFmpeg of PyAV 19 the last frame of AAC in MP4 keeps what its encoder added.
+AAC_PADDING = 0 if int(version("av").partition(".")[0]) >= 19 else 0.05
+if AAC_PADDING:
+    PADDED |= dict.fromkeys(("a.m4a", "faststart.m4a", "a.3gp"), AAC_PADDING)
 
 
 class TestFormats:
@@ -220,7 +225,7 @@ class TestFormats:
         picture = f"-c:v {codec} -frames:v 1 -disposition:v attached_pic"
         inputs = "-f lavfi -i testsrc=size=64x48:duration=0.1 -map 0:a -map 1:v"
         data = files.encoded(source, name, *inputs.split(), *picture.split())
-        assert decoded(data).duration == 2.0
+        assert decoded(data).duration == pytest.approx(2.0, abs=PADDED.get(name, 0))
 
     def test_the_best_of_two_audio_streams(self):
         second = "-f lavfi -i sine=900:duration=1:sample_rate=16000 -map 0 -map 1 -c:a pcm_s16le"

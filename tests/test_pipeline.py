@@ -447,8 +447,10 @@ def test_a_hub_out_of_reach_is_named(hub):
     assert "hub cannot be reached" in start_failure("some/pipeline")
 
 
-def test_none_from_older_releases_is_a_start_error(hub, monkeypatch):
-    hub["some/pipeline"] = str(DEMO_MODELS / "diarization" / "config.pyannote-3.yaml")
+def test_none_from_older_releases_is_a_start_error(hub, monkeypatch, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("pipeline: {name: pyannote.audio.pipelines.SpeakerDiarization, params: {}}")
+    hub["some/pipeline"] = str(config)
     monkeypatch.setattr(StockPipeline, "from_pretrained", lambda *_, **__: None)
     assert "DIARIZATION_MODEL: some/pipeline: no pipeline came back" in start_failure(
         "some/pipeline"

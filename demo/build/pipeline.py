@@ -7,6 +7,7 @@ code. Weights are float16, and SHA256SUMS lists the files.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lightning
 import numpy as np
@@ -77,7 +78,7 @@ def save_model(model: Model, folder: Path) -> None:
     weights |= {
         name: parameter.detach().half().contiguous() for name, parameter in model.named_parameters()
     }
-    checkpoint = {
+    checkpoint: dict[str, Any] = {
         "state_dict": dict(weights),
         "hyper_parameters": dict(model.hparams),
         "pytorch-lightning_version": lightning.__version__,

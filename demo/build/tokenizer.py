@@ -10,7 +10,10 @@ import json
 from collections.abc import Iterable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import WhisperTokenizer, WhisperTokenizerFast
+from transformers import (
+    WhisperTokenizer,
+    WhisperTokenizerFast,  # type: ignore[attr-defined]  # an alias in transformers 5
+)
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 TEXT_ENTRIES = 800
@@ -73,7 +76,7 @@ def whisper_tokenizer(
         [AddedToken(token, special=True, normalized=False) for token in (END_OF_TEXT, *special)]
     )
     names = ("unk_token", "bos_token", "eos_token", "pad_token")
-    tokenizer = WhisperTokenizerFast(
+    tokenizer: WhisperTokenizer = WhisperTokenizerFast(
         tokenizer_object=bpe,
         additional_special_tokens=special,
         **dict.fromkeys(names, END_OF_TEXT),
