@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
+from transformers import (  # type: ignore[attr-defined]  # the second is an alias in 5
     WhisperTokenizer,
-    WhisperTokenizerFast,  # type: ignore[attr-defined]  # an alias in transformers 5
+    WhisperTokenizerFast,
 )
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
