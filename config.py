@@ -181,6 +181,8 @@ class InferenceConfig(BaseModel):
     task: Literal["transcribe", "translate"] = "transcribe"
     batch_size: int = Field(default=24, ge=1, le=128)
     assisted: bool = False
+    num_beams: int = Field(default=1, ge=1, le=8)
+    length_penalty: float | None = Field(default=None, ge=0, le=1)
     chunk_length_s: int = Field(default=30, ge=1, le=30)
     sampling_rate: int = Field(default=16_000, ge=8_000, le=48_000)
     language: str | None = Field(default=None, min_length=2, max_length=32)

@@ -149,6 +149,8 @@ class EndpointHandler:
                 language=config.language,
                 batch_size=config.batch_size,
                 assisted=config.assisted,
+                num_beams=config.num_beams,
+                length_penalty=config.length_penalty,
                 chunk_length_s=config.chunk_length_s,
                 timestamps=timed or words,
                 words=words,

@@ -40,7 +40,8 @@ class TranscriptionOptions:
     """What a request asks of speech recognition.
 
     `language` is a code or a name, None to detect it. `prompt` and `hotwords` are prepended to
-    every window as previous text (Whisper's `initial_prompt`), for style and spelling.
+    every window as previous text (Whisper's `initial_prompt`), for style and spelling. `num_beams`
+    and `length_penalty` are those of `asr.engine.request.DecodeOptions`.
     """
 
     task: str = "transcribe"
@@ -52,6 +53,8 @@ class TranscriptionOptions:
     words: bool = False
     prompt: str = ""
     hotwords: tuple[str, ...] = ()
+    num_beams: int = 1
+    length_penalty: float | None = None
 
 
 class Transcriber:
@@ -187,6 +190,8 @@ class Transcriber:
             batch_size=options.batch_size,
             fallback=self.fallback,
             words=options.words,
+            num_beams=options.num_beams,
+            length_penalty=options.length_penalty,
         )
 
     def _use_assistant(
@@ -198,6 +203,8 @@ class Transcriber:
         assistant = self.models.assistant
         if assistant is None:
             return False, ("assisted: no assistant model is loaded; decoded without one",)
+        if options.num_beams > 1:
+            return False, ("assisted: beam search does not draft; decoded without the assistant",)
         only = assistant.only_language
         if only is not None and language not in (None, only):
             known = language_name(only)

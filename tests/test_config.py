@@ -27,6 +27,8 @@ DEFAULTS = {
     "task": "transcribe",
     "batch_size": 24,
     "assisted": False,
+    "num_beams": 1,
+    "length_penalty": None,
     "chunk_length_s": 30,
     "sampling_rate": 16_000,
     "language": None,
@@ -42,12 +44,14 @@ DEFAULTS = {
 }
 BOUNDS = {
     "batch_size": (1, 128),
+    "num_beams": (1, 8),
     "chunk_length_s": (1, 30),
     "sampling_rate": (8_000, 48_000),
     "num_speakers": (1, MAX_SPEAKERS),
     "min_speakers": (1, MAX_SPEAKERS),
     "max_speakers": (1, MAX_SPEAKERS),
 }
+FLOATS = ("length_penalty",)
 SWITCHES = ("assisted", "diarize", "group_by_speaker")
 BOOLEANS = (*SWITCHES, "return_timestamps")
 LISTS = ("hotwords", "output")
@@ -67,6 +71,7 @@ speaker_counts = st.none() | st.integers(1, MAX_SPEAKERS)
 # Texts that mean a number or a boolean: decimal digits with an optional sign, and "true" or "false"
 # in any case. Spaces are allowed around numbers, as in pydantic.
 INTEGER_TEXTS = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+NUMBER_TEXTS = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 NO_INTEGER_TEXTS = ("true", "24.0", "2.5", "1_0", "0x1", "2 4", "", "+", "\u0662", "9" * 5000)
 integer_texts = st.builds(
     "{}{}{:d}{}".format,
@@ -97,6 +102,8 @@ def typed(name, value):
         return split_list(value)
     if isinstance(value, str) and name in BOUNDS and INTEGER_TEXTS.fullmatch(value):
         return int(value)
+    if isinstance(value, str) and name in FLOATS and NUMBER_TEXTS.fullmatch(value):
+        return float(value)
     if isinstance(value, str) and name in BOOLEANS and value.lower() in ("true", "false"):
         return value.lower() == "true"
     return value
@@ -191,6 +198,18 @@ def test_only_a_boolean_is_a_boolean(name, value):
 @pytest.mark.parametrize("value", [True, False, "segment", "word"])
 def test_return_timestamps_accepts(value):
     assert InferenceConfig.read({"return_timestamps": value}).return_timestamps is value
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, "0.5", " 1e-1", None])
+def test_a_length_penalty_is_a_number_from_0_to_1(value):
+    accepted = InferenceConfig.read({"length_penalty": value}).length_penalty
+    assert accepted == (None if value is None else float(value))
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), True, "a", "", [0.5]])
+def test_other_length_penalties_are_refused(value):
+    with pytest.raises(ValueError, match=r"^length_penalty: "):
+        InferenceConfig.read({"length_penalty": value})
 
 
 @pytest.mark.parametrize("value", [1, None, "words", "1", "Word", " true"])

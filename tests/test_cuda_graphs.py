@@ -82,10 +82,10 @@ def test_what_requests_of_usual_size_replay_is_prepared_at_load(pretend):
 def test_a_device_too_small_for_what_is_prepared_still_decodes(pretend, monkeypatch):
     allocate = DecodeState.allocate
 
-    def few(main, assistant, rows, drafts):
+    def few(main, assistant, rows, drafts, num_beams):
         if rows > 4:
             raise torch.OutOfMemoryError
-        return allocate(main, assistant, rows, drafts)
+        return allocate(main, assistant, rows, drafts, num_beams)
 
     monkeypatch.setattr(DecodeState, "allocate", few)
     answers = decode(DecodeEngine(models_of(TINY, 142)), windows_of(), DecodeOptions(batch_size=12))

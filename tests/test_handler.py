@@ -203,12 +203,14 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
                 "return_timestamps": "segment",
                 "prompt": "A talk.",
                 "hotwords": ["Ada", "Lovelace"],
+                "num_beams": 5,
+                "length_penalty": 0.5,
             },
         }
     )
     assert transcriber.asked == [
         TranscriptionOptions(
-            "translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace")
+            "translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace"), 5, 0.5
         )
     ]
 

@@ -111,6 +111,35 @@ def test_choice_and_probability_are_those_of_transformers(histories, follows, se
             assert choice.log_probs[row, 0].item() == pytest.approx(log_prob)
 
 
+@settings(deadline=None, max_examples=250)
+@given(
+    histories=HISTORIES,
+    follows=some.lists(some.booleans(), min_size=5, max_size=5),
+    count=some.integers(1, 7),
+    seed=some.integers(0, 10_000),
+)
+def test_the_best_few_are_those_of_transformers(histories, follows, count, seed):
+    """Renormalised over what the rules allow, as openai/whisper's beam search does."""
+    timestamps = follows[: len(histories)]
+    logits = random_logits(len(histories), 1, seed=seed)
+    tokens, begin, ends = padded(histories)
+    first = (ends == begin[:, None])[..., None]
+    biased = logits + torch.where(first, FILTERS.first_bias, FILTERS.bias)
+    history = history_of(tokens, begin, ends, timestamps)
+    found = [FILTERS.best(biased, history, count)]
+    if not any(timestamps):
+        found.append(FILTERS.best(biased, history, count, grammar=False))
+    for row, (prompt, said) in enumerate(histories):
+        scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], logits[row, 0])
+        if torch.isinf(scores).all():
+            continue  # nothing may follow: no history that the filters allowed comes to this
+        expected = scores.log_softmax(-1).topk(count)
+        allowed = ~expected.values.isinf()
+        for best in found:
+            assert torch.equal(best.tokens[row][allowed], expected.indices[allowed])
+            torch.testing.assert_close(best.log_probs[row], expected.values)
+
+
 @settings(deadline=None, max_examples=60)
 @given(said=TOKENS, prompt=some.sampled_from(PROMPTS), seed=some.integers(0, 10_000))
 def test_every_position_of_a_row_is_judged_by_what_stands_before_it(said, prompt, seed):

@@ -55,11 +55,11 @@ def fail_beyond(monkeypatch, most):
     """Allocations of more than `most` rows run out of memory. Returns the rows that were tried."""
     allocate, tried = DecodeState.allocate, []
 
-    def limited(main, assistant, rows, drafts):
+    def limited(main, assistant, rows, drafts, num_beams):
         tried.append(rows)
         if rows > most:
             raise torch.OutOfMemoryError
-        return allocate(main, assistant, rows, drafts)
+        return allocate(main, assistant, rows, drafts, num_beams)
 
     monkeypatch.setattr(DecodeState, "allocate", limited)
     return tried

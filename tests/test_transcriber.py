@@ -403,6 +403,18 @@ def test_an_assistant_drafts_where_it_can(models, language, drafts, warning):
     assert [warning in text for text in transcript.warnings] == ([True] if warning else [])
 
 
+def test_beams_are_not_drafted_and_the_answer_says_so():
+    recogniser = Recogniser(assisted_by(None))
+    models = assisted_by(None)
+    transcript = transcribe(
+        spoken(0, 50), recogniser, models, language="en", assisted=True, num_beams=5
+    )
+    (options,) = recogniser.options
+    assert (options.assisted, options.num_beams) == (False, 5)
+    (warning,) = transcript.warnings
+    assert warning.startswith("assisted: beam search does not draft")
+
+
 def test_assisted_transcripts_equal_plain_ones():
     models = loaded(SMALL, seed=2)
     drafter = decoder_alone(model_of(SMALL, seed=5, dtype=torch.float64))

@@ -33,6 +33,7 @@ logger = logging.getLogger("endpoint")
 
 ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
+SHARED_LEN_STEP = 64  # positions
 WARMUP_ROWS, WARMUP_KV_LEN = 24, 256
 DRAFTED_WARMUP_ROWS = (1, 24)
 MAX_REFUSED = 3  # shapes without memory for their graph; then all run eagerly
@@ -85,6 +86,10 @@ class CudaGraphRunner:
     def kv_len(self, needed: int) -> int:
         """The next of a few sizes."""
         return round_up(needed, KV_LENGTHS)
+
+    def shared_len(self, known: int) -> int:
+        """Rounded down to one of few sizes."""
+        return known - known % SHARED_LEN_STEP
 
     def warmup_shapes(self, assisted: bool) -> list[tuple[int, StepShape]]:
         """Greedy steps up to the default batch size, drafted ones at both its ends.

@@ -8,7 +8,7 @@ by a copy of the last row, so live rows are always the first ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -40,10 +40,32 @@ class StepShape(NamedTuple):
     kv_len: int  # above every position read or written
     sampled: bool = False  # whether any row samples
     timestamps: bool = True  # whether any row follows the timestamp grammar
+    shared_len: int = 0  # positions that are alike in all beams of every row
+
+
+class _RowTensors:
+    """A dataclass of tensors whose first dimension is the rows."""
+
+    def view(self, start: int, stop: int) -> Self:
+        """Rows `start` to `stop`, sharing memory."""
+        return type(self)(*(each[start:stop] for each in self._tensors()))
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrite row `target` with row `source`."""
+        for each in self._tensors():
+            each[target].copy_(each[source])
+
+    def copy_rows(self, other: Self, rows: int) -> None:
+        """Overwrite the first `rows` rows with those of `other`."""
+        for target, source in zip(self._tensors(), other._tensors(), strict=True):
+            target[:rows].copy_(source[:rows])
+
+    def _tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class SequenceState:
+class SequenceState(_RowTensors):
     """The state of each row. Tokens from `length` on are drafts or leftovers."""
 
     tokens: Tensor  # (rows, max_len): the prompt, then what was decoded
@@ -83,50 +105,94 @@ class SequenceState:
             drafted=zeros(rows),
         )
 
-    def view(self, start: int, stop: int) -> SequenceState:
-        """Rows `start` to `stop`, sharing memory."""
-        return SequenceState(*(each[start:stop] for each in self._tensors()))
-
-    def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
-        for each in self._tensors():
-            each[target].copy_(each[source])
-
-    def copy_rows(self, other: SequenceState, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-        for target, source in zip(self._tensors(), other._tensors(), strict=True):
-            target[:rows].copy_(source[:rows])
-
     def before(self, ends: Tensor) -> History:
         """What the logit filters look at to choose tokens number `ends` (rows, positions)."""
         return History(self.tokens, ends, self.timestamps, self.grammar_start)
 
-    def _tensors(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]
+
+@dataclass(frozen=True)
+class BeamState(_RowTensors):
+    """The beams of each row, and the hypotheses that have ended.
+
+    A beam that goes on stays where it is, the others take the places of beams that died. `written`,
+    `parents` and `log_probs` are never reordered: they say what was put at a place, and which
+    place's beam it continued (see `asr.engine.hypotheses`).
+    """
+
+    tokens: Tensor  # (rows, beams, max_len): the texts of the live beams, with the prompt
+    sums: Tensor  # (rows, beams) of log-probabilities
+    written: Tensor  # (rows, beams, max_len) tokens
+    parents: Tensor  # (rows, beams, max_len)
+    log_probs: Tensor  # (rows, beams, max_len) natural logs
+    ended: Tensor  # (rows,) hypotheses that met the end of text
+    # (rows, beams + 1), of each in the order they ended; the last column takes what is not kept
+    end_beam: Tensor  # the beam that chose the end of text
+    end_length: Tensor  # tokens before it, with the prompt
+    end_sum: Tensor
+    end_log_prob: Tensor
+
+    @classmethod
+    def allocate(cls, rows: int, num_beams: int, max_len: int, device: torch.device) -> BeamState:
+        """Beams of zeros."""
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=dtype, device=device)
+
+        every, ends = (num_beams, max_len), num_beams + 1
+        return cls(
+            tokens=zeros(*every),
+            sums=zeros(num_beams, dtype=torch.float64),
+            written=zeros(*every),
+            parents=zeros(*every),
+            log_probs=zeros(*every, dtype=torch.float64),
+            ended=zeros(),
+            end_beam=zeros(ends),
+            end_length=zeros(ends),
+            end_sum=zeros(ends, dtype=torch.float64),
+            end_log_prob=zeros(ends, dtype=torch.float64),
+        )
+
+    @property
+    def num_beams(self) -> int:
+        """How many beams a row has."""
+        return self.sums.shape[1]
 
 
 @dataclass(frozen=True)
 class DecodeState:
-    """Rows, and what both models have cached of them."""
+    """Rows, and what both models have cached of them; `beams` where each row has several."""
 
     main: ModelWithCache
     assistant: ModelWithCache | None
     rows: SequenceState
+    beams: BeamState | None = None
 
     @classmethod
     def allocate(
-        cls, main: Decoder, assistant: Decoder | None, rows: int, max_drafts: int
+        cls,
+        main: Decoder,
+        assistant: Decoder | None,
+        rows: int,
+        max_drafts: int,
+        num_beams: int | None = None,
     ) -> DecodeState:
-        """`rows` rows of the model's longest text and up to `max_drafts` drafts behind it."""
+        """`rows` rows of the model's longest text and up to `max_drafts` drafts behind it.
+
+        With `num_beams` (1 is allowed) texts are found by beam search.
+        """
         max_len = _max_len(main, max_drafts)
         drafter = None
         if assistant is not None:
             drafter = ModelWithCache(assistant, assistant.allocate(rows, max_len))
         device = main.token_embeddings.device
+        beams = None
+        if num_beams is not None:
+            beams = BeamState.allocate(rows, num_beams, max_len, device)
         return cls(
-            ModelWithCache(main, main.allocate(rows, max_len)),
+            ModelWithCache(main, main.allocate(rows, max_len, num_beams or 1)),
             drafter,
             SequenceState.allocate(rows, max_len, device),
+            beams,
         )
 
     @property
@@ -135,22 +201,28 @@ class DecodeState:
         return self.rows.length.shape[0]
 
     @staticmethod
-    def bytes_per_row(main: Decoder, assistant: Decoder | None, max_drafts: int) -> int:
+    def bytes_per_row(
+        main: Decoder, assistant: Decoder | None, max_drafts: int, num_beams: int | None = None
+    ) -> int:
         """Memory of the caches of one row, in bytes, by their shapes."""
         max_len = _max_len(main, max_drafts)
         drafter = 0 if assistant is None else assistant.cache_bytes_per_row(max_len)
-        return main.cache_bytes_per_row(max_len) + drafter
+        return main.cache_bytes_per_row(max_len, num_beams or 1) + drafter
 
     def view(self, start: int, stop: int) -> DecodeState:
         """Rows `start` to `stop`, sharing memory."""
         assistant = None if self.assistant is None else self.assistant.view(start, stop)
-        return DecodeState(self.main.view(start, stop), assistant, self.rows.view(start, stop))
+        beams = None if self.beams is None else self.beams.view(start, stop)
+        rows = self.rows.view(start, stop)
+        return DecodeState(self.main.view(start, stop), assistant, rows, beams)
 
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""
         self.main.cache.move(source, target)
         if self.assistant is not None:
             self.assistant.cache.move(source, target)
+        if self.beams is not None:
+            self.beams.move(source, target)
         self.rows.move(source, target)
 
     def copy_rows(self, other: DecodeState, rows: int) -> None:
@@ -158,6 +230,8 @@ class DecodeState:
         self.main.cache.copy_rows(other.main.cache, rows)
         if self.assistant is not None and other.assistant is not None:
             self.assistant.cache.copy_rows(other.assistant.cache, rows)
+        if self.beams is not None and other.beams is not None:
+            self.beams.copy_rows(other.beams, rows)
         self.rows.copy_rows(other.rows, rows)
 
 

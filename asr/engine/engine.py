@@ -23,6 +23,7 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.decode_state import ModelWithCache
 from asr.engine.draft_length import DraftLength
+from asr.engine.lanes import Lanes
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import DetectedLanguage, detect_language
 from asr.engine.request import DecodeOptions, Request
@@ -56,7 +57,6 @@ class DecodeEngine:
         self.assistant = Decoder(models.assistant.model) if models.assistant else None
         self.runner = runner_for(models.device, cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
-        self.memory = StateMemory(self.main, self.assistant, self.runner)
         self.context = DecodeContext(
             encoder=Encoder(models, self.threads),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
@@ -64,7 +64,9 @@ class DecodeEngine:
             runner=self.runner,
             decode_text=models.tokenizer.decode,
         )
-        self.scheduler = Scheduler(self.memory, self.context)
+        self.lanes = Lanes(self._new_lane)
+        self.scheduler = self.lanes.greedy
+        self.memory = self.scheduler.memory
         self._lock, self._next = Lock(), Lock()
         prepare_shapes(self.memory, self.context)
         costs = measure_costs(self.memory, self.context) if self.assistant else None
@@ -88,35 +90,45 @@ class DecodeEngine:
     def add(self, session: Session, requests: Requests[Request]) -> None:
         """Queue requests of a session."""
         with self._turn():
-            self.scheduler.add(
+            self.lanes.add(
                 Sequence(each, session.options, session, session.stats) for each in requests
             )
 
     def step(self, session: Session) -> None:
-        """Run one step unless the session has results already.
+        """Run one step of every lane unless the session has results already.
 
-        Where memory runs out the batch is halved and begun again. Errors reach every session whose
-        requests were lost.
+        Where memory runs out the lane's batch is halved and begun again. Errors reach every session
+        whose requests were lost.
         """
         with self._turn():
             if session.has_results:
                 return
             try:
-                finished = self._within_memory(self.scheduler.step, self._halve_batch)
+                for lane in self.lanes:
+                    self._step_lane(lane)
             except Exception as error:
                 self._fail_all(error)
                 return
-            for sequence, result in finished:
-                owner = sequence.session
-                assert isinstance(owner, Session)
-                owner.finish(sequence.request, result)
-            if not self.scheduler.running and not self.scheduler.waiting:
+            if not self.lanes.busy:
                 self.threads.restore()
 
     def cancel(self, session: Session) -> None:
         """Drop what a session still has queued or running."""
         with self._turn():
-            self.scheduler.cancel(session)
+            for lane in self.lanes:
+                lane.cancel(session)
+
+    def _step_lane(self, lane: Scheduler) -> None:
+        """Run one step of a lane and hand out what finished."""
+        finished = self._within_memory(
+            lambda: lane.step() if self.lanes.may_step(lane) else [],
+            lambda: self._halve_batch(lane),
+        )
+        for sequence, result in finished:
+            owner = sequence.session
+            assert isinstance(owner, Session)
+            owner.finish(sequence.request, result)
+        self.lanes.move()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -143,25 +155,51 @@ class DecodeEngine:
             # Outside the except block: until here the exception held on to the device's memory.
             make_room()
 
-    def _halve_batch(self) -> None:
-        """Begin again with half the rows. Raises OutOfMemory where one was left."""
-        failed, held = self.scheduler.attempted, self.memory.capacity
-        self.scheduler.preempt()
-        if max(failed, held) <= 1:
+    def _halve_batch(self, lane: Scheduler) -> None:
+        """Begin a lane again, beside lanes that hold only what they need, else with half the rows.
+
+        Where one row was left it waits until nothing runs beside it. Raises OutOfMemory where
+        nothing does.
+        """
+        failed, held = lane.attempted, lane.memory.capacity
+        lane.preempt()
+        self.lanes.move()
+        if self.lanes.release_idle():
+            return
+        if max(failed, held) > 1:
+            lane.memory.lower_limit(failed if failed > 1 else held)
+        elif not self.lanes.wait_for_others(lane):
             raise OutOfMemory(TOO_SMALL)
-        self.memory.lower_limit(failed if failed > 1 else held)
 
     def _release_batch(self) -> None:
-        """Give back what the batch holds. Raises OutOfMemory where that is nothing."""
-        if self.memory.state is None:
+        """Give back what idle lanes hold, else what all do. Raises OutOfMemory where that is
+        nothing.
+        """
+        if self.lanes.release_idle():
+            return
+        holding = [lane for lane in self.lanes if lane.memory.state is not None]
+        if not holding:
             raise OutOfMemory(TOO_SMALL)
-        self.scheduler.preempt()
+        for lane in holding:
+            lane.preempt()
+        self.lanes.move()
 
     def _fail_all(self, error: Exception) -> None:
         """Tell every session whose requests were lost."""
-        for sequence in self.scheduler.abort():
+        for sequence in [each for lane in self.lanes for each in lane.abort()]:
             assert isinstance(sequence.session, Session)
             sequence.session.fail(error)
+
+    def _new_lane(self, num_beams: int, lanes: Lanes) -> Scheduler:
+        """The scheduler of a number of beams; drafting is for rows without."""
+        memory = StateMemory(
+            self.main,
+            self.assistant if num_beams == 1 else None,
+            self.runner,
+            num_beams if num_beams > 1 else None,
+            lanes.release_idle,
+        )
+        return Scheduler(memory, self.context, lanes.running_rows)
 
     @torch.inference_mode()
     def _detect_language(self, samples: NDArray[np.float32]) -> DetectedLanguage:

@@ -129,7 +129,8 @@ class LogitFilter:
             allowed = self._allowed(history)
             forced = self._mask(logits, allowed, history).is_time & history.timestamps[:, None]
             text_from = torch.where(forced, self.timestamp_begin, allowed.text_from)
-            members = self._members(allowed._replace(text_from=text_from), history)
+            ids = torch.arange(self.bias.shape[0], device=self.bias.device)
+            members = self._members(allowed._replace(text_from=text_from), history, ids)
             masked = masked.masked_fill(~members, NEVER)
         temperature = params.temperature.clamp(min=1e-3)[:, None, None]
         cumulative = (masked / temperature).softmax(dim=-1).double().cumsum(dim=-1)
@@ -138,6 +139,36 @@ class LogitFilter:
         token = token.clamp(max=logits.shape[-1] - 1)
         log_probs = masked.gather(-1, token).squeeze(-1) - _log_sum(masked)
         return Choice(token.squeeze(-1), log_probs)
+
+    def best(self, logits: Tensor, history: History, count: int, grammar: bool = True) -> Choice:
+        """The `count` likeliest allowed tokens of each row, best first, (rows, count).
+
+        `logits` (rows, 1, vocabulary) carry a bias already. Where fewer are allowed the rest have a
+        log-probability of minus infinity.
+        """
+        if not grammar:
+            return _likeliest(_log_softmax(logits), count)
+        allowed = self._allowed(history)
+        words = _likeliest(_log_softmax(logits[..., : self.eos]), count)
+        first = upcast(logits.gather(2, words.tokens[:, None, :1]))[..., 0]
+        word_sum = first - words.log_probs[:, :1]
+        ids = torch.arange(self.eos, self.bias.shape[0], device=self.bias.device)
+        rest = upcast(logits[..., self.eos :])
+        rest = rest.masked_fill(~self._members(allowed, history, ids), NEVER)
+        first_time = self.timestamp_begin - self.eos
+        specials, times = rest[..., :first_time], rest[..., first_time:]
+        no_words = allowed.text_from > 0
+        text = torch.maximum(first.masked_fill(no_words, NEVER), specials.amax(dim=2))
+        times_alone = history.timestamps[:, None] & (times.logsumexp(dim=2) > text)
+        specials = specials.masked_fill(times_alone[..., None], NEVER)
+        rest = torch.cat([specials, times], dim=2)
+        word_sum = word_sum.masked_fill(no_words | times_alone, NEVER)
+        total = torch.logaddexp(word_sum, rest.logsumexp(dim=2))
+        others = _likeliest(rest - total[..., None], count)
+        return _merge(
+            Choice(words.tokens, words.log_probs + (word_sum - total)),
+            Choice(others.tokens + self.eos, others.log_probs),
+        )
 
     def _allowed(self, history: History) -> Allowed:
         """What the grammar allows at each position; rows that do not follow it may say anything."""
@@ -187,9 +218,8 @@ class LogitFilter:
         time_token = time_token + self.timestamp_begin
         return MaskedLogits(words, specials, text, text_token, time, time_token, log_sum, is_time)
 
-    def _members(self, allowed: Allowed, history: History) -> Tensor:
-        """The allowed set spelled out, (rows, positions, vocabulary)."""
-        ids = torch.arange(self.bias.shape[0], device=self.bias.device)
+    def _members(self, allowed: Allowed, history: History, ids: Tensor) -> Tensor:
+        """Which of `ids` are allowed, (rows, positions, ids)."""
         text_from, time_from, time_to = (bound[..., None] for bound in allowed)
         text = (ids >= text_from) & (ids < self.timestamp_begin)
         text &= ~(history.timestamps[:, None, None] & (ids == self.timestamp_begin - 1))
@@ -213,6 +243,23 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
     bias = torch.zeros(like.shape[0], device=like.device, dtype=like.dtype)
     bias[torch.tensor(sorted(set(ids)), dtype=torch.long, device=like.device)] = NEVER
     return bias
+
+
+def _likeliest(log_probs: Tensor, count: int) -> Choice:
+    """The largest of (rows, 1, ids) and their indices, best first, both (rows, count)."""
+    values, tokens = log_probs[:, 0].topk(min(count, log_probs.shape[2]))
+    return Choice(tokens, values)
+
+
+def _merge(one: Choice, other: Choice) -> Choice:
+    """The best of both, as many as one holds."""
+    both = [torch.cat(each, dim=1) for each in zip(one, other, strict=True)]
+    values, index = both[1].topk(one.tokens.shape[1])
+    return Choice(both[0].gather(1, index), values)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _log_sum(values: Tensor) -> Tensor:

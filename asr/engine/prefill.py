@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.decode_state import ModelWithCache, SequenceState
+from asr.engine.beam_search import begin_beams
+from asr.engine.decode_state import BeamState, ModelWithCache, SequenceState
 from asr.engine.logit_filters import LogitFilter, upcast
 from asr.engine.speculative import accept, sample_first
 
@@ -84,8 +85,9 @@ def prefill(
     rows: SequenceState,
     filters: LogitFilter,
     special_tokens: SpecialTokens,
+    beams: BeamState | None = None,
 ) -> Tensor:
-    """Read each row's prompt and make its first token final.
+    """Read each row's prompt and make its first token final, or begin its beams.
 
     Returns the probability of no speech, (rows,).
     """
@@ -94,14 +96,19 @@ def prefill(
     positions = torch.arange(longest, device=tokens.device).expand(tokens.shape)
     if assistant is not None:
         assistant.decoder.forward(tokens, positions, assistant.cache, longest)
-    hidden = main.decoder.forward(tokens, positions, main.cache, longest)
+    hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), longest)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
     at_start = main.decoder.logits(hidden[every, start])
     logits = main.decoder.logits(hidden[every, rows.prompt_len - 1], filters.first_bias)[:, None]
-    choice = filters.choose(logits, rows.before(rows.length[:, None]))
-    choice = sample_first(choice, logits, rows, filters, grammar=True)
-    accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
+    history = rows.before(rows.length[:, None])
+    if beams is not None:
+        main.cache.copy_first_beams(longest)
+        begin_beams(beams, rows, filters.best(logits, history, beams.num_beams + 1), filters.eos)
+    else:
+        choice = filters.choose(logits, history)
+        choice = sample_first(choice, logits, rows, filters, grammar=True)
+        accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
     return _probability(at_start, special_tokens.no_speech)
 
 

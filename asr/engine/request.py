@@ -22,7 +22,9 @@ class DecodeOptions:
 
     At most `batch_size` of them occupy rows at once. `drafts` fixes the number of drafted tokens a
     step; None lets measured costs and acceptance decide. `words` asks for the attention of the
-    alignment heads, from which word times are made.
+    alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
+    beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
+    log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`).
     """
 
     timestamps: bool = True
@@ -31,6 +33,8 @@ class DecodeOptions:
     fallback: Fallback | None = None
     drafts: int | None = None
     words: bool = False
+    num_beams: int = 1
+    length_penalty: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

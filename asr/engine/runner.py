@@ -51,6 +51,9 @@ class StepRunner(Protocol):
     def kv_len(self, needed: int) -> int:
         """How many positions to attend to so that `needed` are among them."""
 
+    def shared_len(self, known: int) -> int:
+        """How many of `known` positions that all beams share to leave out when beams are copied."""
+
     def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
         """Numbers of rows and shapes worth preparing at load, largest first."""
 
@@ -75,6 +78,10 @@ class EagerRunner:
     def kv_len(self, needed: int) -> int:
         """As many as needed."""
         return needed
+
+    def shared_len(self, known: int) -> int:
+        """All of them."""
+        return known
 
     def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
         """None: there is nothing to prepare."""

@@ -19,6 +19,7 @@ import torch
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
+from asr.engine.hypotheses import BeamText, best_text
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
 from asr.engine.request import DecodeResult
@@ -48,13 +49,24 @@ class DecodeContext:
 
 
 class Scheduler:
-    """The sequences that wait and run. Not safe for several threads: see `DecodeEngine`."""
+    """The sequences that wait and run. Not safe for several threads: see `DecodeEngine`.
 
-    def __init__(self, memory: StateMemory, context: DecodeContext) -> None:
+    `running_rows` counts the rows of each session, by default those that run here.
+    """
+
+    def __init__(
+        self,
+        memory: StateMemory,
+        context: DecodeContext,
+        running_rows: Callable[[], Counter[Hashable]] | None = None,
+    ) -> None:
         self.memory = memory
         self.context = context
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.admits = True  # whether waiting sequences may enter
+        self._running_rows = running_rows
+        self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
         self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
         self._longest = 0  # no live row is longer
@@ -77,6 +89,16 @@ class Scheduler:
         self._add_seconds(self.running, "decode_seconds", started)
         return [] if finished is None else self._finish(finished)
 
+    @property
+    def num_beams(self) -> int:
+        """The beams of every row."""
+        return self.memory.num_beams or 1
+
+    def take_leaving(self) -> list[Sequence]:
+        """The sequences that must go on in another lane, which have left this one."""
+        leaving, self._leaving = self._leaving, []
+        return leaving
+
     @torch.inference_mode()
     def cancel(self, session: Hashable) -> None:
         """Drop the sequences of a session."""
@@ -91,13 +113,15 @@ class Scheduler:
         """Put everything that runs back into the queue, from its beginning, and free the memory."""
         for sequence in self.running:
             sequence.restart()
-        self.waiting.extendleft(reversed(self.running))
+        self._leaving += [each for each in self.running if each.num_beams != self.num_beams]
+        staying = [each for each in self.running if each.num_beams == self.num_beams]
+        self.waiting.extendleft(reversed(staying))
         self._clear()
         self.memory.release()
 
     def abort(self) -> list[Sequence]:
         """Drop everything. Returns the sequences that ran or waited."""
-        dropped = [*self.running, *self.waiting]
+        dropped = [*self.running, *self.waiting, *self.take_leaving()]
         self.waiting.clear()
         self._clear()
         self.memory.release()
@@ -112,7 +136,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Give free rows to waiting sequences: encode them, read their prompts."""
-        while self.waiting:
+        while self.waiting and self.admits:
             eligible = self._eligible()
             if not eligible:
                 return
@@ -127,13 +151,16 @@ class Scheduler:
 
     def _eligible(self) -> list[Sequence]:
         """Waiting sequences, in order, whose session has rows left of its batch size."""
-        rows = Counter(each.session for each in self.running)
+        rows = self._running_rows() if self._running_rows else self._own_rows()
         eligible = []
         for sequence in self.waiting:
             if rows[sequence.session] < sequence.options.batch_size:
                 rows[sequence.session] += 1
                 eligible.append(sequence)
         return eligible
+
+    def _own_rows(self) -> Counter[Hashable]:
+        return Counter(each.session for each in self.running)
 
     def _same_kind(self, one: Sequence, other: Sequence) -> bool:
         """Whether both may be drafted for, or neither: they are encoded together."""
@@ -146,7 +173,9 @@ class Scheduler:
         requests = [each.request for each in sequences]
         started = time.perf_counter()
         encoded = self.context.encoder.encode(
-            [each.samples for each in requests], drafted, [each.encoded for each in requests]
+            [each.samples for each in requests],
+            drafted,
+            [each.request.encoded if each.encoded is None else each.encoded for each in sequences],
         )
         start, stop = len(self.running), len(self.running) + len(sequences)
         self.attempted = stop
@@ -155,8 +184,10 @@ class Scheduler:
         if view.assistant is not None and encoded.assistant is not None:
             view.assistant.decoder.fill_cross_kv(encoded.assistant, view.assistant.cache)
         self._add_seconds(sequences, "encode_seconds", started)
-        for sequence in sequences:
+        for number, sequence in enumerate(sequences):
             sequence.drafted = encoded.assistant is not None
+            if sequence.may_change_lane and sequence.encoded is None:
+                sequence.encoded = encoded.main[number : number + 1].clone()
             self.waiting.remove(sequence)
         self.running += sequences
         self._prefill(start, stop)
@@ -184,7 +215,7 @@ class Scheduler:
         assistant = view.assistant if any(each.draftable for each in sequences) else None
         context = self.context
         no_speech_probs = prefill(
-            view.main, assistant, view.rows, context.filters, context.special_tokens
+            view.main, assistant, view.rows, context.filters, context.special_tokens, view.beams
         )
         for sequence, probability in zip(sequences, no_speech_probs.tolist(), strict=True):
             sequence.no_speech_prob = probability
@@ -205,6 +236,7 @@ class Scheduler:
             kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
             sampled=any(each.temperature for each in self.running),
             timestamps=any(each.options.timestamps for each in self.running),
+            shared_len=self._shared_len(),
         )
         if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
             self._view = state.view(0, rows)
@@ -212,6 +244,14 @@ class Scheduler:
         self._pending.append((result, drafts))
         self._longest += drafts + 1
         self._assistant_lag = 2 if drafts else self._assistant_lag + 1
+
+    def _shared_len(self) -> int:
+        """Positions of the shortest prompt, which all beams share."""
+        if self.num_beams == 1:
+            return 0
+        return self.context.runner.shared_len(
+            min(len(each.request.prompt) for each in self.running)
+        )
 
     def _drafts(self, rows: int) -> int:
         """How many tokens to draft for the rows that accept drafts."""
@@ -263,34 +303,45 @@ class Scheduler:
     # Finished rows
 
     def _finish(self, result: StepResult) -> list[Finished]:
-        """Evict the rows that finished, except those that are worth another attempt."""
-        done: list[tuple[int, Finished]] = []
+        """Evict the rows that finished, except those whose next attempt has begun."""
+        done: list[Finished] = []
+        freed: list[int] = []
         for row, sequence in enumerate(self.running):
             if not result.finished[row]:
                 continue
-            decoded = self._decoded(row, result.length[row])
+            text = self._read_text(row, result.length[row])
+            probability, temperature = sequence.no_speech_prob, sequence.temperature
+            decoded = DecodeResult(text.tokens, probability, text.log_probs, temperature)
             sequence.stats.tokens += len(decoded.tokens)
             if not self._retried(row, decoded):
-                done.append((row, (sequence, self._with_attention(row, decoded))))
-        for row, _ in reversed(done):
+                done.append((sequence, self._with_attention(row, decoded, text.beams)))
+                freed.append(row)
+            elif sequence.num_beams != self.num_beams:
+                self._leaving.append(sequence)
+                freed.append(row)
+        for row in reversed(freed):
             self._evict(row)
-        return [each for _, each in done]
+        return done
 
-    def _decoded(self, row: int, length: int) -> DecodeResult:
-        assert self.memory.state is not None
-        sequence, rows = self.running[row], self.memory.state.rows
+    def _read_text(self, row: int, length: int) -> BeamText:
+        """What a finished row of `length` tokens says."""
+        state, sequence = self.memory.state, self.running[row]
+        assert state is not None
         begin = len(sequence.request.prompt)
-        tokens = rows.tokens[row, begin:length].tolist()
-        log_probs = rows.log_probs[row, begin:length].tolist()
+        if state.beams is not None:
+            return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
+        tokens = state.rows.tokens[row, begin:length].tolist()
+        log_probs = state.rows.log_probs[row, begin:length].tolist()
         if tokens and tokens[-1] == self.context.special_tokens.end_of_text:
             tokens.pop()
-        probability, temperature = sequence.no_speech_prob, sequence.temperature
-        return DecodeResult(tuple(tokens), probability, tuple(log_probs), temperature)
+        return BeamText(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
 
-    def _with_attention(self, row: int, decoded: DecodeResult) -> DecodeResult:
+    def _with_attention(
+        self, row: int, decoded: DecodeResult, beams: tuple[int, ...]
+    ) -> DecodeResult:
         """With the alignment heads' attention, where words are wanted.
 
-        A token's is that of the position that chose it, one before its own.
+        A token's is that of the position that chose it, one before its own, in the beam that did.
         """
         sequence = self.running[row]
         if not sequence.options.words or not decoded.tokens:
@@ -300,11 +351,14 @@ class Scheduler:
         first = len(request.prompt) - 1
         positions = slice(first, first + len(decoded.log_probs))
         frames = min(-(-len(request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
-        heads = main.decoder.alignment_attention(main.cache, row, positions, frames)
+        heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams)
         return replace(decoded, attention=normalize_attention(heads).cpu().numpy())
 
     def _retried(self, row: int, decoded: DecodeResult) -> bool:
-        """Whether the row's text was rejected and another attempt has begun in its place."""
+        """Whether the row's text was rejected and another attempt has begun in its place.
+
+        One with another number of beams begins in another lane.
+        """
         sequence = self.running[row]
         fallback = sequence.options.fallback
         temperature = fallback.next_temperature(sequence.attempt) if fallback else None
@@ -315,7 +369,8 @@ class Scheduler:
         if not fallback.rejects(str(text), decoded.avg_logprob, decoded.no_speech_prob):
             return False
         sequence.retry(temperature)
-        self._prefill(row, row + 1)
+        if sequence.num_beams == self.num_beams:
+            self._prefill(row, row + 1)
         return True
 
     def _evict(self, row: int) -> None:

@@ -48,12 +48,13 @@ def run_self_test(engine: DecodeEngine) -> bool:
 
 
 def step_kinds(engine: DecodeEngine) -> list[DecodeOptions]:
-    """Every kind of step: with timestamps and without, sampled, with words, drafted."""
+    """Every kind of step: with timestamps and without, sampled, with words, beams, drafted."""
     plain = DecodeOptions(batch_size=WINDOWS)
     options = [
         replace(plain, words=True),
         replace(plain, timestamps=False),
         replace(plain, fallback=ALWAYS),
+        replace(plain, num_beams=5),
     ]
     if engine.assistant is not None:
         options.append(replace(plain, assisted=True, drafts=engine.runner.draft_lengths[0]))

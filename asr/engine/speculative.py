@@ -24,16 +24,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from asr.engine.beam_search import beam_step
 from asr.engine.decode_state import DecodeState, ModelWithCache, SequenceState, StepShape
 from asr.engine.logit_filters import Choice, LogitFilter, SamplingParams
 
 
 def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> None:
-    """Advance every unfinished row by 1 to `shape.drafts` + 1 tokens."""
+    """Advance every unfinished row by 1 to `shape.drafts` + 1 tokens, or each of its beams by 1."""
+    if state.beams is not None:
+        return beam_step(state, state.beams, filters, shape)
     if state.assistant is not None and shape.drafts:
         draft(state.assistant, state.rows, filters, shape)
     choice = verify(state.main, state.rows, filters, shape)
-    accept(state.rows, choice, count_accepted(state.rows, choice), filters.eos)
+    return accept(state.rows, choice, count_accepted(state.rows, choice), filters.eos)
 
 
 def draft(

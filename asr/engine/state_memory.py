@@ -8,6 +8,7 @@ once is remembered, so that a batch too large does not run out of memory in ever
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 
@@ -25,10 +26,22 @@ HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30
 
 
 class StateMemory:
-    """One decode state of both models. `limit` is the largest number of rows that may be tried."""
+    """One decode state of both models. `limit` is the largest number of rows that may be tried.
 
-    def __init__(self, main: Decoder, assistant: Decoder | None, runner: StepRunner) -> None:
+    With `num_beams` each row has so many beams. `make_room` gives back what others hold and do not
+    use; it is called before fewer rows than were asked for are allocated.
+    """
+
+    def __init__(
+        self,
+        main: Decoder,
+        assistant: Decoder | None,
+        runner: StepRunner,
+        num_beams: int | None = None,
+        make_room: Callable[[], object] = lambda: None,
+    ) -> None:
         self.main, self.assistant, self.runner = main, assistant, runner
+        self.num_beams, self.make_room = num_beams, make_room
         self.device = main.token_embeddings.device
         self.limit = MAX_ROWS
         self.state: DecodeState | None = None
@@ -49,7 +62,8 @@ class StateMemory:
         if self.state is not None and self.capacity >= wanted:
             return self.state
         if not live:
-            self.release()
+            if self.state is not None:
+                self.release()
             self.state = self._allocate(min(self.runner.rows(wanted), self._fitting(wanted)))
         elif self._fitting(wanted) >= wanted:
             self._grow(wanted, live)
@@ -69,7 +83,9 @@ class StateMemory:
         logger.warning("%d windows at once do not fit into memory: at most %d", failed, self.limit)
 
     def _allocate(self, rows: int) -> DecodeState:
-        return DecodeState.allocate(self.main, self.assistant, max(1, rows), MAX_DRAFTS)
+        return DecodeState.allocate(
+            self.main, self.assistant, max(1, rows), MAX_DRAFTS, self.num_beams
+        )
 
     def _grow(self, wanted: int, live: int) -> None:
         """Move the live rows to a larger state; where old and new do not fit together, stay.
@@ -93,8 +109,15 @@ class StateMemory:
         """How many rows the device has memory for now; unknown on a CPU, where it is `wanted`."""
         if self.device.type != "cuda":
             return wanted
+        fitting = self._free_rows()
+        if fitting < wanted:
+            self.make_room()
+            fitting = self._free_rows()
+        return fitting
+
+    def _free_rows(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
-        per_row = DecodeState.bytes_per_row(self.main, self.assistant, MAX_DRAFTS)
+        per_row = DecodeState.bytes_per_row(self.main, self.assistant, MAX_DRAFTS, self.num_beams)
         return max(1, (free + cached - headroom) // per_row)

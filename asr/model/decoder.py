@@ -83,12 +83,15 @@ class Layer:
     ) -> Tensor:
         """(rows, positions, d_model) in and out; `keys` and `values` (rows, heads, frames, size).
 
-        Writes `queries` (rows, aligned heads, max_len, head size).
+        Writes `queries` (rows, aligned heads, max_len, head size). Of several beams for each row of
+        keys, x and queries have a row a beam: beams are more positions that ask the same audio.
         """
         (query,) = self._split_heads(self.cross_query(_normed(x, self.cross_norm)), 1)
         if len(self.aligned):
             queries[context.rows, :, context.positions] = query[:, :, self.aligned]
-        return self.cross_out(_merge_heads(attention(query.transpose(1, 2), keys, values)))
+        query = query.reshape(keys.shape[0], -1, *query.shape[2:])
+        mixed = _merge_heads(attention(query.transpose(1, 2), keys, values))
+        return self.cross_out(mixed.view(x.shape))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The perceptron, (rows, positions, d_model) in and out."""
@@ -124,12 +127,13 @@ class Decoder:
         self.max_positions: int = source.config.max_target_positions
         self.head_size = self.token_embeddings.shape[1] // self.layers[0].heads
 
-    def allocate(self, rows: int, max_len: int) -> KVCache:
+    def allocate(self, rows: int, max_len: int, num_beams: int = 1) -> KVCache:
         """A cache of `rows` rows of `max_len` positions each (more than a text, for drafts)."""
         like, every = self.token_embeddings, [layer.heads for layer in self.layers]
 
         def zeros(heads: Sequence[int]) -> tuple[Tensor, ...]:
-            return tuple(like.new_zeros(rows, each, max_len, self.head_size) for each in heads)
+            size = max_len, self.head_size
+            return tuple(like.new_zeros(rows * num_beams, each, *size) for each in heads)
 
         def cross() -> tuple[Tensor, ...]:
             return tuple(
@@ -137,13 +141,13 @@ class Decoder:
             )
 
         aligned = [len(layer.aligned) for layer in self.layers]
-        return KVCache(zeros(every), zeros(every), cross(), cross(), zeros(aligned))
+        return KVCache(zeros(every), zeros(every), cross(), cross(), zeros(aligned), num_beams)
 
-    def cache_bytes_per_row(self, max_len: int) -> int:
+    def cache_bytes_per_row(self, max_len: int, num_beams: int = 1) -> int:
         """Memory of one row of such a cache, in bytes."""
         own = sum(2 * layer.heads + len(layer.aligned) for layer in self.layers) * max_len
         cross = sum(2 * layer.heads for layer in self.layers) * self.frames
-        positions: int = (own + cross) * self.head_size
+        positions: int = (own * num_beams + cross) * self.head_size
         return positions * self.token_embeddings.element_size()
 
     def fill_cross_kv(self, encoded: Tensor, cache: KVCache) -> None:
@@ -162,6 +166,7 @@ class Decoder:
         """Hidden states (rows, positions, d_model) after `tokens` at `positions`, both (rows, n).
 
         Every position below the first must be in the cache; `kv_len` exceeds the largest position.
+        Where the cache has several beams, each has a row here.
         """
         context = self._context(positions, kv_len)
         x = F.embedding(tokens, self.token_embeddings) + F.embedding(
@@ -184,18 +189,28 @@ class Decoder:
         return self.output(hidden, bias)
 
     def alignment_attention(
-        self, cache: KVCache, row: int, positions: slice, frames: int
+        self,
+        cache: KVCache,
+        row: int,
+        positions: slice,
+        frames: int,
+        beams: Sequence[int] | None = None,
     ) -> Tensor:
         """Cross-attention of the alignment heads, recomputed from their cached queries.
 
         (alignment heads, positions, frames) of one row, among the first `frames` frames of its
-        audio; float32 or wider; sums to 1 over the frames.
+        audio; float32 or wider; sums to 1 over the frames. `beams` says which beam of the row holds
+        the query of each position, by default the first.
         """
         heads = []
+        every = range(positions.start, positions.stop)
+        of_row = [row * cache.num_beams + beam for beam in beams or [0] * len(every)]
+        device = self.token_embeddings.device
+        places = torch.tensor([of_row, [*every]], dtype=torch.long).to(device)
         for layer, keys, queries in zip(
             self.layers, cache.cross_keys, cache.alignment_queries, strict=True
         ):
-            query = _upcast(queries[row, :, positions])
+            query = _upcast(queries[places[0], :, places[1]]).transpose(0, 1)
             key = _upcast(keys[row, layer.aligned, :frames])
             scores = query @ key.transpose(1, 2) * self.head_size**-0.5
             heads.append(scores.softmax(dim=-1))

@@ -1,0 +1,158 @@
+"""Beam search over the rows of a batch: several texts of each window, the likeliest one kept.
+
+The rules are those of openai/whisper's BeamSearchDecoder (`decoding.py`) with a patience of 1:
+every beam offers its likeliest tokens, the best of a window's candidates go on, and candidates that
+end the text are set aside as long as they rank above the last that goes on. A window is done when
+as many texts have ended as it has beams, or at its greatest length.
+
+The one decision: beams stay where they are. What continues a beam takes its place, and only a
+second continuation is copied, to the place of a beam that died. On a CPU that leaves few keys and
+values to copy: those behind the point at which the two texts part. A step asks a CUDA device for no
+value, so it is replayed as a graph; there all places are copied, from the prompt's end on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asr.engine.decode_state import BeamState, DecodeState, SequenceState, StepShape
+from asr.engine.logit_filters import NEVER, Choice, History, LogitFilter
+from asr.model.kv_cache import KVCache
+
+
+class Candidates(NamedTuple):
+    """Texts of each row, one token longer than its beams; all (rows, candidates)."""
+
+    token: Tensor
+    beam: Tensor  # which they continue
+    sum: Tensor  # of log-probabilities
+    log_prob: Tensor  # of the new token
+
+    def take(self, index: Tensor) -> Candidates:
+        """Some of them, by their numbers (rows, n)."""
+        return Candidates(*(each.gather(1, index) for each in self))
+
+
+def beam_step(state: DecodeState, beams: BeamState, filters: LogitFilter, shape: StepShape) -> None:
+    """Advance every beam of every unfinished row by one token."""
+    main, rows, width = state.main, state.rows, beams.num_beams
+    texts, ends = beams.tokens.flatten(0, 1), _spread(rows.length, width)[:, None]
+    hidden = main.decoder.forward(texts.gather(1, ends - 1), ends - 1, main.cache, shape.kv_len)
+    logits = main.decoder.logits(hidden, filters.bias)
+    timestamps, grammar_start = _spread(rows.timestamps, width), _spread(rows.grammar_start, width)
+    history = History(texts, ends, timestamps, grammar_start)
+    best = filters.best(logits, history, width + 1, shape.timestamps)
+    parents = extend(beams, rows, best, filters.eos)
+    if texts.device.type == "cpu":
+        _copy_what_differs(main.cache, beams.tokens, parents, rows)
+    else:
+        _copy_all(main.cache, parents, shape)
+    _write_texts(beams, rows, parents)
+
+
+def begin_beams(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> None:
+    """Start every row's beams with different first tokens, `best` (rows, beams + 1)."""
+    beams.sums.zero_()
+    beams.ended.zero_()
+    beams.tokens.copy_(rows.tokens[:, None].expand_as(beams.tokens))
+    _write_texts(beams, rows, extend(beams, rows, best, eos))
+
+
+def extend(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> Tensor:
+    """Choose the candidates that go on, set aside those that end; advance lengths.
+
+    `best` are the candidates of each beam, best first, (rows x beams, beams + 1), or those of each
+    row's first beam alone. Returns the beam that each place continues, (rows, beams).
+    """
+    width, count = beams.num_beams, rows.length.shape[0]
+    offered = best.log_probs.double().view(count, -1, width + 1)
+    sums = (beams.sums[:, : offered.shape[1], None] + offered).flatten(1)
+    # A beam can end once, so that among twice the beams enough go on.
+    ranked, index = sums.topk(min(2 * width, sums.shape[1]))
+    tokens = best.tokens.view(count, -1).gather(1, index)
+    log_probs = offered.flatten(1).gather(1, index)
+    candidates = Candidates(tokens, index // (width + 1), ranked, log_probs)
+    ends = tokens == eos
+    _set_aside(beams, rows, candidates, ends)
+    numbers = torch.arange(ends.shape[1], device=ends.device)
+    going_on = (ends.long() * len(numbers) + numbers).argsort(dim=1)[:, :width]
+    going_on = going_on.gather(1, _order(candidates.beam.gather(1, going_on)))
+    survivors = candidates.take(going_on)
+    at = rows.length[:, None, None].expand(-1, width, 1)
+    beams.written.scatter_(2, at, survivors.token[..., None])
+    beams.parents.scatter_(2, at, survivors.beam[..., None])
+    beams.log_probs.scatter_(2, at, survivors.log_prob[..., None])
+    finished = rows.finished.clone()
+    beams.sums.copy_(torch.where(finished[:, None], beams.sums, survivors.sum))
+    rows.length.add_((~finished).long())
+    rows.finished.logical_or_((beams.ended >= width) | (rows.length >= rows.max_length))
+    return survivors.beam
+
+
+def _set_aside(beams: BeamState, rows: SequenceState, all_: Candidates, ends: Tensor) -> None:
+    """Keep texts that end above the last that goes on, in order, until there is one a beam."""
+    width = beams.num_beams
+    going_on = (~ends).long().cumsum(dim=1)
+    kept = ends & (going_on < width) & (all_.sum > NEVER) & ~rows.finished[:, None]
+    place = beams.ended[:, None] + kept.long().cumsum(dim=1) - 1
+    kept &= place < width
+    place = torch.where(kept, place, width)
+    beams.end_beam.scatter_(1, place, all_.beam)
+    beams.end_length.scatter_(1, place, rows.length[:, None].expand_as(place))
+    beams.end_sum.scatter_(1, place, all_.sum)
+    beams.end_log_prob.scatter_(1, place, all_.log_prob)
+    beams.ended.add_(kept.long().sum(dim=1))
+
+
+def _order(parents: Tensor) -> Tensor:
+    """Which survivor takes each place, by the beam that it continues; both (rows, beams).
+
+    The first of a beam's continuations takes its place, the others those of beams without any.
+    """
+    places = torch.arange(parents.shape[1], device=parents.device)
+    same = parents[:, :, None] == parents[:, None]
+    repeated = (same & (places < places[:, None])).any(dim=2)
+    taken = (parents[:, :, None] == places).any(dim=1)
+    free = (taken.long() * len(places) + places).argsort(dim=1)
+    number = (repeated.long().cumsum(dim=1) - 1).clamp(min=0)
+    return torch.where(repeated, free.gather(1, number), parents).argsort(dim=1)
+
+
+def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: SequenceState) -> None:
+    """Let every place that continues another beam take its keys and values, where they differ."""
+    width = parents.shape[1]
+    own = torch.arange(width)
+    places = (parents != own).flatten().nonzero()[:, 0]
+    if not len(places):
+        return
+    sources = places // width * width + parents.flatten()[places]
+    every = texts.flatten(0, 1)
+    start = int((every[places] != every[sources]).int().argmax(dim=1).min())
+    span = slice(start, int(rows.length.max()) - 1)
+    for each in (*cache.keys, *cache.values):
+        each[places, :, span] = each[sources, :, span]
+
+
+def _copy_all(cache: KVCache, parents: Tensor, shape: StepShape) -> None:
+    """Let every place take the keys and values of the beam that it continues."""
+    count, width = parents.shape
+    first = torch.arange(0, count * width, width, device=parents.device)[:, None]
+    sources = (first + parents).flatten()
+    for each in (*cache.keys, *cache.values):
+        span = each[:, :, shape.shared_len : shape.kv_len]
+        span.copy_(span.index_select(0, sources))
+
+
+def _write_texts(beams: BeamState, rows: SequenceState, parents: Tensor) -> None:
+    """Let every place take the text that it continues, and its new token."""
+    newest = rows.length[:, None, None].expand(-1, beams.num_beams, 1) - 1
+    texts = beams.tokens.gather(1, parents[..., None].expand_as(beams.tokens))
+    beams.tokens.copy_(texts.scatter_(2, newest, beams.written.gather(2, newest)))
+
+
+def _spread(values: Tensor, width: int) -> Tensor:
+    """(rows,) -> (rows x beams,): each row's value for each of its beams."""
+    return values[:, None].expand(-1, width).flatten()

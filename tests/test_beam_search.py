@@ -1,0 +1,180 @@
+"""Beam search against openai/whisper's own decoder, token for token, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import beam_oracle
+import numpy as np
+import oracle
+import pytest
+import torch
+from oracle import TINY, TINY_ENGLISH, decode, models_of
+
+import asr.engine.scheduler
+from asr.engine.beam_search import _order
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Fallback
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.scheduler import Scheduler
+from asr.engine.state_memory import StateMemory
+
+# Texts end where this token would have come: some at once, some late, some never.
+ENDING = 142
+SAMPLED = Fallback(temperatures=(0.0, 0.4), logprob_threshold=-3.5, no_speech_threshold=1.0)
+
+
+@functools.cache
+def engine_of(shape=TINY, ending=ENDING):
+    return DecodeEngine(models_of(shape, ending))
+
+
+@functools.cache
+def windows_of(shape=TINY, timestamps=True, count=6, max_tokens=24):
+    prompts = oracle.prompts_of(models_of(shape).special_tokens, timestamps, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, max_tokens) for key, window in enumerate(windows)]
+
+
+@functools.cache
+def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, max_tokens=24):
+    windows = windows_of(shape, timestamps, count, max_tokens)
+    models = models_of(shape, ending)
+    return beam_oracle.beam_search(models, windows, timestamps, num_beams, length_penalty)
+
+
+def tokens_of(answers):
+    return {key: tuple(answer.tokens) for key, answer in answers.items()}
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("shape", [TINY, TINY_ENGLISH], ids=["multilingual", "english"])
+@pytest.mark.parametrize("num_beams", [2, 5])
+@pytest.mark.parametrize("batch_size", [1, 4, 6])
+def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
+    options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
+    answers = decode(engine_of(shape), windows_of(shape, timestamps), options)
+    assert tokens_of(answers) == tokens_of(truth(shape, ENDING, timestamps, num_beams))
+
+
+@pytest.mark.parametrize("num_beams", [3, 4, 6, 7, 8])
+def test_every_number_of_beams(num_beams):
+    answers = decode(
+        engine_of(), windows_of(timestamps=False), DecodeOptions(False, num_beams=num_beams)
+    )
+    assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, False, num_beams))
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_the_length_penalty_is_openais(timestamps, length_penalty):
+    options = DecodeOptions(timestamps, num_beams=5, length_penalty=length_penalty)
+    answers = decode(engine_of(), windows_of(timestamps=timestamps), options)
+    assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, timestamps, 5, length_penalty))
+
+
+def test_the_rules_that_choose_the_best_differ_on_these_windows():
+    by_mean = tokens_of(truth(TINY, ENDING, True, 5))
+    assert by_mean != tokens_of(truth(TINY, ENDING, True, 5, 0.0))
+    lengths = {len(tokens) for tokens in by_mean.values()}
+    assert len(lengths) > 2
+    assert min(lengths) < 24 == max(lengths)
+
+
+def test_a_text_that_never_ends_stops_at_half_of_what_a_text_may_hold():
+    window = dataclasses.replace(windows_of()[1], max_tokens=None)
+    answers = decode(engine_of(ending=None), [window], DecodeOptions(num_beams=2))
+    expected = beam_oracle.beam_search(models_of(TINY), [window], True, 2)
+    assert tokens_of(answers) == tokens_of(expected)
+    assert len(answers[window.key].tokens) == 224
+
+
+def test_a_long_prompt_leaves_what_a_text_may_hold():
+    (window, *_) = windows_of()
+    special = models_of(TINY).special_tokens
+    previous = tuple(5 + each % 200 for each in range(special.max_length - 30))
+    prompt = special.prompt("en", "transcribe", True, previous)
+    window = dataclasses.replace(window, prompt=prompt, max_tokens=None)
+    answers = decode(engine_of(ending=None), [window], DecodeOptions(num_beams=3))
+    expected = beam_oracle.beam_search(models_of(TINY), [window], True, 3)
+    assert tokens_of(answers) == tokens_of(expected)
+    assert len(answers[window.key].tokens) + len(prompt) == special.max_length
+
+
+def test_statistics_are_openais():
+    answers = decode(engine_of(), windows_of(timestamps=False), DecodeOptions(False, num_beams=5))
+    for key, expected in truth(TINY, ENDING, False, 5).items():
+        answer = answers[key]
+        assert answer.no_speech_prob == pytest.approx(expected.no_speech_prob)
+        assert len(answer.log_probs) in (len(answer.tokens), len(answer.tokens) + 1)
+        total = expected.avg_logprob * (len(expected.tokens) + 1)
+        assert sum(answer.log_probs) == pytest.approx(total)
+
+
+def test_one_beam_of_beam_search_is_greedy_decoding():
+    engine = DecodeEngine(models_of(TINY, ENDING))
+    memory = StateMemory(engine.main, None, engine.runner, num_beams=1)
+    engine.lanes._lanes[1] = Scheduler(memory, engine.context)
+    for timestamps in (True, False):
+        windows = windows_of(timestamps=timestamps, count=8)
+        answers = decode(engine, windows, DecodeOptions(timestamps, batch_size=3))
+        expected = oracle.greedy(models_of(TINY, ENDING), windows, timestamps)
+        assert tokens_of(answers) == expected
+        plain = decode(engine_of(), windows, DecodeOptions(timestamps))
+        for key, answer in plain.items():
+            assert answers[key].log_probs == pytest.approx(answer.log_probs)
+    assert memory.state is not None
+
+
+@pytest.mark.parametrize("batch_size", [1, 6])
+def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
+    monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
+    engine, windows = engine_of(), windows_of(timestamps=False)
+    options = DecodeOptions(False, batch_size=batch_size, num_beams=5, words=True)
+    answers = decode(engine, windows, options)
+    end = engine.models.special_tokens.end_of_text
+    for window in windows:
+        answer = answers[window.key]
+        said = [*answer.tokens, end][: len(answer.log_probs)]
+        expected = oracle.cross_attention(engine.models, window, said, [(1, 0), (1, 1)])
+        torch.testing.assert_close(
+            torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
+        )
+
+
+KINDS = [
+    DecodeOptions(True, num_beams=5, batch_size=3),
+    DecodeOptions(False, num_beams=5, length_penalty=0.5, words=True),
+    DecodeOptions(False, num_beams=2, batch_size=2),
+    DecodeOptions(True, batch_size=4),
+    DecodeOptions(True, num_beams=5, batch_size=4, fallback=SAMPLED, words=True),
+]
+
+
+def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
+    engine = engine_of()
+    asked = [(each, windows_of(timestamps=each.timestamps)) for each in KINDS]
+    alone = [decode(engine, windows, options) for options, windows in asked]
+    sessions = [engine.session(options) for options, _ in asked]
+    beside = [{} for _ in asked]
+    for session, (_, windows) in zip(sessions, asked, strict=True):
+        session.add(windows)
+    while not all(session.done for session in sessions):
+        for session, answers in zip(sessions, beside, strict=True):
+            answers |= {request.key: result for request, result in session.step()}
+    for ours, expected in zip(beside, alone, strict=True):
+        assert tokens_of(ours) == tokens_of(expected)
+        for key, answer in expected.items():
+            assert ours[key].temperature == answer.temperature
+            assert ours[key].log_probs == pytest.approx(answer.log_probs)
+            if answer.attention is not None:
+                np.testing.assert_allclose(ours[key].attention, answer.attention, atol=1e-5)
+    assert {each.temperature for each in alone[-1].values()} == {0.0, 0.4}
+
+
+def test_a_second_continuation_takes_the_place_of_a_beam_that_died():
+    parents = torch.tensor([[0, 1, 2], [2, 2, 2], [1, 1, 0], [2, 0, 2], [1, 0, 2]])
+    taken = parents.gather(1, _order(parents))
+    assert taken.tolist() == [[0, 1, 2], [2, 2, 2], [0, 1, 1], [0, 2, 2], [0, 1, 2]]
+    assert all(sorted(row) == [0, 1, 2] for row in _order(parents).tolist())

@@ -1,0 +1,163 @@
+"""Lanes beside each other: who moves where, who gives memory back, who waits for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import oracle
+import pytest
+import torch
+from oracle import TINY, decode, models_of
+
+from asr.engine.decode_state import DecodeState
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Fallback
+from asr.engine.request import DecodeOptions, Request
+from errors import OutOfMemory
+
+# Rejects every text at temperature 0.
+SAMPLED = Fallback(temperatures=(0.0, 0.4), logprob_threshold=0.0, no_speech_threshold=1.0)
+GREEDY, BEAMS = DecodeOptions(batch_size=4), DecodeOptions(batch_size=4, num_beams=3)
+
+
+@functools.cache
+def windows_of(count=6):
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, 16) for key, window in enumerate(windows)]
+
+
+@functools.cache
+def alone(options):
+    return tokens_of(decode(DecodeEngine(models_of(TINY, 142)), windows_of(), options))
+
+
+def tokens_of(answers):
+    return {key: answer.tokens for key, answer in answers.items()}
+
+
+def beside(engine, *asked):
+    """The tokens of sessions at once, each with all windows."""
+    sessions, answers = [engine.session(each) for each in asked], [{} for _ in asked]
+    for session in sessions:
+        session.add(windows_of())
+    while not all(session.done for session in sessions):
+        for session, answered in zip(sessions, answers, strict=True):
+            answered |= tokens_of(dict(by_key(session.step())))
+    return answers
+
+
+def by_key(results):
+    return [(request.key, result) for request, result in results]
+
+
+def test_a_lane_is_made_when_it_is_used():
+    engine = DecodeEngine(models_of(TINY))
+    assert [lane.num_beams for lane in engine.lanes] == [1]
+    for num_beams in (5, 2, 5):
+        decode(engine, windows_of()[:1], DecodeOptions(num_beams=num_beams))
+    assert [lane.num_beams for lane in engine.lanes] == [1, 5, 2]
+    assert engine.scheduler.memory.state is None
+
+
+def test_a_sampled_attempt_leaves_the_beams_and_hears_the_same_encoding():
+    engine = DecodeEngine(models_of(TINY, 142))
+    encoded = []
+    hook = engine.models.model.get_encoder().register_forward_hook(
+        lambda _m, inputs, _o: encoded.append(len(inputs[0]))
+    )
+    options = dataclasses.replace(BEAMS, fallback=SAMPLED, batch_size=2)
+    answers = decode(engine, windows_of(), options)
+    hook.remove()
+    plain = decode(engine, windows_of(), dataclasses.replace(GREEDY, fallback=SAMPLED))
+    assert {answer.temperature for answer in answers.values()} == {0.4}
+    assert tokens_of(answers) == tokens_of(plain)
+    assert sum(encoded) == len(windows_of())
+
+
+def test_the_rows_of_a_session_are_counted_in_all_lanes():
+    engine, most = DecodeEngine(models_of(TINY, 142)), 0
+    with engine.session(dataclasses.replace(BEAMS, fallback=SAMPLED, batch_size=2)) as session:
+        session.add(windows_of())
+        while not session.done:
+            session.step()
+            running = [len(lane.running) for lane in engine.lanes]
+            most = max(most, sum(running))
+    assert most == 2
+
+
+def test_a_policy_may_send_a_greedy_row_to_the_beams(monkeypatch):
+    engine = DecodeEngine(models_of(TINY, 142))
+    options = dataclasses.replace(GREEDY, fallback=SAMPLED)
+    monkeypatch.setattr(
+        "asr.engine.sequence.Sequence.retry",
+        lambda each, _: vars(each).update(attempt=each.attempt + 1, num_beams=3),
+    )
+    assert tokens_of(decode(engine, windows_of(), options)) == alone(BEAMS)
+
+
+def test_closing_a_session_empties_every_lane():
+    engine = DecodeEngine(models_of(TINY))
+    with engine.session(BEAMS) as session:
+        session.add(windows_of())
+        session.step()
+    assert not engine.lanes.busy
+    assert tokens_of(decode(DecodeEngine(models_of(TINY, 142)), windows_of(), BEAMS)) == alone(
+        BEAMS
+    )
+
+
+def test_what_is_preempted_begins_in_the_lane_of_its_first_attempt():
+    engine = DecodeEngine(models_of(TINY, 142))
+    options = dataclasses.replace(BEAMS, fallback=SAMPLED)
+    with engine.session(options) as session:
+        session.add(windows_of())
+        while not engine.scheduler.running:
+            session.step()
+        engine.scheduler.preempt()
+        engine.lanes.move()
+        assert not engine.scheduler.waiting
+        answers = {}
+        while not session.done:
+            answers |= dict(by_key(session.step()))
+    assert {answer.temperature for answer in answers.values()} == {0.4}
+
+
+def allocate_at_most(monkeypatch, engine, most):
+    """Lanes together hold at most `most` rows, each beam of a row counted."""
+    allocate = DecodeState.allocate
+
+    def limited(main, assistant, rows, drafts, num_beams=None):
+        held = [lane.memory.capacity * lane.num_beams for lane in engine.lanes]
+        if sum(held) + rows * (num_beams or 1) > most:
+            raise torch.OutOfMemoryError
+        return allocate(main, assistant, rows, drafts, num_beams)
+
+    monkeypatch.setattr(DecodeState, "allocate", limited)
+
+
+@pytest.mark.parametrize("most", [3, 4, 7, 13])
+def test_lanes_that_do_not_fit_beside_each_other_take_turns(monkeypatch, most):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), [alone(GREEDY), alone(BEAMS)]
+    allocate_at_most(monkeypatch, engine, most)
+    assert beside(engine, GREEDY, BEAMS) == expected
+
+
+def test_an_idle_lane_gives_its_memory_back_before_another_halves_its_batch(monkeypatch):
+    engine, expected = (
+        DecodeEngine(models_of(TINY, 142)),
+        {each: alone(each) for each in (GREEDY, BEAMS)},
+    )
+    allocate_at_most(monkeypatch, engine, 12)
+    for options in (GREEDY, BEAMS, GREEDY):
+        assert tokens_of(decode(engine, windows_of(), options)) == expected[options]
+    assert {lane.memory.limit for lane in engine.lanes} == {128}
+
+
+def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monkeypatch):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
+    allocate_at_most(monkeypatch, engine, 4)
+    with pytest.raises(OutOfMemory, match="one window"):
+        decode(engine, windows_of(), DecodeOptions(num_beams=5))
+    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
