@@ -68,7 +68,7 @@ class DecodeStats:
 
     `drafted` counts draft tokens up to and including the first rejected one of each row and step;
     those after it are not counted. `drafted_rows` counts pairs of a row and a step that drafted for
-    it. `steps_by_drafts` maps a draft length to the number of steps that used it. A step shared
+    it. `retries` counts windows decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a draft length to the number of steps that used it. A step shared
     with other requests counts for each of them. Seconds are wall-clock time on the host.
     """
 
@@ -77,6 +77,7 @@ class DecodeStats:
     drafted: int = 0
     accepted: int = 0
     drafted_rows: int = 0
+    retries: int = 0
     steps_by_drafts: dict[int, int] = field(default_factory=dict)
     encode_seconds: float = 0.0
     prefill_seconds: float = 0.0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from asr.checkpoint.languages import ENGLISH, language_code, language_name
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import OPENAI, Fallback
+from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from asr.engine.prefill import DetectedLanguage
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.self_test import run_self_test
@@ -63,7 +63,7 @@ class Transcriber:
     def __init__(
         self,
         models: WhisperModels,
-        fallback: Fallback | None = OPENAI,
+        fallback: Fallback | None = DEFAULT_FALLBACK,
         detect_speech: DetectSpeech | None = None,
         cuda_graphs: bool = True,
     ) -> None:
@@ -157,8 +157,10 @@ class Transcriber:
                 return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
             for request, result in session.step():
                 window = request.key
-                read = reader.read(window, result)
-                decoded_again = schedule.complete(window, read.seek, bool(read.unfinished))
+                read = reader.read(window, result, request.samples)
+                decoded_again = schedule.complete(
+                    window, read.seek, bool(read.unfinished), read.looped
+                )
                 chunks += reader.chunks(window, read.kept(decoded_again), request.samples, result)
                 done, total = schedule.done, schedule.total
                 logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
@@ -178,7 +180,7 @@ class Transcriber:
             detected = self.engine.detect_language(schedule.samples(window))
             if len(looked_at) < MAX_KEPT_ENCODINGS:
                 looked_at[window] = detected
-            if detected.no_speech_prob <= OPENAI.no_speech_threshold:
+            if detected.no_speech_prob <= DEFAULT_FALLBACK.no_speech_threshold:
                 return detected, looked_at
             first = first or detected
         return first, looked_at

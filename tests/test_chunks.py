@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.engine.fallback import OPENAI
+from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
 from asr.output.chunks import ChunkReader, ReadWindow
@@ -71,9 +71,9 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
 @pytest.mark.parametrize(
     ("no_speech_prob", "logprob", "kept"),
     [
-        (OPENAI.no_speech_threshold + 0.1, OPENAI.logprob_threshold - 0.1, 0),
-        (OPENAI.no_speech_threshold + 0.1, OPENAI.logprob_threshold + 0.1, 1),
-        (OPENAI.no_speech_threshold - 0.1, OPENAI.logprob_threshold - 0.1, 1),
+        (DEFAULT_FALLBACK.no_speech_threshold + 0.1, DEFAULT_FALLBACK.logprob_threshold - 0.1, 0),
+        (DEFAULT_FALLBACK.no_speech_threshold + 0.1, DEFAULT_FALLBACK.logprob_threshold + 0.1, 1),
+        (DEFAULT_FALLBACK.no_speech_threshold - 0.1, DEFAULT_FALLBACK.logprob_threshold - 0.1, 1),
     ],
 )
 def test_a_window_is_dropped_if_it_probably_holds_no_speech_and_its_text_is_unlikely(

@@ -75,6 +75,11 @@ class SpecialTokens:
             tokens.append(self.no_timestamps)
         return tuple(tokens)
 
+    def with_timestamps(self, prompt: tuple[int, ...], timestamps: bool) -> tuple[int, ...]:
+        """`prompt` for a text with timestamps, or for one without."""
+        plain = prompt[:-1] if prompt[-1] == self.no_timestamps else prompt
+        return plain if timestamps else (*plain, self.no_timestamps)
+
 
 def read_special_tokens(
     name: str,

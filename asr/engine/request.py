@@ -60,8 +60,11 @@ class DecodeResult:
     `no_speech_prob` is the probability of the no-speech token where the transcript starts.
     `log_probs` are natural logarithms for the tokens and, where the model ended by itself, for the
     end of text, after the logit filters and at temperature 1, as openai/whisper counts them.
-    `attention` (tokens, frames of 20 ms), where words are wanted, holds for each of these where in
-    the window it was spoken; see `asr.model.alignment_heads.normalize_attention`.
+    `attention` (tokens, frames of 20 ms) holds for each of these where in the window it was spoken
+    (`asr.model.alignment_heads.normalize_attention`): where words are wanted, and for a text that
+    was cut or lacks the timestamps asked for. `timestamps` says whether the tokens may hold
+    timestamps, in which an attempt after the first may differ from the options. `repetitive` texts
+    repeat themselves; of `cut` ones only a loop's first part was kept (`asr.engine.repetition`).
     """
 
     tokens: tuple[int, ...]
@@ -69,6 +72,9 @@ class DecodeResult:
     log_probs: tuple[float, ...]
     temperature: float
     attention: NDArray[np.float32] | None = None
+    timestamps: bool = True
+    repetitive: bool = False
+    cut: bool = False
 
     @property
     def avg_logprob(self) -> float:

@@ -19,9 +19,11 @@ import torch
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
+from asr.engine.fallback import is_better
 from asr.engine.hypotheses import BeamText, best_text
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
+from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeResult
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.sequence import Sequence
@@ -32,6 +34,7 @@ from timebase import SAMPLES_PER_TOKEN
 from transcript import DecodeStats
 
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
+REPETITION_STEPS = 16  # steps between two looks for rows that loop; each waits for the device
 
 Finished = tuple[Sequence, DecodeResult]
 
@@ -69,6 +72,7 @@ class Scheduler:
         self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
         self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
+        self._steps = 0
         self._longest = 0  # no live row is longer
         self._assistant_lag = 2  # newest tokens that the assistant may not have read
         self._view: DecodeState | None = None
@@ -84,6 +88,9 @@ class Scheduler:
         if not self.running:
             return []
         started = time.perf_counter()
+        self._steps += 1
+        if self._steps % REPETITION_STEPS == 0 and self.num_beams == 1:
+            self._stop_repetitions()
         self._launch()
         finished = self._collect()
         self._add_seconds(self.running, "decode_seconds", started)
@@ -235,7 +242,7 @@ class Scheduler:
             assistant_lag=min(self._assistant_lag, self._longest) if drafts else 1,
             kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
             sampled=any(each.temperature for each in self.running),
-            timestamps=any(each.options.timestamps for each in self.running),
+            timestamps=any(each.timestamps for each in self.running),
             shared_len=self._shared_len(),
         )
         if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
@@ -249,9 +256,7 @@ class Scheduler:
         """Positions of the shortest prompt, which all beams share."""
         if self.num_beams == 1:
             return 0
-        return self.context.runner.shared_len(
-            min(len(each.request.prompt) for each in self.running)
-        )
+        return self.context.runner.shared_len(min(len(each.prompt) for each in self.running))
 
     def _drafts(self, rows: int) -> int:
         """How many tokens to draft for the rows that accept drafts."""
@@ -300,6 +305,25 @@ class Scheduler:
             sequence.stats.drafted += drafted
             sequence.stats.drafted_rows += drafted > 0
 
+    def _stop_repetitions(self) -> None:
+        """Stop the rows whose texts loop.
+
+        What they wrote beyond the loop's first part is cut in any case, so it does not matter when
+        anybody looks.
+        """
+        assert self.memory.state is not None
+        rows, live = self.memory.state.rows, len(self.running)
+        tokens, lengths = rows.tokens[:live, : self._longest].tolist(), rows.length[:live].tolist()
+        for row, sequence in enumerate(self.running):
+            text = tokens[row][len(sequence.prompt) : lengths[row]]
+            if sequence.options.fallback and find_repetition(self._words(text)):
+                rows.finished[row] = True
+
+    def _words(self, tokens: Iterable[int]) -> list[int]:
+        """The text tokens among `tokens`."""
+        end_of_text = self.context.special_tokens.end_of_text
+        return [token for token in tokens if token < end_of_text]
+
     # Finished rows
 
     def _finish(self, result: StepResult) -> list[Finished]:
@@ -310,11 +334,12 @@ class Scheduler:
             if not result.finished[row]:
                 continue
             text = self._read_text(row, result.length[row])
-            probability, temperature = sequence.no_speech_prob, sequence.temperature
-            decoded = DecodeResult(text.tokens, probability, text.log_probs, temperature)
-            sequence.stats.tokens += len(decoded.tokens)
+            sequence.stats.tokens += len(text.tokens)
+            decoded = self._with_attention(row, self._decoded(sequence, text), text.beams)
+            if sequence.best is None or is_better(decoded, sequence.best):
+                sequence.best = decoded
             if not self._retried(row, decoded):
-                done.append((sequence, self._with_attention(row, decoded, text.beams)))
+                done.append((sequence, sequence.best))
                 freed.append(row)
             elif sequence.num_beams != self.num_beams:
                 self._leaving.append(sequence)
@@ -327,7 +352,7 @@ class Scheduler:
         """What a finished row of `length` tokens says."""
         state, sequence = self.memory.state, self.running[row]
         assert state is not None
-        begin = len(sequence.request.prompt)
+        begin = len(sequence.prompt)
         if state.beams is not None:
             return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
         tokens = state.rows.tokens[row, begin:length].tolist()
@@ -335,6 +360,26 @@ class Scheduler:
         if tokens and tokens[-1] == self.context.special_tokens.end_of_text:
             tokens.pop()
         return BeamText(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
+
+    def _decoded(self, sequence: Sequence, text: BeamText) -> DecodeResult:
+        """The current attempt's result; with fallback it is cut where the text loops."""
+        fallback, end_of_text = sequence.options.fallback, self.context.special_tokens.end_of_text
+        words, end, repetitive = self._words(text.tokens), len(text.log_probs), False
+        repetition = find_repetition(words) if fallback else None
+        if repetition is not None:
+            places = [place for place, each in enumerate(text.tokens) if each < end_of_text]
+            end, repetitive = places[repetition.kept - 1] + 1, True
+        elif fallback is not None:
+            repetitive = fallback.repeats_itself(str(self.context.decode_text(words)))
+        return DecodeResult(
+            text.tokens[:end],
+            sequence.no_speech_prob,
+            text.log_probs[:end],
+            sequence.temperature,
+            timestamps=sequence.timestamps,
+            repetitive=repetitive,
+            cut=repetition is not None,
+        )
 
     def _with_attention(
         self, row: int, decoded: DecodeResult, beams: tuple[int, ...]
@@ -344,14 +389,16 @@ class Scheduler:
         A token's is that of the position that chose it, one before its own, in the beam that did.
         """
         sequence = self.running[row]
-        if not sequence.options.words or not decoded.tokens:
+        untimed = sequence.options.timestamps and not sequence.timestamps
+        if not (sequence.options.words or untimed or decoded.cut) or not decoded.tokens:
             return decoded
         assert self.memory.state is not None
         request, main = sequence.request, self.memory.state.main
-        first = len(request.prompt) - 1
-        positions = slice(first, first + len(decoded.log_probs))
+        first = len(sequence.prompt) - 1
+        count = len(decoded.log_probs)
+        positions = slice(first, first + count)
         frames = min(-(-len(request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
-        heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams)
+        heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams[:count])
         return replace(decoded, attention=normalize_attention(heads).cpu().numpy())
 
     def _retried(self, row: int, decoded: DecodeResult) -> bool:
@@ -360,15 +407,16 @@ class Scheduler:
         One with another number of beams begins in another lane.
         """
         sequence = self.running[row]
-        fallback = sequence.options.fallback
-        temperature = fallback.next_temperature(sequence.attempt) if fallback else None
-        if fallback is None or temperature is None:
+        fallback, best = sequence.options.fallback, sequence.best
+        if fallback is None or best is None or not fallback.rejects(decoded):
             return False
-        end_of_text = self.context.special_tokens.end_of_text
-        text = self.context.decode_text([each for each in decoded.tokens if each < end_of_text])
-        if not fallback.rejects(str(text), decoded.avg_logprob, decoded.no_speech_prob):
+        attempt = fallback.next_attempt(sequence.attempts, best.repetitive)
+        if attempt is None:
             return False
-        sequence.retry(temperature)
+        timestamps = sequence.options.timestamps != attempt.other_timestamps
+        special_tokens = self.context.special_tokens
+        sequence.retry(attempt, special_tokens.with_timestamps(sequence.prompt, timestamps))
+        sequence.stats.retries += 1
         if sequence.num_beams == self.num_beams:
             self._prefill(row, row + 1)
         return True

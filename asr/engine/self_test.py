@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
+from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
 from timebase import SAMPLE_RATE
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("endpoint")
 
 WINDOWS, SECONDS, MAX_TOKENS = 2, 1.0, 24
 # Rejects every text, so that the second attempt samples.
-ALWAYS = Fallback(temperatures=(0.0, 0.4), logprob_threshold=0.0, no_speech_threshold=1.0)
+ALWAYS = Fallback((Attempt(0.4),), logprob_threshold=0.0, no_speech_threshold=1.0)
 
 Tokens = dict[int, tuple[int, ...]]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from asr.engine.fallback import uniform
+from asr.engine.fallback import FIRST, Attempt, uniform
 from asr.engine.prefill import PrefillInput
-from asr.engine.request import DecodeOptions, Request
+from asr.engine.request import DecodeOptions, DecodeResult, Request
 from transcript import DecodeStats
 
 
@@ -17,8 +17,10 @@ from transcript import DecodeStats
 class Sequence:
     """A request, waiting or in a row. `drafted` is whether the assistant has read its audio.
 
-    `num_beams` are those of the current attempt: they decide in which lane it runs. `encoded` is
-    the main encoder's output (1, frames, d_model), kept where another attempt may run in another.
+    `attempt` is the current one, number `attempts` of them, which starts from `prompt`; `best` is
+    the best result of those before it. `num_beams` are its own: they decide in which lane it runs.
+    `encoded` is the main encoder's output (1, frames, d_model), kept where another attempt may run
+    in another.
     """
 
     request: Request
@@ -26,14 +28,27 @@ class Sequence:
     session: Hashable
     stats: DecodeStats
     drafted: bool = False
-    attempt: int = 0
-    temperature: float = 0.0
+    attempts: int = 1
+    attempt: Attempt = FIRST
+    best: DecodeResult | None = None
     no_speech_prob: float = 0.0
     encoded: Tensor | None = None
     num_beams: int = field(init=False)
+    prompt: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_beams = self.options.num_beams
+        self.prompt = self.request.prompt
+
+    @property
+    def temperature(self) -> float:
+        """The current attempt's; 0 where it takes the likeliest tokens."""
+        return self.attempt.temperature
+
+    @property
+    def timestamps(self) -> bool:
+        """Whether the current attempt follows the timestamp grammar."""
+        return self.options.timestamps != self.attempt.other_timestamps
 
     @property
     def draftable(self) -> bool:
@@ -48,17 +63,17 @@ class Sequence:
     @property
     def prefilled_length(self) -> int:
         """Tokens after prefill: the prompt and the first token."""
-        return len(self.request.prompt) + 1
+        return len(self.prompt) + 1
 
-    def retry(self, temperature: float, num_beams: int = 1) -> None:
+    def retry(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
         """Begin another attempt; a sampled one has no beams."""
-        self.attempt, self.temperature = self.attempt + 1, temperature
-        self.num_beams = num_beams
+        self.attempts, self.attempt, self.prompt = self.attempts + 1, attempt, prompt
+        self.num_beams = 1 if attempt.temperature else self.options.num_beams
 
     def restart(self) -> None:
         """Forget all attempts: the sequence was preempted."""
-        self.drafted, self.attempt, self.temperature = False, 0, 0.0
-        self.num_beams = self.options.num_beams
+        self.drafted, self.attempts, self.attempt, self.best = False, 1, FIRST, None
+        self.num_beams, self.prompt = self.options.num_beams, self.request.prompt
 
     def prefill_input(self, max_positions: int) -> PrefillInput:
         """What its row starts from, in a model of texts of `max_positions` tokens.
@@ -67,17 +82,17 @@ class Sequence:
         """
         request, max_length = self.request, max_positions
         if self.num_beams > 1:
-            max_length = min(max_length, len(request.prompt) + max_positions // 2)
+            max_length = min(max_length, len(self.prompt) + max_positions // 2)
         if request.max_tokens is not None:
-            max_length = min(max_length, len(request.prompt) + request.max_tokens)
+            max_length = min(max_length, len(self.prompt) + request.max_tokens)
         random = None
         if self.temperature:
-            random = uniform(request.samples, self.attempt, max_length)
+            random = uniform(request.samples, self.attempts - 1, max_length)
         return PrefillInput(
-            request.prompt,
+            self.prompt,
             max_length,
             self.draftable,
-            self.options.timestamps,
+            self.timestamps,
             self.temperature,
             random,
         )

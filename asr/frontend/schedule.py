@@ -28,6 +28,8 @@ from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 # of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
+# A window whose text looped is decoded again from its second half on: at most once more each.
+LOOP_PART = (1 / 2, 2 / 3)
 
 
 class Schedule:
@@ -70,16 +72,27 @@ class Schedule:
             samples[pause.start - window.start : pause.stop - window.start] = 0
         return samples
 
-    def complete(self, window: Window, seek: int | None = None, unfinished: bool = False) -> bool:
+    def complete(
+        self,
+        window: Window,
+        seek: int | None = None,
+        unfinished: bool = False,
+        looped: bool = False,
+    ) -> bool:
         """Record that a window was decoded, and plan the one that follows it in its region.
 
         `seek` is the sample of the audio up to which it was decoded, None for its end;
         `unfinished` says that a segment was still open there. True where that segment will be
-        decoded again; False where its text is final.
+        decoded again; False where its text is final. Where the text `looped` from `seek` on, what
+        follows is decoded again, cut otherwise.
         """
         self.done += 1
         self._expected -= self._count_windows(window.start, window.region_stop)
-        start = window.stop if seek is None else self._next_start(window, seek, unfinished)
+        start = window.stop
+        if looped and seek is not None:
+            start = self._after_loop(window, seek)
+        elif seek is not None:
+            start = self._next_start(window, seek, unfinished)
         self._plan_next(start, window.region_stop)
         return unfinished and start < window.stop
 
@@ -93,6 +106,16 @@ class Schedule:
             if pause.stop >= seek:
                 return pause.stop
         return window.stop
+
+    def _after_loop(self, window: Window, seek: int) -> int:
+        """Where decoding goes on after a loop that began at `seek`: there, or if that is in the
+        first half of the window at the quietest point after it, so that windows stay few.
+        """
+        length = window.stop - window.start
+        if seek < window.start + length // 2:
+            first, last = (window.start + int(length * part) for part in LOOP_PART)
+            seek = self._planner.quietest(first, last)
+        return seek if window.stop - seek >= SHORTEST_ADVANCE else window.stop
 
     def _worth_decoding(self, window: Window, seek: int) -> bool:
         """Whether the rest of the window, from `seek` on, is decoded again."""

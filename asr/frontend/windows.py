@@ -131,6 +131,10 @@ class WindowPlanner:
         inside = self._speech[first:last].clip(start, stop)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
+    def quietest(self, start: int, stop: int) -> int:
+        """The quietest point between two samples."""
+        return self._loudness.quietest(start, stop)
+
     def long_pauses(self, start: int, stop: int) -> tuple[Span, ...]:
         """The pauses of two seconds or longer, margins not counted, that lie wholly between `start`
         and `stop`.

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.fallback import OPENAI
+from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
 from asr.output.alignment import timed_words
 from asr.output.segments import Segment, Segments, read_segments
+from asr.output.sentences import split_sentences
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Word
 
@@ -37,12 +38,13 @@ class ReadWindow:
     """The segments of a decoded window: closed ones, and at most one that is unfinished.
 
     `seek` is the sample of the audio at which the last closed segment ends; None where the window
-    was decoded to its end.
+    was decoded to its end. `looped` says that the text was cut there because it repeated itself.
     """
 
     closed: tuple[Segment, ...] = ()
     unfinished: tuple[Segment, ...] = ()
     seek: int | None = None
+    looped: bool = False
 
     def kept(self, decoded_again: bool) -> tuple[Segment, ...]:
         """The segments that stay, where the unfinished one will be decoded again or will not."""
@@ -58,17 +60,29 @@ class ChunkReader:
     timestamps: bool
     words: bool
 
-    def read(self, window: Window, result: DecodeResult) -> ReadWindow:
+    def read(
+        self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
+    ) -> ReadWindow:
         """The segments of a decoded window, in seconds from its beginning; none where the window
         probably holds no speech.
+
+        `samples` (n,) at 16 kHz are those it was decoded from.
         """
         if _holds_no_speech(result):
             return ReadWindow()
-        if not self.timestamps:
-            return ReadWindow((Segment(result.tokens, 0.0, window.seconds),))
         timestamp_begin = self.models.special_tokens.timestamp_begin
-        found = read_segments(result.tokens, timestamp_begin, window.seconds)
+        found = Segments((Segment(result.tokens, 0.0, window.seconds),))
+        if result.timestamps:
+            found = read_segments(result.tokens, timestamp_begin, window.seconds)
         closed, unfinished = found.closed, found.unfinished
+        if result.cut or (self.timestamps and not result.timestamps):
+            every = closed if unfinished is None else (*closed, unfinished)
+            closed = tuple(split_sentences(result, every, samples, self.models, self.language))
+            end = closed[-1].end if closed else 0.0
+            seek = window.start + round(end * SAMPLE_RATE) if result.cut else None
+            return ReadWindow(closed, seek=seek, looped=result.cut)
+        if not self.timestamps:
+            return ReadWindow(closed)
         if _closed_by_cut(window, found):
             closed, unfinished = closed[:-1], closed[-1]
         seek = window.start + round(closed[-1].end * SAMPLE_RATE) if closed else None
@@ -105,8 +119,8 @@ class ChunkReader:
 def _holds_no_speech(result: DecodeResult) -> bool:
     """Whether Whisper thinks the window is silent and is unsure of the text it gave."""
     return (
-        result.no_speech_prob > OPENAI.no_speech_threshold
-        and result.avg_logprob < OPENAI.logprob_threshold
+        result.no_speech_prob > DEFAULT_FALLBACK.no_speech_threshold
+        and result.avg_logprob < DEFAULT_FALLBACK.logprob_threshold
     )
 
 
