@@ -15,14 +15,14 @@ from oracle import TINY, TINY_ENGLISH, decode, models_of
 import asr.engine.scheduler
 from asr.engine.beam_search import _order
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
+from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.scheduler import Scheduler
 from asr.engine.state_memory import StateMemory
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
-SAMPLED = Fallback(temperatures=(0.0, 0.4), logprob_threshold=-3.5, no_speech_threshold=1.0)
+SAMPLED = Fallback((Attempt(0.4),), logprob_threshold=-3.5, no_speech_threshold=1.0)
 
 
 @functools.cache
@@ -128,6 +128,7 @@ def test_one_beam_of_beam_search_is_greedy_decoding():
 
 
 @pytest.mark.parametrize("batch_size", [1, 6])
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
     monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(timestamps=False)

@@ -42,7 +42,7 @@ def samples_of(window: Window) -> np.ndarray:
 
 def chunks_of(reader: ChunkReader, result: DecodeResult, decoded_again: bool = False):
     """The chunks of `WINDOW`, where its unfinished segment will be decoded again or will not."""
-    kept = reader.read(WINDOW, result).kept(decoded_again)
+    kept = reader.read(WINDOW, result, samples_of(WINDOW)).kept(decoded_again)
     return reader.chunks(WINDOW, kept, samples_of(WINDOW), result)
 
 
@@ -57,7 +57,7 @@ def text(*tokens: int) -> str:
 def test_segments_become_chunks_in_the_time_of_the_audio():
     tokens = (at(0.1), GOOD, MORNING, at(1.0), at(1.5), YES, at(2.0))
     result = result_of(*tokens, no_speech_prob=0.25)
-    read = READER.read(WINDOW, result)
+    read = READER.read(WINDOW, result, samples_of(WINDOW))
     assert (read.unfinished, read.seek) == ((), WINDOW.start + 2 * SAMPLE_RATE)
     chunks = chunks_of(READER, result)
     assert spans(chunks) == [
@@ -81,12 +81,12 @@ def test_a_window_is_dropped_if_it_probably_holds_no_speech_and_its_text_is_unli
 ):
     result = result_of(at(0), YES, at(1), no_speech_prob=no_speech_prob, logprob=logprob)
     assert len(chunks_of(READER, result)) == kept
-    assert (READER.read(WINDOW, result) == ReadWindow()) == (kept == 0)
+    assert (READER.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow()) == (kept == 0)
 
 
 def test_an_unfinished_segment_is_kept_unless_it_is_decoded_again():
     result = result_of(at(0), GOOD, at(1.0), at(1.2), YES)
-    assert READER.read(WINDOW, result).seek == WINDOW.start + SAMPLE_RATE
+    assert READER.read(WINDOW, result, samples_of(WINDOW)).seek == WINDOW.start + SAMPLE_RATE
     assert [chunk.text for chunk in chunks_of(READER, result, decoded_again=True)] == [text(GOOD)]
     assert spans(chunks_of(READER, result, decoded_again=False)) == [
         (text(GOOD), START, START + 1.0),
@@ -101,7 +101,9 @@ def test_segments_without_duration_or_text_are_left_out():
 
 def test_without_timestamps_a_window_is_one_chunk_and_decoded_to_its_end():
     result = result_of(GOOD, YES)
-    assert UNTIMED.read(WINDOW, result) == ReadWindow((Segment((GOOD, YES), 0.0, 3.0),))
+    assert UNTIMED.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow(
+        (Segment((GOOD, YES), 0.0, 3.0),)
+    )
     assert spans(chunks_of(UNTIMED, result)) == [(text(GOOD, YES), START, START + 3)]
 
 
@@ -133,7 +135,7 @@ def test_a_short_sentence_closed_by_the_cut_is_decoded_again_whole(last, cut, ke
     stop = WINDOW.start + 10 * SAMPLE_RATE
     window = Window(WINDOW.start, stop, stop + (10 * SAMPLE_RATE if cut else 0))
     result = result_of(at(0), GOOD, at(5.0), at(last[0]), YES, at(last[1]))
-    read = READER.read(window, result)
+    read = READER.read(window, result, samples_of(window))
     assert len(read.kept(decoded_again=bool(read.unfinished))) == kept
     assert bool(read.unfinished) == (kept == 1)
     seek = 5.0 if kept == 1 else last[1]

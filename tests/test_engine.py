@@ -17,7 +17,8 @@ from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assista
 import asr.engine.scheduler
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
+from asr.engine.fallback import Attempt, Fallback
+from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeOptions, Request
 from errors import OutOfMemory
 
@@ -56,6 +57,12 @@ def truth(shape, ending, timestamps, count, max_tokens):
     return oracle.greedy(
         models_of(shape, ending), windows_of(shape, timestamps, count, max_tokens), timestamps
     )
+
+
+def sampling(*temperatures, logprob_threshold=-3.6):
+    """Samples at each temperature where a text is less likely than the threshold."""
+    attempts = tuple(map(Attempt, temperatures))
+    return Fallback(attempts, logprob_threshold=logprob_threshold, no_speech_threshold=1.0)
 
 
 def tokens_of(answers):
@@ -196,12 +203,13 @@ def test_statistics_are_those_of_transformers_scores():
 
 @pytest.mark.parametrize("listed", [None, [[0, 1]]], ids=["upper half", "listed heads"])
 @pytest.mark.parametrize(("drafts", "batch_size"), [(0, 1), (0, 5), (3, 1), (3, 5)])
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_size):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
     monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
-    fallback = Fallback(temperatures=(0.0, 0.4), logprob_threshold=-3.6, no_speech_threshold=1.0)
+    fallback = sampling(0.4)
     answers = decode(
         engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True)
     )
@@ -247,15 +255,14 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     assert len(passes) == 1
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_each_window_is_encoded_once_even_when_decoded_again():
     engine = engine_of(TINY)
     heard = []
     hook = engine.models.model.get_encoder().register_forward_hook(
         lambda _m, inputs, _o: heard.append(len(inputs[0]))
     )
-    fallback = Fallback(
-        temperatures=(0.0, 0.5, 1.0), logprob_threshold=0.0, no_speech_threshold=1.0
-    )
+    fallback = sampling(0.5, 1.0, logprob_threshold=0.0)
     answers = decode(
         engine, windows_of(TINY, True, 5, 10), DecodeOptions(batch_size=2, fallback=fallback)
     )
@@ -264,10 +271,9 @@ def test_each_window_is_encoded_once_even_when_decoded_again():
     assert sum(heard) == 5
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
-    fallback = Fallback(
-        temperatures=(0.0, 0.4, 0.9), logprob_threshold=-3.6, no_speech_threshold=1.0
-    )
+    fallback = sampling(0.4, 0.9)
     windows = windows_of(TINY, True, 8, 30)
     alone = {}
     for window in windows:
@@ -419,7 +425,7 @@ def interleaved(engine, requests_by_options):
     return answers
 
 
-FALLBACK = Fallback(temperatures=(0.0, 0.4, 0.9), logprob_threshold=-3.6, no_speech_threshold=1.0)
+FALLBACK = sampling(0.4, 0.9)
 DIFFERENT = [
     DecodeOptions(timestamps=True, batch_size=3),
     DecodeOptions(timestamps=False, batch_size=2),
@@ -431,6 +437,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("chosen", [*itertools.combinations(range(6), 2), tuple(range(6))])
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
     """Prompts differ too, within each session and between them."""
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
@@ -548,3 +555,25 @@ def test_statistics_count_what_was_decoded():
     ended = sum(len(result.log_probs) for _, result in answers)
     assert ended <= 12 + stats.drafted_rows + stats.accepted
     assert min(stats.encode_seconds, stats.prefill_seconds, stats.decode_seconds) > 0
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("drafts", [0, 4])
+def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(timestamps, drafts):
+    engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
+    windows = windows_of(TINY, timestamps, 3, None)
+    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(()), drafts=drafts)
+    with engine.session(options) as session:
+        session.add(windows)
+        answers = {}
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    for key, tokens in truth(TINY, None, timestamps, 3, None).items():
+        loop = find_repetition([token for token in tokens if token < end_of_text])
+        said = [token for token in answers[key].tokens if token < end_of_text]
+        assert answers[key].cut == (loop is not None)
+        assert answers[key].tokens == tokens[: len(answers[key].tokens)]
+        if loop is not None:
+            assert len(said) == loop.kept
+            assert len(answers[key].log_probs) == len(answers[key].tokens)
+    assert session.stats.steps < 448

@@ -17,7 +17,7 @@ from asr.engine import cuda_graphs, speculative, warmup
 from asr.engine.cuda_graphs import CAPTURED_LAG, DRAFTED_WARMUP_ROWS, KV_LENGTHS, ROW_COUNTS
 from asr.engine.decode_state import StepShape
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
+from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.self_test import decode_noise, step_kinds
 from testing.tiny_whispers import noise
@@ -28,7 +28,7 @@ VOCABULARY, TIMES = 51_866, 1_501
 STEP_BYTES = (2 + 4) * VOCABULARY + 4096
 # A sampled row's one position beside them: softmax and its running sum in float64, and a mask.
 SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
-REJECTING = Fallback((0.0, 0.4), compression_ratio_threshold=0.0)
+REJECTING = Fallback((Attempt(0.4),), compression_ratio_threshold=0.0)
 
 
 @pytest.fixture
@@ -118,6 +118,7 @@ def test_every_shape_that_requests_may_have(device, brief_warmup):
 
 
 @pytest.mark.parametrize("assistant", [None, "shared", "own"])
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, assistant):
     """Growth under live rows, eviction, fallback, words, drafts, rows with and without grammar."""
     engine = DecodeEngine(fake_models(assistant=assistant))

@@ -1,4 +1,4 @@
-"""OpenAI's conditions for another attempt, and chance that depends on the window alone."""
+"""When a window is decoded again, which attempt is kept, and chance that depends on the window."""
 
 from __future__ import annotations
 
@@ -6,31 +6,74 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import Fallback, compression_ratio, uniform
+from asr.engine.fallback import (
+    DEFAULT_FALLBACK,
+    Attempt,
+    Fallback,
+    compression_ratio,
+    is_better,
+    uniform,
+)
+from asr.engine.request import DecodeResult
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
 LOOP = "and then and then and then " * 20
 
 
+def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = False):
+    return DecodeResult((1,), no_speech_prob, (logprob,), 0.0, repetitive=repetitive)
+
+
 @pytest.mark.parametrize(
-    ("text", "avg_logprob", "no_speech_prob", "again"),
+    ("avg_logprob", "no_speech_prob", "repetitive", "again"),
     [
-        (PLAIN, -0.3, 0.0, False),
-        (PLAIN, -1.1, 0.0, True),
-        (LOOP, -0.1, 0.0, True),
-        (LOOP, -0.1, 0.9, True),
-        (PLAIN, -1.1, 0.9, False),
-        (LOOP, -1.1, 0.9, False),
-        ("", -0.1, 0.0, False),
+        (-0.3, 0.0, False, False),
+        (-1.1, 0.0, False, True),
+        (-0.1, 0.0, True, True),
+        (-0.1, 0.9, True, True),
+        (-1.1, 0.9, False, False),
+        (-1.1, 0.9, True, True),
     ],
 )
-def test_when_a_text_is_decoded_again(text, avg_logprob, no_speech_prob, again):
-    assert Fallback().rejects(text, avg_logprob, no_speech_prob) is again
+def test_when_a_window_is_decoded_again(avg_logprob, no_speech_prob, repetitive, again):
+    result = result_of(avg_logprob, no_speech_prob, repetitive)
+    assert Fallback().rejects(result) is again
 
 
-def test_temperatures_rise_and_end():
-    fallback = Fallback((0.0, 0.2, 1.0))
-    assert [fallback.next_temperature(attempt) for attempt in range(3)] == [0.2, 1.0, None]
+def test_a_text_that_compresses_too_well_repeats_itself():
+    assert Fallback().repeats_itself(LOOP)
+    assert not Fallback().repeats_itself(PLAIN)
+    assert not Fallback().repeats_itself("")
+
+
+def test_attempts_come_in_order_and_end():
+    fallback = Fallback((Attempt(0.2), Attempt(1.0)))
+    assert [fallback.next_attempt(made, False) for made in (1, 2, 3)] == [*fallback.attempts, None]
+
+
+def test_by_default_sampling_is_for_what_repeats_itself_both_ways():
+    other, sampled = DEFAULT_FALLBACK.attempts
+    assert (other.temperature, other.other_timestamps) == (0, True)
+    assert DEFAULT_FALLBACK.next_attempt(1, False) == other
+    assert DEFAULT_FALLBACK.next_attempt(2, False) is None
+    assert DEFAULT_FALLBACK.next_attempt(2, True) == sampled
+    assert DEFAULT_FALLBACK.next_attempt(3, True) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "better"),
+    [
+        ((-0.5, False), (-0.6, False), True),
+        ((-0.6, False), (-0.5, False), False),
+        ((-0.9, False), (-0.1, True), True),
+        ((-0.1, True), (-0.9, False), False),
+        ((-0.1, True), (-0.2, True), True),
+        ((-0.2, True), (-0.2, True), False),
+    ],
+)
+def test_which_attempt_is_kept(one, other, better):
+    results = [result_of(logprob, repetitive=repetitive) for logprob, repetitive in (one, other)]
+    assert is_better(*results) is better
 
 
 def test_compression_tells_loops_from_speech():

@@ -12,12 +12,12 @@ from oracle import TINY, decode, models_of
 
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
+from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
 from errors import OutOfMemory
 
 # Rejects every text at temperature 0.
-SAMPLED = Fallback(temperatures=(0.0, 0.4), logprob_threshold=0.0, no_speech_threshold=1.0)
+SAMPLED = Fallback((Attempt(0.4),), logprob_threshold=0.0, no_speech_threshold=1.0)
 GREEDY, BEAMS = DecodeOptions(batch_size=4), DecodeOptions(batch_size=4, num_beams=3)
 
 
@@ -61,6 +61,7 @@ def test_a_lane_is_made_when_it_is_used():
     assert engine.scheduler.memory.state is None
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_a_sampled_attempt_leaves_the_beams_and_hears_the_same_encoding():
     engine = DecodeEngine(models_of(TINY, 142))
     encoded = []
@@ -76,6 +77,7 @@ def test_a_sampled_attempt_leaves_the_beams_and_hears_the_same_encoding():
     assert sum(encoded) == len(windows_of())
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_the_rows_of_a_session_are_counted_in_all_lanes():
     engine, most = DecodeEngine(models_of(TINY, 142)), 0
     with engine.session(dataclasses.replace(BEAMS, fallback=SAMPLED, batch_size=2)) as session:
@@ -87,12 +89,13 @@ def test_the_rows_of_a_session_are_counted_in_all_lanes():
     assert most == 2
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_a_policy_may_send_a_greedy_row_to_the_beams(monkeypatch):
     engine = DecodeEngine(models_of(TINY, 142))
     options = dataclasses.replace(GREEDY, fallback=SAMPLED)
     monkeypatch.setattr(
         "asr.engine.sequence.Sequence.retry",
-        lambda each, _: vars(each).update(attempt=each.attempt + 1, num_beams=3),
+        lambda each, *_: vars(each).update(attempts=each.attempts + 1, num_beams=3),
     )
     assert tokens_of(decode(engine, windows_of(), options)) == alone(BEAMS)
 
@@ -108,6 +111,7 @@ def test_closing_a_session_empties_every_lane():
     )
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_what_is_preempted_begins_in_the_lane_of_its_first_attempt():
     engine = DecodeEngine(models_of(TINY, 142))
     options = dataclasses.replace(BEAMS, fallback=SAMPLED)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.request import DecodeOptions, Request
+from asr.engine.fallback import Attempt
+from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.sequence import Sequence
 from transcript import DecodeStats
 
@@ -27,21 +28,30 @@ def test_a_first_attempt_is_greedy_and_later_ones_draw_other_numbers():
     sequence.drafted = True
     first = sequence.prefill_input(448)
     assert (first.temperature, first.uniform, first.draftable) == (0.0, None, True)
-    sequence.retry(0.2)
+    sequence.retry(Attempt(0.2), (7, 8, 9))
     second = sequence.prefill_input(448)
-    sequence.retry(0.4)
+    sequence.retry(Attempt(0.4), (7, 8, 9))
     third = sequence.prefill_input(448)
     assert (second.temperature, third.temperature) == (0.2, 0.4)
     assert not torch.equal(second.uniform, third.uniform)
     assert not third.draftable
 
 
+def test_an_attempt_may_have_another_prompt_and_grammar():
+    sequence = sequence_of(timestamps=True)
+    sequence.retry(Attempt(other_timestamps=True), (7, 8, 9, 10))
+    again = sequence.prefill_input(448)
+    assert (again.prompt, again.timestamps, again.temperature) == ((7, 8, 9, 10), False, 0.0)
+    assert sequence.prefilled_length == 5
+
+
 def test_a_preempted_sequence_forgets_its_attempts():
     sequence = sequence_of()
-    sequence.drafted = True
-    sequence.retry(0.2)
+    sequence.drafted, sequence.best = True, DecodeResult((), 0.0, (), 0.0)
+    sequence.retry(Attempt(0.2, other_timestamps=True), (7, 8))
     sequence.restart()
-    assert (sequence.drafted, sequence.attempt, sequence.temperature) == (False, 0, 0.0)
+    assert (sequence.drafted, sequence.attempts, sequence.best) == (False, 1, None)
+    assert (sequence.temperature, sequence.prompt) == (0.0, (7, 8, 9))
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
