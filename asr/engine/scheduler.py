@@ -19,7 +19,7 @@ import torch
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
-from asr.engine.hypotheses import BeamText, best_text
+from asr.engine.hypotheses import Text, best_text, only_text
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
 from asr.engine.request import DecodeResult
@@ -65,7 +65,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.admits = True  # whether waiting sequences may enter
-        self._running_rows = running_rows
+        self._running_rows = running_rows or self.own_rows
         self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
         self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
@@ -93,6 +93,10 @@ class Scheduler:
     def num_beams(self) -> int:
         """The beams of every row."""
         return self.memory.num_beams or 1
+
+    def own_rows(self) -> Counter[Hashable]:
+        """How many rows each session has here."""
+        return Counter(each.session for each in self.running)
 
     def take_leaving(self) -> list[Sequence]:
         """The sequences that must go on in another lane, which have left this one."""
@@ -151,16 +155,13 @@ class Scheduler:
 
     def _eligible(self) -> list[Sequence]:
         """Waiting sequences, in order, whose session has rows left of its batch size."""
-        rows = self._running_rows() if self._running_rows else self._own_rows()
+        rows = self._running_rows()
         eligible = []
         for sequence in self.waiting:
             if rows[sequence.session] < sequence.options.batch_size:
                 rows[sequence.session] += 1
                 eligible.append(sequence)
         return eligible
-
-    def _own_rows(self) -> Counter[Hashable]:
-        return Counter(each.session for each in self.running)
 
     def _same_kind(self, one: Sequence, other: Sequence) -> bool:
         """Whether both may be drafted for, or neither: they are encoded together."""
@@ -323,18 +324,15 @@ class Scheduler:
             self._evict(row)
         return done
 
-    def _read_text(self, row: int, length: int) -> BeamText:
+    def _read_text(self, row: int, length: int) -> Text:
         """What a finished row of `length` tokens says."""
         state, sequence = self.memory.state, self.running[row]
         assert state is not None
         begin = len(sequence.request.prompt)
         if state.beams is not None:
             return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
-        tokens = state.rows.tokens[row, begin:length].tolist()
-        log_probs = state.rows.log_probs[row, begin:length].tolist()
-        if tokens and tokens[-1] == self.context.special_tokens.end_of_text:
-            tokens.pop()
-        return BeamText(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
+        end_of_text = self.context.special_tokens.end_of_text
+        return only_text(state.rows, row, begin, length, end_of_text)
 
     def _with_attention(
         self, row: int, decoded: DecodeResult, beams: tuple[int, ...]
