@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -52,6 +53,7 @@ class StepSizes:
     largest: dict[torch.dtype, float]
     peak_bytes: float
     drafting_wide: float  # elements of float32 or wider per row while drafting
+    num_beams: int = 1  # each counts as a row in the sizes
 
 
 class FakeGraph:
@@ -79,6 +81,7 @@ class FakeCuda(TorchDispatchMode):
         self.script = Script()
         self._step: _Step | None = None
         self._drafting = False
+        self._lane = 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -194,10 +197,13 @@ class FakeCuda(TorchDispatchMode):
             decode_step(state, filters, shape)
         finally:
             step, self._step = self._step, None
-        places = state.capacity * (shape.drafts + 1)
+        beams = state.main.cache.num_beams
+        places = state.capacity * beams * (shape.drafts + 1)
         largest = {dtype: count / places for dtype, count in step.largest.items()}
         drafting = step.drafting_wide / state.capacity
-        self.steps.append(StepSizes(state.capacity, shape, largest, step.peak / places, drafting))
+        self.steps.append(
+            StepSizes(state.capacity, shape, largest, step.peak / places, drafting, beams)
+        )
 
     def draft(self, *args: Any) -> None:
         """Drafting itself, watched."""
@@ -207,19 +213,27 @@ class FakeCuda(TorchDispatchMode):
         finally:
             self._drafting = False
 
+    def launch(self, runner: Any, state: Any, *step: Any) -> Any:
+        """The runner's own launch; what it copies out belongs to the lane of `state`."""
+        self._lane = state.main.cache.num_beams
+        return LAUNCH(runner, state, *step)
+
     def copy_out(self, result: torch.Tensor) -> Any:
         """The transfer itself; what arrives is made up."""
         COPY_OUT(result)
-        return self.script.result(result.shape[1])
+        return self.script.result(result.shape[1], self._lane)
 
 
 class Script:
-    """The numbers that a device would give: every row grows, every other row ends now and then."""
+    """The numbers that a device would give: every row grows, every other row ends now and then.
+
+    In each lane, one for every number of beams, on its own.
+    """
 
     stride, period = 30, 4  # tokens a step; steps, of which the last two end rows
 
     def __init__(self) -> None:
-        self.count = 0
+        self.counts: Counter[int] = Counter()
 
     def value(self, tensor: torch.Tensor) -> float:
         """A single number: a common token, a length, a probability."""
@@ -227,10 +241,10 @@ class Script:
             return False
         return 0.5 if tensor.is_floating_point() else 4
 
-    def result(self, rows: int) -> Any:
+    def result(self, rows: int, lane: int) -> Any:
         """What became of the rows of the next step."""
-        self.count += 1
-        place = self.count % self.period
+        self.counts[lane] += 1
+        place = self.counts[lane] % self.period
         ends = place >= self.period - 2
         length = min(440, 8 + self.stride * (place + 1))
         finished = [int(ends and row % 2 == 0) for row in range(rows)]
@@ -275,6 +289,7 @@ class HostArray:
 
 
 DRAFT, COPY_OUT = speculative.draft, cuda_graphs._copy_out
+LAUNCH = cuda_graphs.CudaGraphRunner.launch
 NORMALIZE = scheduler.normalize_attention
 
 
@@ -300,6 +315,9 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     patch.setattr(cuda_graphs, "decode_step", device.decode_step)
     patch.setattr(cuda_graphs, "_copy_out", device.copy_out)
     patch.setattr(speculative, "draft", device.draft)
+    patch.setattr(
+        cuda_graphs.CudaGraphRunner, "launch", lambda runner, *step: device.launch(runner, *step)
+    )
     patch.setattr(scheduler, "normalize_attention", lambda heads: HostArray(NORMALIZE(heads)))
     with mode, device:
         yield device

@@ -130,7 +130,7 @@ def test_one_beam_of_beam_search_is_greedy_decoding():
 @pytest.mark.parametrize("batch_size", [1, 6])
 @pytest.mark.usefixtures("last_attempt_kept")
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
-    monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
+    monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(timestamps=False)
     options = DecodeOptions(False, batch_size=batch_size, num_beams=5, words=True)
     answers = decode(engine, windows, options)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 
@@ -105,6 +108,33 @@ def test_without_timestamps_a_window_is_one_chunk_and_decoded_to_its_end():
         (Segment((GOOD, YES), 0.0, 3.0),)
     )
     assert spans(chunks_of(UNTIMED, result)) == [(text(GOOD, YES), START, START + 3)]
+
+
+def test_text_without_the_timestamps_asked_for_is_split_into_timed_sentences():
+    full_stop = MODELS.tokenizer.encode(".", add_special_tokens=False)[0]
+    result = result_of(GOOD, MORNING, full_stop, YES, full_stop)
+    untimed = dataclasses.replace(result, timestamps=False)
+    read = READER.read(WINDOW, untimed, samples_of(WINDOW))
+    assert [segment.tokens for segment in read.closed] == [
+        (GOOD, MORNING, full_stop),
+        (YES, full_stop),
+    ]
+    assert (read.seek, read.unfinished, read.looped) == (None, (), False)
+    for before, after in itertools.pairwise([0, *read.closed, 3]):
+        assert getattr(before, "end", before) <= getattr(after, "start", after)
+    assert all(segment.end > segment.start for segment in read.closed)
+
+
+@pytest.mark.parametrize("reader", [READER, UNTIMED])
+def test_a_text_cut_in_a_loop_ends_with_its_last_word(reader):
+    tokens = (at(0), GOOD, at(1.0), at(1.0), MORNING) if reader is READER else (GOOD, MORNING)
+    result = dataclasses.replace(result_of(*tokens), cut=True, timestamps=reader is READER)
+    read = reader.read(WINDOW, result, samples_of(WINDOW))
+    assert read.looped
+    assert read.seek == WINDOW.start + round(read.closed[-1].end * SAMPLE_RATE)
+    assert read.closed[-1].end <= WINDOW.seconds
+    said = [token for segment in read.closed for token in segment.tokens]
+    assert [token for token in said if token < BEGIN] == [GOOD, MORNING]
 
 
 def test_words_are_in_the_time_of_the_audio_and_joined_are_their_chunk():

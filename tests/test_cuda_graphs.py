@@ -110,6 +110,20 @@ def test_sizes_are_rounded_up():
     assert [round_up(live, ROW_COUNTS) for live in (1, 3, 5, 24, 25, 200)] == [1, 4, 8, 24, 32, 200]
 
 
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_rounded_shapes_and_late_results_change_no_text_of_beams(pretend, batch_size):
+    engine, options = DecodeEngine(models_of(TINY, 142)), DecodeOptions(num_beams=4)
+    late = decode(engine, windows_of(), dataclasses.replace(options, batch_size=batch_size))
+    prompt = DecodeEngine(models_of(TINY, 142))
+    prompt.context.runner = EagerRunner()
+    expected = decode(prompt, windows_of(), options)
+    assert {key: each.tokens for key, each in late.items()} == {
+        key: each.tokens for key, each in expected.items()
+    }
+    for key, each in expected.items():
+        assert late[key].log_probs == pytest.approx(each.log_probs)
+
+
 @pytest.mark.parametrize("drafts", [0, 4])
 @pytest.mark.parametrize("batch_size", [1, 5, 12])
 def test_rounded_shapes_and_late_results_change_no_token(pretend, batch_size, drafts):
@@ -160,6 +174,21 @@ def test_replays_give_the_tokens_of_transformers(graphs, drafts):
         check_tokens(engine, DecodeOptions(True, True, 5, drafts=drafts))
     assert graphs.replays > graphs.captures == len(graphs.pools) > 0
     assert all(pool is not None for pool in graphs.pools)
+
+
+@pytest.mark.parametrize("num_beams", [2, 5])
+def test_replayed_beams_find_the_texts_of_eager_ones(graphs, num_beams):
+    options = DecodeOptions(True, batch_size=5, num_beams=num_beams)
+    engine = DecodeEngine(models_of(TINY, 142))
+    with engine.runner.paused():
+        eager = decode(engine, windows_of()[:8], options)
+    replays = graphs.replays
+    for _ in range(2):
+        replayed = decode(engine, windows_of()[:8], options)
+        assert {key: each.tokens for key, each in replayed.items()} == {
+            key: each.tokens for key, each in eager.items()
+        }
+    assert graphs.replays > replays
 
 
 def test_all_graphs_over_one_state_share_a_pool_which_goes_with_the_state(graphs):

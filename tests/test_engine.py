@@ -14,7 +14,8 @@ import pytest
 import torch
 from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assistant
 
-import asr.engine.scheduler
+import asr.engine.results
+from asr.engine import repetition
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Attempt, Fallback
@@ -207,7 +208,7 @@ def test_statistics_are_those_of_transformers_scores():
 def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_size):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
-    monkeypatch.setattr(asr.engine.scheduler, "normalize_attention", lambda attention: attention)
+    monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
     fallback = sampling(0.4)
     answers = decode(
@@ -559,7 +560,11 @@ def test_statistics_count_what_was_decoded():
 
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize("drafts", [0, 4])
-def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(timestamps, drafts):
+def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
+    monkeypatch, timestamps, drafts
+):
+    monkeypatch.setattr(repetition, "LEAST_TOKENS", 3)  # random models loop no longer than that
+    monkeypatch.setattr(repetition, "LEAST_REPEATS", 2)
     engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
     windows = windows_of(TINY, timestamps, 3, None)
     options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(()), drafts=drafts)

@@ -28,6 +28,8 @@ VOCABULARY, TIMES = 51_866, 1_501
 STEP_BYTES = (2 + 4) * VOCABULARY + 4096
 # A sampled row's one position beside them: softmax and its running sum in float64, and a mask.
 SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
+# A beam's likeliest blocks of ids, with their numbers, and a few copies of the timestamps.
+BEAM_BYTES = 9 * 256 * (4 + 8) + 16 * TIMES
 REJECTING = Fallback((Attempt(0.4),), compression_ratio_threshold=0.0)
 
 
@@ -71,7 +73,8 @@ def check_sizes(device):
         wide = max(step.largest.get(dtype, 0) for dtype in (torch.float32, torch.float64))
         assert wide <= VOCABULARY, step
         sampling = SAMPLING_BYTES / positions if step.shape.sampled else 0
-        assert step.peak_bytes <= STEP_BYTES + sampling, step
+        beams = BEAM_BYTES if step.num_beams > 1 else 0
+        assert step.peak_bytes <= STEP_BYTES + sampling + beams, step
         # While drafting nothing is summed but the timestamps.
         assert step.drafting_wide <= TIMES, step
 
@@ -115,6 +118,75 @@ def test_every_shape_that_requests_may_have(device, brief_warmup):
             runner.launch(state.view(0, rows), engine.context.filters, shape)
             assert len(device.pools) - before == (shape.assistant_lag <= CAPTURED_LAG)
     check_sizes(device)
+
+
+@pytest.mark.parametrize("num_beams", [2, 5, 8])
+def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
+    engine = DecodeEngine(fake_models())
+    lane, runner = engine.lanes._lane(num_beams), engine.runner
+    state = lane.memory.ensure_capacity(24)
+    longest = state.main.cache.max_len
+    shapes = [
+        (rows, StepShape(0, 1, length, False, timestamps, shared_len))
+        for rows, length, shared_len in ((24, 64, 0), (3, longest, 192), (1, 256, 64))
+        for timestamps in (False, True)
+    ]
+    with torch.inference_mode():
+        for rows, shape in shapes:
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            before = len(device.pools)
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            assert len(device.pools) == before + 1
+    assert {step.num_beams for step in device.steps} >= {num_beams}
+    check_sizes(device)
+
+
+@pytest.mark.usefixtures("last_attempt_kept")
+def test_beams_beside_plain_rows(device, brief_warmup):
+    """Lanes grow on their own; a sampled attempt moves to the plain rows."""
+    engine = DecodeEngine(fake_models(assistant="shared"))
+    results = decode(
+        engine,
+        (DecodeOptions(num_beams=5, batch_size=1, words=True), requests_of(engine, 2)),
+        (
+            DecodeOptions(num_beams=5, fallback=REJECTING),
+            requests_of(engine, 1, first=10),
+        ),
+        (DecodeOptions(assisted=True, drafts=2), requests_of(engine, 1, first=30)),
+    )
+    assert sorted(results) == [0, 1, 10, 30]
+    assert results[0].attention.shape[0] == len(results[0].log_probs)
+    assert results[10].temperature == 0.4
+    assert {step.num_beams for step in device.steps} == {1, 5}
+    check_sizes(device)
+
+
+def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
+    with fake_cuda(monkeypatch):
+        engine = DecodeEngine(fake_models(dataclasses.replace(FAKE_LARGE, decoder_layers=2)))
+        beams = engine.lanes._lane(5)
+        one = engine.memory.state.bytes_per_row(engine.main, None, 10)
+        five = engine.memory.state.bytes_per_row(engine.main, None, 10, 5)
+        assert five < 5 * one  # they share the audio
+        memory = GIB + int(3.5 * five)  # beside the headroom, 3 rows of beams
+
+        def free(*_):
+            held = [
+                each.memory.capacity * (five if each is beams else one) for each in engine.lanes
+            ]
+            return memory - sum(held), 8 * GIB
+
+        monkeypatch.setattr(torch.cuda, "mem_get_info", free)
+        for options, rows in (
+            (DecodeOptions(batch_size=4), 4),
+            (DecodeOptions(num_beams=5, batch_size=9), 3),
+            (DecodeOptions(batch_size=4), 4),
+        ):
+            assert len(decode(engine, (options, requests_of(engine, 9)))) == 9
+            lane = engine.lanes._lane(options.num_beams)
+            assert lane.memory.capacity == rows
+            others = [each for each in engine.lanes if each is not lane]
+            assert all(each.memory.state is None for each in others)
 
 
 @pytest.mark.parametrize("assistant", [None, "shared", "own"])

@@ -62,3 +62,26 @@ def test_the_memory_of_a_row_is_that_of_its_shapes(decoder):
 
 def test_a_new_cache_is_zero(decoder):
     assert all(torch.count_nonzero(tensor) == 0 for tensor in tensors(decoder.allocate(2, 16)))
+
+
+def test_the_beams_of_a_row_go_with_it_and_share_its_audio(decoder):
+    cache = decoder.allocate(3, 16, 2)
+    for beam in range(6):
+        for each in (*cache.keys, *cache.values, *cache.alignment_queries):
+            each[beam] = beam
+    for each in (*cache.cross_keys, *cache.cross_values):
+        each[:] = torch.arange(3.0)[:, None, None, None]
+    cache.view(1, 3).move(1, 0)
+    assert cache.keys[0][:, 0, 0, 0].tolist() == [0, 1, 4, 5, 4, 5]
+    assert cache.cross_keys[0][:, 0, 0, 0].tolist() == [0, 2, 2]
+    taken = sum(each.numel() * each.element_size() for each in tensors(cache))
+    assert 3 * decoder.cache_bytes_per_row(16, 2) == taken
+
+
+def test_what_first_beams_read_is_given_to_the_others(decoder):
+    cache = decoder.allocate(2, 16, 3)
+    for each in cache.first_beams().keys:
+        each[:] = torch.tensor([7.0, 8.0])[:, None, None, None]
+    cache.copy_first_beams(4)
+    assert cache.keys[0][:, 0, 3, 0].tolist() == [7, 7, 7, 8, 8, 8]
+    assert cache.keys[0][:, 0, 4, 0].tolist() == [7, 0, 0, 8, 0, 0]

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.logit_filters import History, LogitFilter, SamplingParams
+from asr.engine.logit_filters import History, LogitFilter, SamplingParams, _likeliest
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
 SPECIAL_TOKENS = SpecialTokens(
@@ -138,6 +138,21 @@ def test_the_best_few_are_those_of_transformers(histories, follows, count, seed)
         for best in found:
             assert torch.equal(best.tokens[row][allowed], expected.indices[allowed])
             torch.testing.assert_close(best.log_probs[row], expected.values)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    rows=some.integers(1, 4),
+    ids=some.sampled_from([3, 256, 700, 2048, 2049, 5000]),
+    count=some.integers(1, 9),
+    seed=some.integers(0, 10_000),
+)
+def test_the_likeliest_of_many_ids_are_found_by_blocks(rows, ids, count, seed):
+    log_probs = torch.randn(rows, 1, ids, generator=torch.Generator().manual_seed(seed))
+    expected = log_probs[:, 0].topk(min(count, ids))
+    found = _likeliest(log_probs, count)
+    assert torch.equal(found.tokens, expected.indices)
+    assert torch.equal(found.log_probs, expected.values)
 
 
 @settings(deadline=None, max_examples=60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,3 +159,25 @@ def test_progress_never_exceeds_its_total():
             schedule.complete(window)
         assert 0 < schedule.done <= schedule.total
     assert schedule.done == schedule.total
+
+
+def test_after_a_loop_the_rest_is_decoded_again_from_where_it_began():
+    schedule = schedule_of(sound(30), 30)
+    (window,) = schedule.pop_ready(1)
+    assert not schedule.complete(window, 20 * SAMPLE_RATE, looped=True)
+    (again,) = schedule.pop_ready(1)
+    assert (again.start, again.stop) == (20 * SAMPLE_RATE, window.stop)
+
+
+def test_loops_that_begin_at_once_double_the_number_of_windows_at_most():
+    schedule = schedule_of(sound(30), 30)
+    decoded = []
+    while windows := schedule.pop_ready(1):
+        decoded += windows
+        schedule.complete(windows[0], windows[0].start, looped=True)
+    assert all(
+        again.start - before.start >= (before.stop - before.start) // 2
+        for before, again in itertools.pairwise(decoded)
+    )
+    assert len(decoded) > 2
+    assert sum(window.stop - window.start for window in decoded) <= 2 * 30 * SAMPLE_RATE

@@ -1,4 +1,4 @@
-"""The texts that a row's beams have found, and the best of them.
+"""What a finished row says: its text, or the best of those that its beams have found.
 
 The one decision: nothing follows the beams while they run but what the next step reads. Which token
 was put where, and which beam it continued, stays where it was written; a text is read back from its
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from asr.engine.decode_state import BeamState
+from asr.engine.decode_state import BeamState, SequenceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True)
-class BeamText:
+class Text:
     """Tokens after the prompt, without the end of text.
 
     `log_probs` has one more where the text has ended; `beams` says which beam chose each of them.
@@ -43,10 +43,19 @@ class BeamText:
 
 def best_text(
     beams: BeamState, row: int, begin: int, length: int, length_penalty: float | None
-) -> BeamText:
+) -> Text:
     """The best of what a finished row of `length` tokens has found after `begin` of a prompt."""
     found = _ended(beams, row) + _live(beams, row, length)
     return _read_back(beams, row, begin, rank(found[: beams.num_beams], begin, length_penalty))
+
+
+def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_text: int) -> Text:
+    """What a finished row without beams says: `length` tokens with `begin` of a prompt."""
+    tokens = rows.tokens[row, begin:length].tolist()
+    log_probs = rows.log_probs[row, begin:length].tolist()
+    if tokens and tokens[-1] == end_of_text:
+        tokens.pop()
+    return Text(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
 
 
 def rank(found: Sequence[Hypothesis], begin: int, length_penalty: float | None) -> Hypothesis:
@@ -82,7 +91,7 @@ def _live(beams: BeamState, row: int, length: int) -> list[Hypothesis]:
     return sorted(live, key=lambda each: each.sum, reverse=True)
 
 
-def _read_back(beams: BeamState, row: int, begin: int, best: Hypothesis) -> BeamText:
+def _read_back(beams: BeamState, row: int, begin: int, best: Hypothesis) -> Text:
     """The tokens on the way back from the best text's end."""
 
     def table(each: Tensor) -> list[list[float]]:
@@ -97,4 +106,4 @@ def _read_back(beams: BeamState, row: int, begin: int, best: Hypothesis) -> Beam
         chosen.append(log_probs[place][step])
         place = int(parents[place][step])
         places.append(place)
-    return BeamText(tuple(reversed(tokens)), tuple(reversed(chosen)), tuple(reversed(places)))
+    return Text(tuple(reversed(tokens)), tuple(reversed(chosen)), tuple(reversed(places)))

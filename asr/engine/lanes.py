@@ -75,7 +75,7 @@ class Lanes:
 
     def running_rows(self) -> Counter[Hashable]:
         """How many rows each session has, in all lanes."""
-        return Counter(each.session for lane in self for each in lane.running)
+        return sum((lane.own_rows() for lane in self), Counter())
 
     def _lane(self, num_beams: int) -> Scheduler:
         if num_beams not in self._lanes:

@@ -23,6 +23,7 @@ from torch import Tensor
 from asr.checkpoint.special_tokens import SpecialTokens
 
 NEVER = float("-inf")
+BLOCK = 256  # ids, among whose largest the likeliest tokens are looked for
 
 
 class History(NamedTuple):
@@ -129,9 +130,9 @@ class LogitFilter:
             allowed = self._allowed(history)
             forced = self._mask(logits, allowed, history).is_time & history.timestamps[:, None]
             text_from = torch.where(forced, self.timestamp_begin, allowed.text_from)
-            ids = torch.arange(self.bias.shape[0], device=self.bias.device)
-            members = self._members(allowed._replace(text_from=text_from), history, ids)
-            masked = masked.masked_fill(~members, NEVER)
+            masked = masked.masked_fill(
+                ~self._members(allowed._replace(text_from=text_from), history, 0), NEVER
+            )
         temperature = params.temperature.clamp(min=1e-3)[:, None, None]
         cumulative = (masked / temperature).softmax(dim=-1).double().cumsum(dim=-1)
         threshold = params.uniform[..., None] * cumulative[..., -1:]
@@ -152,9 +153,8 @@ class LogitFilter:
         words = _likeliest(_log_softmax(logits[..., : self.eos]), count)
         first = upcast(logits.gather(2, words.tokens[:, None, :1]))[..., 0]
         word_sum = first - words.log_probs[:, :1]
-        ids = torch.arange(self.eos, self.bias.shape[0], device=self.bias.device)
         rest = upcast(logits[..., self.eos :])
-        rest = rest.masked_fill(~self._members(allowed, history, ids), NEVER)
+        rest = rest.masked_fill(~self._members(allowed, history, self.eos), NEVER)
         first_time = self.timestamp_begin - self.eos
         specials, times = rest[..., :first_time], rest[..., first_time:]
         no_words = allowed.text_from > 0
@@ -168,6 +168,7 @@ class LogitFilter:
         return _merge(
             Choice(words.tokens, words.log_probs + (word_sum - total)),
             Choice(others.tokens + self.eos, others.log_probs),
+            count,
         )
 
     def _allowed(self, history: History) -> Allowed:
@@ -218,8 +219,9 @@ class LogitFilter:
         time_token = time_token + self.timestamp_begin
         return MaskedLogits(words, specials, text, text_token, time, time_token, log_sum, is_time)
 
-    def _members(self, allowed: Allowed, history: History, ids: Tensor) -> Tensor:
-        """Which of `ids` are allowed, (rows, positions, ids)."""
+    def _members(self, allowed: Allowed, history: History, first: int) -> Tensor:
+        """Which of the ids from `first` on are allowed, (rows, positions, ids)."""
+        ids = torch.arange(first, self.bias.shape[0], device=self.bias.device)
         text_from, time_from, time_to = (bound[..., None] for bound in allowed)
         text = (ids >= text_from) & (ids < self.timestamp_begin)
         text &= ~(history.timestamps[:, None, None] & (ids == self.timestamp_begin - 1))
@@ -246,16 +248,29 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
 
 
 def _likeliest(log_probs: Tensor, count: int) -> Choice:
-    """The largest of (rows, 1, ids) and their indices, best first, both (rows, count)."""
-    values, tokens = log_probs[:, 0].topk(min(count, log_probs.shape[2]))
-    return Choice(tokens, values)
+    """The largest of (rows, 1, ids) and their indices, best first, both (rows, count).
+
+    They are in the `count` blocks with the largest maxima, or in what is left beside blocks. With a
+    vocabulary's ids that takes a third of the time of looking among all.
+    """
+    every = log_probs[:, 0]
+    blocks = every.shape[1] // BLOCK
+    if blocks <= count:
+        return Choice(*reversed(every.topk(min(count, every.shape[1]))))
+    numbers = torch.arange(BLOCK * blocks, every.shape[1], device=every.device)
+    left = Choice(numbers.expand(every.shape[0], -1), every[:, BLOCK * blocks :])
+    inside = every[:, : BLOCK * blocks].view(-1, blocks, BLOCK)
+    near = inside.amax(dim=2).topk(count).indices[..., None]
+    tokens = BLOCK * near + torch.arange(BLOCK, device=every.device)
+    values = inside.gather(1, near.expand_as(tokens))
+    return _merge(Choice(tokens.flatten(1), values.flatten(1)), left, count)
 
 
-def _merge(one: Choice, other: Choice) -> Choice:
-    """The best of both, as many as one holds."""
-    both = [torch.cat(each, dim=1) for each in zip(one, other, strict=True)]
-    values, index = both[1].topk(one.tokens.shape[1])
-    return Choice(both[0].gather(1, index), values)
+def _merge(one: Choice, other: Choice, count: int) -> Choice:
+    """The best of both, best first, (rows, count)."""
+    tokens, values = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
+    values, index = values.topk(min(count, values.shape[1]))
+    return Choice(tokens.gather(1, index), values)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,17 +20,15 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
 from asr.engine.fallback import is_better
-from asr.engine.hypotheses import BeamText, best_text
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
 from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeResult
+from asr.engine.results import ResultReader
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.sequence import Sequence
 from asr.engine.state_memory import StateMemory
-from asr.model.alignment_heads import normalize_attention
 from asr.model.encoder import Encoder
-from timebase import SAMPLES_PER_TOKEN
 from transcript import DecodeStats
 
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
@@ -65,10 +63,11 @@ class Scheduler:
     ) -> None:
         self.memory = memory
         self.context = context
+        self._results = ResultReader(context.special_tokens, context.decode_text)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.admits = True  # whether waiting sequences may enter
-        self._running_rows = running_rows
+        self._running_rows = running_rows or self.own_rows
         self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
         self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
@@ -100,6 +99,10 @@ class Scheduler:
     def num_beams(self) -> int:
         """The beams of every row."""
         return self.memory.num_beams or 1
+
+    def own_rows(self) -> Counter[Hashable]:
+        """How many rows each session has here."""
+        return Counter(each.session for each in self.running)
 
     def take_leaving(self) -> list[Sequence]:
         """The sequences that must go on in another lane, which have left this one."""
@@ -158,16 +161,13 @@ class Scheduler:
 
     def _eligible(self) -> list[Sequence]:
         """Waiting sequences, in order, whose session has rows left of its batch size."""
-        rows = self._running_rows() if self._running_rows else self._own_rows()
+        rows = self._running_rows()
         eligible = []
         for sequence in self.waiting:
             if rows[sequence.session] < sequence.options.batch_size:
                 rows[sequence.session] += 1
                 eligible.append(sequence)
         return eligible
-
-    def _own_rows(self) -> Counter[Hashable]:
-        return Counter(each.session for each in self.running)
 
     def _same_kind(self, one: Sequence, other: Sequence) -> bool:
         """Whether both may be drafted for, or neither: they are encoded together."""
@@ -316,13 +316,8 @@ class Scheduler:
         tokens, lengths = rows.tokens[:live, : self._longest].tolist(), rows.length[:live].tolist()
         for row, sequence in enumerate(self.running):
             text = tokens[row][len(sequence.prompt) : lengths[row]]
-            if sequence.options.fallback and find_repetition(self._words(text)):
+            if sequence.options.fallback and find_repetition(self._results.words(text)):
                 rows.finished[row] = True
-
-    def _words(self, tokens: Iterable[int]) -> list[int]:
-        """The text tokens among `tokens`."""
-        end_of_text = self.context.special_tokens.end_of_text
-        return [token for token in tokens if token < end_of_text]
 
     # Finished rows
 
@@ -333,9 +328,7 @@ class Scheduler:
         for row, sequence in enumerate(self.running):
             if not result.finished[row]:
                 continue
-            text = self._read_text(row, result.length[row])
-            sequence.stats.tokens += len(text.tokens)
-            decoded = self._with_attention(row, self._decoded(sequence, text), text.beams)
+            decoded = self._results.read(self.memory.state, row, result.length[row], sequence)
             if sequence.best is None or is_better(decoded, sequence.best):
                 sequence.best = decoded
             if not self._retried(row, decoded):
@@ -347,59 +340,6 @@ class Scheduler:
         for row in reversed(freed):
             self._evict(row)
         return done
-
-    def _read_text(self, row: int, length: int) -> BeamText:
-        """What a finished row of `length` tokens says."""
-        state, sequence = self.memory.state, self.running[row]
-        assert state is not None
-        begin = len(sequence.prompt)
-        if state.beams is not None:
-            return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
-        tokens = state.rows.tokens[row, begin:length].tolist()
-        log_probs = state.rows.log_probs[row, begin:length].tolist()
-        if tokens and tokens[-1] == self.context.special_tokens.end_of_text:
-            tokens.pop()
-        return BeamText(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
-
-    def _decoded(self, sequence: Sequence, text: BeamText) -> DecodeResult:
-        """The current attempt's result; with fallback it is cut where the text loops."""
-        fallback, end_of_text = sequence.options.fallback, self.context.special_tokens.end_of_text
-        words, end, repetitive = self._words(text.tokens), len(text.log_probs), False
-        repetition = find_repetition(words) if fallback else None
-        if repetition is not None:
-            places = [place for place, each in enumerate(text.tokens) if each < end_of_text]
-            end, repetitive = places[repetition.kept - 1] + 1, True
-        elif fallback is not None:
-            repetitive = fallback.repeats_itself(str(self.context.decode_text(words)))
-        return DecodeResult(
-            text.tokens[:end],
-            sequence.no_speech_prob,
-            text.log_probs[:end],
-            sequence.temperature,
-            timestamps=sequence.timestamps,
-            repetitive=repetitive,
-            cut=repetition is not None,
-        )
-
-    def _with_attention(
-        self, row: int, decoded: DecodeResult, beams: tuple[int, ...]
-    ) -> DecodeResult:
-        """With the alignment heads' attention, where words are wanted.
-
-        A token's is that of the position that chose it, one before its own, in the beam that did.
-        """
-        sequence = self.running[row]
-        untimed = sequence.options.timestamps and not sequence.timestamps
-        if not (sequence.options.words or untimed or decoded.cut) or not decoded.tokens:
-            return decoded
-        assert self.memory.state is not None
-        request, main = sequence.request, self.memory.state.main
-        first = len(sequence.prompt) - 1
-        count = len(decoded.log_probs)
-        positions = slice(first, first + count)
-        frames = min(-(-len(request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
-        heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams[:count])
-        return replace(decoded, attention=normalize_attention(heads).cpu().numpy())
 
     def _retried(self, row: int, decoded: DecodeResult) -> bool:
         """Whether the row's text was rejected and another attempt has begun in its place.

@@ -70,10 +70,10 @@ class ChunkReader:
         """
         if _holds_no_speech(result):
             return ReadWindow()
-        timestamp_begin = self.models.special_tokens.timestamp_begin
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
-        if result.timestamps:
-            found = read_segments(result.tokens, timestamp_begin, window.seconds)
+        if self.timestamps and result.timestamps:
+            begin = self.models.special_tokens.timestamp_begin
+            found = read_segments(result.tokens, begin, window.seconds)
         closed, unfinished = found.closed, found.unfinished
         if result.cut or (self.timestamps and not result.timestamps):
             every = closed if unfinished is None else (*closed, unfinished)

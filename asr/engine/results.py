@@ -1,0 +1,85 @@
+"""What a finished row says: its text, cut where it loops, and the attention that gives word times.
+
+The one decision: a result is read from the device once, when its row has finished, and holds plain
+values. The row may be moved or overwritten as soon as this is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from asr.checkpoint.special_tokens import SpecialTokens
+from asr.engine.decode_state import DecodeState
+from asr.engine.hypotheses import Text, best_text, only_text
+from asr.engine.repetition import find_repetition
+from asr.engine.request import DecodeResult
+from asr.engine.sequence import Sequence
+from asr.model.alignment_heads import normalize_attention
+from timebase import SAMPLES_PER_TOKEN
+
+
+@dataclass(frozen=True)
+class ResultReader:
+    """Reads finished rows of one checkpoint; `decode_text` is its tokenizer's."""
+
+    special_tokens: SpecialTokens
+    decode_text: Callable[[list[int]], Any]
+
+    def read(
+        self, state: DecodeState | None, row: int, length: int, sequence: Sequence
+    ) -> DecodeResult:
+        """The current attempt's result of a row that has `length` tokens."""
+        assert state is not None
+        text = self._text(state, row, length, sequence)
+        sequence.stats.tokens += len(text.tokens)
+        return _with_attention(state, row, sequence, self._cut(sequence, text), text.beams)
+
+    def words(self, tokens: Iterable[int]) -> list[int]:
+        """The text tokens among `tokens`."""
+        return [token for token in tokens if token < self.special_tokens.end_of_text]
+
+    def _text(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> Text:
+        begin = len(sequence.prompt)
+        if state.beams is not None:
+            return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
+        return only_text(state.rows, row, begin, length, self.special_tokens.end_of_text)
+
+    def _cut(self, sequence: Sequence, text: Text) -> DecodeResult:
+        """The result without attention; with fallback it is cut where the text loops."""
+        fallback, words = sequence.options.fallback, self.words(text.tokens)
+        repetition = find_repetition(words) if fallback else None
+        end, repetitive = len(text.log_probs), repetition is not None
+        if repetition is not None:
+            end_of_text = self.special_tokens.end_of_text
+            places = [place for place, each in enumerate(text.tokens) if each < end_of_text]
+            end = places[repetition.kept - 1] + 1
+        elif fallback is not None:
+            repetitive = fallback.repeats_itself(str(self.decode_text(words)))
+        return DecodeResult(
+            text.tokens[:end],
+            sequence.no_speech_prob,
+            text.log_probs[:end],
+            sequence.temperature,
+            timestamps=sequence.timestamps,
+            repetitive=repetitive,
+            cut=repetition is not None,
+        )
+
+
+def _with_attention(
+    state: DecodeState, row: int, sequence: Sequence, decoded: DecodeResult, beams: tuple[int, ...]
+) -> DecodeResult:
+    """With the alignment heads' attention, where words are wanted or it must give times.
+
+    A token's is that of the position that chose it, one before its own, in the beam that did.
+    """
+    untimed = sequence.options.timestamps and not sequence.timestamps
+    if not (sequence.options.words or untimed or decoded.cut) or not decoded.tokens:
+        return decoded
+    main, first, count = state.main, len(sequence.prompt) - 1, len(decoded.log_probs)
+    positions = slice(first, first + count)
+    frames = min(-(-len(sequence.request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
+    heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams[:count])
+    return replace(decoded, attention=normalize_attention(heads).cpu().numpy())
