@@ -118,7 +118,7 @@ class Transcriber:
         assisted, warnings = self._use_assistant(language, options)
         previous, cut = self._previous_text(options)
         prompt = self.models.special_tokens.prompt(
-            language, options.task, options.timestamps, previous
+            language, options.task, _decodes_timestamps(options), previous
         )
         written = ENGLISH if options.task == "translate" else language
         reader = ChunkReader(self.models, written, options.timestamps, options.words)
@@ -186,12 +186,13 @@ class Transcriber:
         return first, looked_at
 
     def _decode_options(self, options: TranscriptionOptions, assisted: bool) -> DecodeOptions:
+        timed_by_attention = options.timestamps and not _decodes_timestamps(options)
         return DecodeOptions(
-            timestamps=options.timestamps,
+            timestamps=_decodes_timestamps(options),
             assisted=assisted,
             batch_size=options.batch_size,
             fallback=self.fallback,
-            words=options.words,
+            words=options.words or timed_by_attention,
             num_beams=options.num_beams,
             length_penalty=options.length_penalty,
         )
@@ -241,6 +242,14 @@ class Transcriber:
             f" {text}", add_special_tokens=False, split_special_tokens=True
         )
         return [token for token in tokens if token < self.models.special_tokens.end_of_text]
+
+
+def _decodes_timestamps(options: TranscriptionOptions) -> bool:
+    """Whether Whisper writes timestamps into its text.
+
+    Beams that must place timestamps too find worse texts: there sentences are timed by attention.
+    """
+    return options.timestamps and options.num_beams == 1
 
 
 def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:

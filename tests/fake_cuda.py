@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.engine import cuda_graphs, scheduler, speculative
+from asr.engine import cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
 from testing.tiny_whispers import Published, loaded, model_of
@@ -290,7 +290,7 @@ class HostArray:
 
 DRAFT, COPY_OUT = speculative.draft, cuda_graphs._copy_out
 LAUNCH = cuda_graphs.CudaGraphRunner.launch
-NORMALIZE = scheduler.normalize_attention
+NORMALIZE = results.normalize_attention
 
 
 @contextlib.contextmanager
@@ -318,7 +318,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     patch.setattr(
         cuda_graphs.CudaGraphRunner, "launch", lambda runner, *step: device.launch(runner, *step)
     )
-    patch.setattr(scheduler, "normalize_attention", lambda heads: HostArray(NORMALIZE(heads)))
+    patch.setattr(results, "normalize_attention", lambda heads: HostArray(NORMALIZE(heads)))
     with mode, device:
         yield device
 

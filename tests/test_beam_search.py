@@ -12,7 +12,7 @@ import pytest
 import torch
 from oracle import TINY, TINY_ENGLISH, decode, models_of
 
-import asr.engine.scheduler
+import asr.engine.results
 from asr.engine.beam_search import _order
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Attempt, Fallback
@@ -153,6 +153,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
     engine = engine_of()
     asked = [(each, windows_of(timestamps=each.timestamps)) for each in KINDS]

@@ -29,7 +29,7 @@ STEP_BYTES = (2 + 4) * VOCABULARY + 4096
 # A sampled row's one position beside them: softmax and its running sum in float64, and a mask.
 SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
 # A beam's likeliest blocks of ids, with their numbers, and a few copies of the timestamps.
-BEAM_BYTES = 9 * 256 * (4 + 8) + 16 * TIMES
+BEAM_BYTES = 10 * 256 * (4 + 8) + 16 * TIMES
 REJECTING = Fallback((Attempt(0.4),), compression_ratio_threshold=0.0)
 
 
