@@ -243,6 +243,20 @@ def test_the_environment_is_read_in_config_alone():
     assert readers == {"config"}
 
 
+def test_versions_are_asked_for_in_versions_alone():
+    """The measurements name them in their reports, and the demo's pipeline in its checkpoint."""
+    asked = {"__version__", "version_info", "python_version"}
+    askers = {
+        name
+        for name in SOURCE
+        for node in ast.walk(TREES[name])
+        if (isinstance(node, ast.Attribute) and node.attr in asked)
+        or (isinstance(node, ast.alias) and node.name in {"version", *asked})
+    }
+    assert {name for name in askers if package(name) in ENDPOINT} == {"versions"}
+    assert {package(name) for name in askers} <= {"versions", "benchmarks", "demo"}
+
+
 def test_no_package_is_named_like_an_installed_one():
     installed = {
         path.stem
