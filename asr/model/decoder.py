@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import GELUActivation
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
 from asr.model.alignment_heads import AlignmentHead
@@ -43,22 +44,30 @@ class AttentionContext:
 class Layer:
     """One decoder layer: self-attention, cross-attention, two-layer perceptron.
 
-    `aligned` are the heads whose cross-attention queries are kept.
+    `aligned` are the heads whose cross-attention queries are kept; `dtype` is that of its products
+    (see `PackedLinear`).
     """
 
-    def __init__(self, source: WhisperDecoderLayer, aligned: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        source: WhisperDecoderLayer,
+        aligned: Sequence[int] = (),
+        dtype: torch.dtype | None = None,
+    ) -> None:
         own, cross = source.self_attn, source.encoder_attn
         self.aligned = torch.tensor(aligned, dtype=torch.long, device=cross.q_proj.weight.device)
         self.heads: int = own.num_heads
-        self.activation: Callable[[Tensor], Tensor] = source.activation_fn
+        gelu = isinstance(source.activation_fn, GELUActivation)
+        self.activation: Callable[[Tensor], Tensor] | None = None if gelu else source.activation_fn
         self.self_norm = _norm(source.self_attn_layer_norm)
         self.cross_norm = _norm(source.encoder_attn_layer_norm)
         self.mlp_norm = _norm(source.final_layer_norm)
-        self.query_key_value = PackedLinear(*_fused(own.q_proj, own.k_proj, own.v_proj))
-        self.self_out, self.cross_out = _linear(own.out_proj), _linear(cross.out_proj)
-        self.cross_query = _linear(cross.q_proj)
-        self.cross_key_value = TransposedLinear(*_fused(cross.k_proj, cross.v_proj))
-        self.fc1, self.fc2 = _linear(source.fc1), _linear(source.fc2)
+        self.query_key_value = PackedLinear(*_fused(own.q_proj, own.k_proj, own.v_proj), dtype)
+        self.self_out, self.cross_out = _linear(own.out_proj, dtype), _linear(cross.out_proj, dtype)
+        self.cross_query = _linear(cross.q_proj, dtype)
+        self.cross_key_value = TransposedLinear(*_fused(cross.k_proj, cross.v_proj), dtype)
+        self.fc1 = PackedLinear(source.fc1.weight, source.fc1.bias, dtype, gelu)
+        self.fc2 = _linear(source.fc2, dtype)
 
     def self_attention(
         self, x: Tensor, keys: Tensor, values: Tensor, context: AttentionContext
@@ -92,7 +101,8 @@ class Layer:
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The perceptron, (rows, positions, d_model) in and out."""
-        return self.fc2(self.activation(self.fc1(_normed(x, self.mlp_norm))))
+        inner = self.fc1(_normed(x, self.mlp_norm))
+        return self.fc2(inner if self.activation is None else self.activation(inner))
 
     def project_cross_kv(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of (rows, frames, d_model)."""
@@ -107,19 +117,25 @@ class Layer:
 class Decoder:
     """A checkpoint's decoder; holds no state between passes.
 
-    `aligned` are the alignment heads: those whose cross-attention queries are kept.
+    `aligned` are the alignment heads: those whose cross-attention queries are kept. `dtype` is that
+    of its products (see `PackedLinear`).
     """
 
-    def __init__(self, model: PreTrainedModel, aligned: Sequence[AlignmentHead] = ()) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        aligned: Sequence[AlignmentHead] = (),
+        dtype: torch.dtype | None = None,
+    ) -> None:
         source = model.model.decoder
         self.layers = [
-            Layer(each, [head for layer, head in aligned if layer == number])
+            Layer(each, [head for layer, head in aligned if layer == number], dtype)
             for number, each in enumerate(source.layers)
         ]
         self.token_embeddings: Tensor = source.embed_tokens.weight
         self.position_embeddings: Tensor = source.embed_positions.weight
         self.norm = _norm(source.layer_norm)
-        self.output = PackedLinear(model.get_output_embeddings().weight)
+        self.output = PackedLinear(model.get_output_embeddings().weight, dtype=dtype)
         self.frames: int = source.config.max_source_positions
         self.max_positions: int = source.config.max_target_positions
         self.head_size = self.token_embeddings.shape[1] // self.layers[0].heads
@@ -226,8 +242,8 @@ def _normed(x: Tensor, norm: Norm) -> Tensor:
     return F.layer_norm(x, *norm)
 
 
-def _linear(source: nn.Linear) -> PackedLinear:
-    return PackedLinear(source.weight, source.bias)
+def _linear(source: nn.Linear, dtype: torch.dtype | None) -> PackedLinear:
+    return PackedLinear(source.weight, source.bias, dtype)
 
 
 def _fused(*linears: nn.Linear) -> tuple[Tensor, Tensor]:
