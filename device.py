@@ -66,15 +66,16 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
         return torch.float16 if wanted == "auto" else DTYPES[wanted]
     if wanted == "float16":
         raise StartError("DTYPE=float16: on a CPU choose auto, bfloat16, int8 or float32")
-    missing = {dtype: _missing(dtype) for dtype in CPU_FLAGS}
-    if wanted == "auto":
-        if reason := missing[torch.bfloat16]:
-            logger.info("computing in float32: bfloat16 needs %s", reason)
-            return torch.float32
-        return torch.bfloat16
-    if reason := missing.get(DTYPES[wanted], ""):
+    if wanted == "float32":
+        return torch.float32
+    # Under int8 the products of many positions are in bfloat16.
+    reason = _missing(torch.bfloat16) or (_missing(torch.int8) if wanted == "int8" else "")
+    if not reason:
+        return torch.int8 if wanted == "int8" else torch.bfloat16
+    if wanted != "auto":
         raise StartError(f"DTYPE={wanted} needs {reason} (DTYPE=auto chooses what there is)")
-    return DTYPES[wanted]
+    logger.info("computing in float32: bfloat16 needs %s", reason)
+    return torch.float32
 
 
 def prepare_device(device: torch.device) -> None:

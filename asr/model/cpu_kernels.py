@@ -153,18 +153,33 @@ def encoder_batch_size(windows: int, device: torch.device) -> int:
     return 1 if device.type == "cpu" else windows
 
 
+def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
+    """As `empty_transposed`, for keys: those in bfloat16 are read fastest in the usual layout."""
+    if _rounded(like):
+        return like.new_zeros(rows, heads, positions, size)
+    return empty_transposed(like, rows, heads, positions, size)
+
+
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
     """Zeros (rows, heads, positions, size) of the type and device of `like`.
 
-    Stored so that `attention` with few query positions reads them fastest.
+    Stored so that `attention` with few query positions reads them fastest: float32 keys and values,
+    and bfloat16 values.
     """
-    if not _supported(like):
+    if not (_supported(like) or _rounded(like)):
         return like.new_zeros(rows, heads, positions, size)
     return like.new_zeros(rows, heads, size, positions).transpose(2, 3)
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """`F.scaled_dot_product_attention` without a mask, all (rows, heads, positions, head size)."""
+    """`F.scaled_dot_product_attention` without a mask, all (rows, heads, positions, head size).
+
+    A float32 query over bfloat16 keys and values is rounded for each product; softmax sums in
+    float32.
+    """
+    if _rounded(keys) and query.dtype == torch.float32:
+        scores = (query * _scale(query)).bfloat16() @ keys.transpose(2, 3)
+        return (scores.softmax(dim=-1) @ values).to(query.dtype)
     if not _supported(query):
         return F.scaled_dot_product_attention(query, keys, values)
     if query.shape[2] >= ONEDNN_FROM_POSITIONS:
@@ -180,22 +195,27 @@ class EncoderWeights(NamedTuple):
 
     rounded: Mapping[int, Tensor]  # the weights in bfloat16, none in float32
     before_gelu: frozenset[int]  # those whose product only a GELU reads
+    before_product: frozenset[int]  # those whose result is rounded for the next product anyway
 
     @classmethod
     def of(cls, encoder: nn.Module, dtype: torch.dtype | None = None) -> EncoderWeights:
         """Prepare a Whisper encoder of transformers; `dtype` as in TransposedLinear."""
-        rounded, before_gelu = {}, set()
-        for module in encoder.modules():
+        rounded, before_gelu, before_product = {}, set(), set()
+        for name, module in encoder.named_modules():
             if isinstance(getattr(module, "activation_fn", None), GELUActivation):
                 before_gelu.add(id(module.get_parameter("fc1.weight")))
             if dtype is not None and isinstance(module, nn.Linear) and _supported(module.weight):
                 rounded[id(module.weight)] = _pack(module.weight.detach().bfloat16())
-        return cls(rounded, frozenset(before_gelu))
+                if name.endswith(("q_proj", "k_proj", "v_proj")):
+                    before_product.add(id(module.weight))
+        return cls(rounded, frozenset(before_gelu), frozenset(before_product))
 
     def joined(self, other: EncoderWeights) -> EncoderWeights:
         """Those of both."""
         return EncoderWeights(
-            {**self.rounded, **other.rounded}, self.before_gelu | other.before_gelu
+            {**self.rounded, **other.rounded},
+            self.before_gelu | other.before_gelu,
+            self.before_product | other.before_product,
         )
 
 
@@ -207,8 +227,10 @@ class OneDnnOverride(TorchFunctionMode):
 
     def __init__(self, weights: EncoderWeights | None = None) -> None:
         super().__init__()
-        self.weights = weights or EncoderWeights({}, frozenset())
+        self.weights = weights or EncoderWeights({}, frozenset(), frozenset())
         self.activated: Tensor | None = None
+        self.product: Tensor | None = None
+        self.read = self.converted = torch.empty(0)
 
     def __torch_function__(
         self,
@@ -224,7 +246,11 @@ class OneDnnOverride(TorchFunctionMode):
             self.activated = None
             return args[0]
         if func is F.scaled_dot_product_attention:
-            return _attention(bool(self.weights.rounded), *args, **(kwargs or {}))
+            return _attention(*args, **(kwargs or {}))
+        product = self.product
+        if product is not None and func is Tensor.add and args[1] is product:
+            self.product = None  # nothing else reads it: memory of its own would cost as much
+            return product.add_(args[0])
         return func(*args, **(kwargs or {}))
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -234,11 +260,15 @@ class OneDnnOverride(TorchFunctionMode):
             return F.linear(x, weight, bias)
         gelu = id(weight) in self.weights.before_gelu
         used = weight if rounded is None else rounded
-        product = _onednn_linear(x.to(used.dtype), used, bias, gelu)
+        if x is not self.read:  # query, key and value read the same
+            self.read, self.converted = x, x.to(used.dtype)
+        product = _onednn_linear(self.converted, used, bias, gelu)
         if gelu:
             self.activated = product
+        if gelu or id(weight) in self.weights.before_product:
             return product
-        return product.to(weight.dtype)
+        self.product = product.to(weight.dtype)
+        return self.product
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -248,29 +278,17 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _attention(
-    rounded: bool,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    **options: Any,  # noqa: ANN401
-) -> Tensor:
-    """`F.scaled_dot_product_attention`, `rounded` to bfloat16 between its steps if so asked.
-
-    With options other than a scale it is torch's own.
-    """
+def _attention(query: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+    """`F.scaled_dot_product_attention`; with options other than a scale, torch's own."""
     plain = not any(
         torch.is_tensor(value) or value for name, value in options.items() if name != "scale"
     )
-    if not (plain and _supported(query) and query.shape[2] >= ONEDNN_FROM_POSITIONS):
+    supported = _supported(query) or (AVAILABLE and _rounded(query))
+    if not (plain and supported and query.shape[2] >= ONEDNN_FROM_POSITIONS):
         return F.scaled_dot_product_attention(query, keys, values, **options)
     scale = options.get("scale")
-    scaled = query * (_scale(query) if scale is None else scale)
-    if not rounded:
-        return _blockwise_attention(scaled, keys, values)
-    return _blockwise_attention(scaled.bfloat16(), keys.bfloat16(), values.bfloat16()).to(
-        query.dtype
-    )
+    scale = _scale(query) if scale is None else scale
+    return _blockwise_attention(query if scale == 1 else query * scale, keys, values)
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -301,6 +319,10 @@ def _scales(rows: Tensor) -> Tensor:
 
 def _supported(x: Tensor) -> bool:
     return AVAILABLE and x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+def _rounded(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.device.type == "cpu"
 
 
 def _many_positions(x: Tensor, weight: Tensor) -> bool:

@@ -25,6 +25,7 @@ from asr.model.cpu_kernels import (
     PackedLinear,
     TransposedLinear,
     attention,
+    empty_keys,
     empty_transposed,
     encoder_batch_size,
 )
@@ -65,7 +66,12 @@ class Layer:
         self.query_key_value = PackedLinear(*_fused(own.q_proj, own.k_proj, own.v_proj), dtype)
         self.self_out, self.cross_out = _linear(own.out_proj, dtype), _linear(cross.out_proj, dtype)
         self.cross_query = _linear(cross.q_proj, dtype)
-        self.cross_key_value = TransposedLinear(*_fused(cross.k_proj, cross.v_proj), dtype)
+        self.rounded = dtype is not None
+        if dtype is None:
+            self.cross_key_value = TransposedLinear(*_fused(cross.k_proj, cross.v_proj))
+        else:
+            self.cross_key = _linear(cross.k_proj, torch.bfloat16)
+            self.cross_value = TransposedLinear(cross.v_proj.weight, cross.v_proj.bias, dtype)
         self.fc1 = PackedLinear(source.fc1.weight, source.fc1.bias, dtype, gelu)
         self.fc2 = _linear(source.fc2, dtype)
 
@@ -106,7 +112,11 @@ class Layer:
 
     def project_cross_kv(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of (rows, frames, d_model)."""
-        split = self._split_heads(self.cross_key_value(encoded), 2)
+        if self.rounded:
+            both = self.cross_key(encoded), self.cross_value(encoded)
+            split = tuple(self._split_heads(each, 1)[0] for each in both)
+        else:
+            split = self._split_heads(self.cross_key_value(encoded), 2)
         return tuple(each.transpose(1, 2) for each in split)
 
     def _split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
@@ -134,6 +144,8 @@ class Decoder:
         ]
         self.token_embeddings: Tensor = source.embed_tokens.weight
         self.position_embeddings: Tensor = source.embed_positions.weight
+        # Cross-attention's keys and values in memory: what a step mostly reads.
+        self.cross_dtype = self.token_embeddings.dtype if dtype is None else torch.bfloat16
         self.norm = _norm(source.layer_norm)
         self.output = PackedLinear(model.get_output_embeddings().weight, dtype=dtype)
         self.frames: int = source.config.max_source_positions
@@ -147,20 +159,20 @@ class Decoder:
         def zeros(heads: Sequence[int]) -> tuple[Tensor, ...]:
             return tuple(like.new_zeros(rows, each, max_len, self.head_size) for each in heads)
 
-        def cross() -> tuple[Tensor, ...]:
-            return tuple(
-                empty_transposed(like, rows, each, self.frames, self.head_size) for each in every
-            )
+        def cross(make: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+            each = like.new_empty(0, dtype=self.cross_dtype)
+            return tuple(make(each, rows, heads, self.frames, self.head_size) for heads in every)
 
         aligned = [len(layer.aligned) for layer in self.layers]
-        return KVCache(zeros(every), zeros(every), cross(), cross(), zeros(aligned))
+        keys, values = cross(empty_keys), cross(empty_transposed)
+        return KVCache(zeros(every), zeros(every), keys, values, zeros(aligned))
 
     def cache_bytes_per_row(self, max_len: int) -> int:
         """Memory of one row of such a cache, in bytes."""
         own = sum(2 * layer.heads + len(layer.aligned) for layer in self.layers) * max_len
         cross = sum(2 * layer.heads for layer in self.layers) * self.frames
-        positions: int = (own + cross) * self.head_size
-        return positions * self.token_embeddings.element_size()
+        held = own * self.token_embeddings.element_size() + cross * self.cross_dtype.itemsize
+        return int(held * self.head_size)
 
     def fill_cross_kv(self, encoded: Tensor, cache: KVCache) -> None:
         """Project the encoder's output (rows, frames, d_model) into the cache's rows."""
