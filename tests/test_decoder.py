@@ -138,5 +138,10 @@ def test_in_a_lower_precision_logits_stay_near(dtype, largest, monkeypatch):
     off = (logits - expected).abs()
     assert off.max() > 1e-5  # it is another precision
     assert off.square().mean().sqrt() <= largest * expected.std()
+    hidden = decoder.forward(tokens, torch.arange(20).expand(3, -1), cache, 20)
+    highest = decoder.logits(hidden).topk(4)
+    exact = hidden @ model.get_output_embeddings().weight.t()
+    torch.testing.assert_close(highest.values, exact.topk(4).values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(highest.indices, exact.topk(4).indices)
     whole = sum(each.nbytes for kind in cache._kinds() for each in kind)
     assert whole == 3 * decoder.cache_bytes_per_row(30)
