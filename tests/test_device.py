@@ -135,7 +135,7 @@ def test_the_precision(processor, wanted, device, flags, chosen):
 )
 def test_a_precision_that_is_not_there_is_refused_in_one_line(processor, wanted, device, says):
     processor()
-    with pytest.raises(StartError, match=f"^DTYPE={wanted}") as caught:
+    with pytest.raises(StartError, match=f"START_FAILED: DTYPE={wanted}") as caught:
         choose_dtype(wanted, device)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
