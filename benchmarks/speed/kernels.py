@@ -44,8 +44,8 @@ REPEATS = 9
 CPU = torch.device("cpu")
 INTRODUCTION = """\
 Times of torch's own in float32 over ours (`asr/model/cpu_kernels.py`) in each precision, medians \
-of repeats in one process with a 95% bootstrap interval. Written by `scripts/bench kernels`; the code \
-is `benchmarks/speed/kernels.py`."""
+of repeats in one process with a 95% bootstrap interval. Written by `scripts/bench kernels`; the \
+code is `benchmarks/speed/kernels.py`."""
 
 
 def linear_layers(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
