@@ -33,7 +33,7 @@ from config import (
     nvidia_device_present,
     prepare_environment,
 )
-from device import choose_device, prepare_device
+from device import choose_device, choose_dtype, prepare_device
 from device_errors import is_device_lost, is_out_of_memory
 from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
@@ -86,7 +86,8 @@ class EndpointHandler:
     def _load(self, settings: ModelSettings) -> None:
         started = time.perf_counter()
         logger.info(describe_versions())
-        device, dtype = choose_device(settings.device, nvidia_device_present())
+        device = choose_device(settings.device, nvidia_device_present())
+        dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
         asr, assistant, pipeline = (
             settings.asr_model,
@@ -109,7 +110,13 @@ class EndpointHandler:
                     pipeline.name, pipeline.revision, settings.token, device
                 )
         self._limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
-        logger.info("models ready on %s after %.1f s", device.type, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        logger.info(
+            "models ready on %s in %s after %.1f s",
+            device.type,
+            str(dtype).removeprefix("torch."),
+            seconds,
+        )
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Answer one request body with text, timed chunks and speakers.

@@ -379,7 +379,7 @@ def test_defaults_of_the_environment(monkeypatch):
     read = settings(monkeypatch, ASR_MODEL="a/b")
     assert read.asr_model == ModelReference("a/b")
     assert (read.assistant_model, read.diarization_model, read.token) == (None, None, None)
-    assert (read.device, read.cuda_graphs) == ("auto", True)
+    assert (read.device, read.dtype, read.cuda_graphs) == ("auto", "auto", True)
     assert (read.max_audio_seconds, read.max_audio_bytes) == (7200, 512 * 2**20)
 
 
@@ -391,6 +391,7 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
         DIARIZATION_MODEL="c/d",
         HF_TOKEN=f"{SECRET}\n",
         DEVICE="cuda",
+        DTYPE="bfloat16",
         CUDA_GRAPHS="false",
         MAX_AUDIO_SECONDS="12.5",
         MAX_AUDIO_BYTES="",
@@ -398,7 +399,7 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
     assert read.asr_model == ModelReference("a/b", "main")
     assert (read.assistant_model, read.diarization_model) == (None, ModelReference("c/d"))
     assert (read.token, read.max_audio_seconds, read.max_audio_bytes) == (SECRET, 12.5, 512 * 2**20)
-    assert (read.device, read.cuda_graphs) == ("cuda", False)
+    assert (read.device, read.dtype, read.cuda_graphs) == ("cuda", "bfloat16", False)
 
 
 @pytest.mark.parametrize(
@@ -418,6 +419,7 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
             "MAX_AUDIO_SECONDS: should be a finite number",
         ),
         ({"ASR_MODEL": "a/b", "DEVICE": "cuda:1"}, "DEVICE: should be 'auto', 'cuda' or 'cpu'"),
+        ({"ASR_MODEL": "a/b", "DTYPE": "int4"}, "DTYPE: should be 'auto', 'float32', 'bfloat16'"),
         ({"ASR_MODEL": "a/b", "CUDA_GRAPHS": "maybe"}, "CUDA_GRAPHS: should be a valid boolean"),
         ({"ASR_MODEL": "a/b", "MAX_AUDIO_BYTES": "0"}, "MAX_AUDIO_BYTES: should be greater than 0"),
     ],

@@ -8,20 +8,53 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from asr.model.cpu_kernels import (
+    INT8_FROM_ELEMENTS,
     ONEDNN_FROM_POSITIONS,
     PACK_FROM_ELEMENTS,
     QUERY_BLOCK,
     TRANSPOSE_UP_TO_POSITIONS,
+    EncoderWeights,
     OneDnnOverride,
     PackedLinear,
     TransposedLinear,
     attention,
+    empty_keys,
     empty_transposed,
     encoder_batch_size,
 )
+from device import choose_dtype
+from errors import StartError
+from testing.tiny_whispers import Published, model_of
 
 WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"
+
+
+def missing(dtype) -> str:
+    """Why this machine does not multiply in a precision; empty if it does."""
+    try:
+        choose_dtype(str(dtype).removeprefix("torch."), torch.device("cpu"))
+    except StartError as error:
+        return str(error)
+    return ""
+
+
+def needs(dtype):
+    return pytest.mark.skipif(bool(missing(dtype)), reason=missing(dtype) or "it is there")
+
+
+needs_bfloat16, needs_int8 = needs(torch.bfloat16), needs(torch.int8)
+
+
+@pytest.fixture
+def precisions():
+    """Skips a test of a precision that is not there."""
+
+    def require(dtype):
+        if reason := missing(dtype):
+            pytest.skip(reason)
+
+    return require
 
 
 def operators(action) -> set[str]:
@@ -203,3 +236,104 @@ def test_masks_of_others_hold(causal):
         torch.testing.assert_close(
             F.scaled_dot_product_attention(query, keys, values, **asked), expected
         )
+
+
+def to_bfloat16(x):
+    """By definition: the nearest number with 8 significant bits, in float64."""
+    mantissa, exponent = torch.frexp(x.double())
+    return torch.ldexp((mantissa * 256).round(), exponent - 8)
+
+
+def quantized(rows):
+    """By definition: 127 levels to either side, the largest of a row on the last, in float64."""
+    step = rows.double().abs().amax(dim=1, keepdim=True) / 127
+    return step * (rows.double() / step.clamp(min=1e-30)).round(), step
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("positions", [1, 7, 200])
+@torch.inference_mode()
+def test_bfloat16_rounds_operands_and_result_and_nothing_between(positions, gelu):
+    x, weight, bias = torch.randn(1, positions, 512), torch.randn(300, 512), torch.randn(300)
+    expected = to_bfloat16(x[0]) @ to_bfloat16(weight).t() + bias.double()
+    expected = F.gelu(expected) if gelu else expected
+    product = PackedLinear(weight, bias, torch.bfloat16, gelu)(x)
+    assert product.dtype == torch.float32
+    # Half of the last of 8 bits; sums of 512 in float32.
+    torch.testing.assert_close(product[0].double(), expected, rtol=2**-8, atol=1e-4)
+
+
+@needs_int8
+@pytest.mark.parametrize("positions", [1, 7, 200])
+@torch.inference_mode()
+def test_int8_is_the_product_of_what_was_quantized(positions):
+    x, weight = torch.randn(positions, 512), torch.randn(INT8_FROM_ELEMENTS // 512, 512)
+    bias = torch.randn(len(weight))
+    x[0] = 0  # a row without a largest
+    x[-1, 3], weight[5] = 1e4, 0
+    (levels, step), (weights, _) = quantized(x), quantized(weight)
+    expected = levels @ weights.t() + bias.double()
+    product = PackedLinear(weight, bias, torch.int8)(x)
+    # A level that float32 rounds to the other side of a half moves the sum by a step of one input.
+    bound = 1e-5 * expected.abs() + 1.001 * step * weight.abs().max()
+    assert ((product.double() - expected).abs() <= bound).all()
+    assert (product.double() - expected).abs().median() <= 1e-7 * expected.abs().max()
+
+
+@needs_int8
+@torch.inference_mode()
+def test_small_weights_are_not_quantized_and_the_smallest_not_rounded():
+    x = torch.randn(3, 512)
+    halved = PackedLinear(torch.randn(300, 512), dtype=torch.int8)
+    assert halved.quantized is None
+    assert ONE_DNN in operators(lambda: halved(x))
+    weight = torch.randn(PACK_FROM_ELEMENTS // 512 - 1, 512)
+    torch.testing.assert_close(PackedLinear(weight, dtype=torch.int8)(x), F.linear(x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+@torch.inference_mode()
+def test_what_a_bias_forbids_stays_forbidden_in_every_precision(dtype, precisions):
+    precisions(dtype)
+    bias = torch.zeros(4100)
+    bias[7] = float("-inf")
+    logits = PackedLinear(torch.ones(4100, 256), dtype=dtype)(torch.ones(2, 256), bias)
+    assert (logits[:, 7] == float("-inf")).all()
+    assert torch.isfinite(logits[:, 8:]).all()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("positions", [1, 4, 7])
+@torch.inference_mode()
+def test_attention_over_bfloat16_keys_is_that_of_torch_to_rounding(positions):
+    query, keys, values = drawn_attention(positions, torch.float32)
+    expected = F.scaled_dot_product_attention(query.double(), keys.double(), values.double())
+    like = torch.empty(0, dtype=torch.bfloat16)
+    mixed = attention(
+        query,
+        empty_keys(like, *keys.shape).copy_(keys),
+        empty_transposed(like, *values.shape).copy_(values),
+    )
+    assert mixed.dtype == torch.float32
+    # Weights are off by the rounding of a score, 2^-8 of at most 6, and values by 2^-9.
+    torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@torch.inference_mode()
+def test_an_encoder_of_others_is_itself_to_rounding(dtype, precisions):
+    if dtype is not None:
+        precisions(dtype)
+    shape = Published(text_entries=300, languages=4, seconds=4)
+    encoder = model_of(shape, width=64).get_encoder()
+    features = torch.randn(1, 80, 400)
+    expected = encoder(features).last_hidden_state
+    weights = EncoderWeights.of(encoder, dtype)
+    assert len(weights.before_gelu) == len(encoder.layers)
+    assert bool(weights.rounded) is (dtype is not None)
+    with OneDnnOverride(weights):
+        found = encoder(features).last_hidden_state
+    tolerance = 1e-4 if dtype is None else 0.05
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    assert dtype is None or (found - expected).abs().max() > 1e-5

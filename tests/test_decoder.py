@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import oracle
 import pytest
 import torch
 
+from asr.model import cpu_kernels
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
+from device import choose_dtype
+from errors import StartError
+from testing.tiny_whispers import model_of
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +112,36 @@ def test_heads_that_follow_the_speech(model, listed, heads):
     told = copy.deepcopy(model)
     told.generation_config.alignment_heads = listed
     assert alignment_heads(told) == heads
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.bfloat16, 0.05), (torch.int8, 0.1)])
+@torch.inference_mode()
+def test_in_a_lower_precision_logits_stay_near(dtype, largest, monkeypatch):
+    """How far logits may be off: a share of their spread over the vocabulary."""
+    name = str(dtype).removeprefix("torch.")
+    try:
+        choose_dtype(name, torch.device("cpu"))
+    except StartError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(cpu_kernels, "INT8_FROM_ELEMENTS", cpu_kernels.PACK_FROM_ELEMENTS)
+    shape = dataclasses.replace(oracle.TINY, text_entries=1200)
+    model = model_of(shape, width=128)
+    encoded = torch.randn(3, 50, 128, generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(1))
+    expected = expected_logits(model, encoded, tokens)
+    decoder = Decoder(model, dtype=dtype)
+    assert decoder.output.packed
+    cache = decoder.allocate(3, 30)
+    decoder.fill_cross_kv(encoded, cache)
+    logits = forward(decoder, tokens, torch.arange(20).expand(3, -1), cache)
+    assert logits.dtype == torch.float32
+    off = (logits - expected).abs()
+    assert off.max() > 1e-5  # it is another precision
+    assert off.square().mean().sqrt() <= largest * expected.std()
+    hidden = decoder.forward(tokens, torch.arange(20).expand(3, -1), cache, 20)
+    highest = decoder.logits(hidden).topk(4)
+    exact = hidden @ model.get_output_embeddings().weight.t()
+    torch.testing.assert_close(highest.values, exact.topk(4).values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(highest.indices, exact.topk(4).indices)
+    whole = sum(each.nbytes for kind in cache._kinds() for each in kind)
+    assert whole == 3 * decoder.cache_bytes_per_row(30)

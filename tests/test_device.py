@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import device
-from device import choose_device, prepare_device
+from device import choose_device, choose_dtype, prepare_device
 from errors import StartError
 
-CPU = (torch.device("cpu"), torch.float32)
-CUDA = (torch.device("cuda"), torch.float16)
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -61,7 +60,7 @@ def threads(monkeypatch):
         ("cpu", False, False, CPU),
     ],
 )
-def test_the_device_and_its_precision(cuda, wanted, usable, present, chosen):
+def test_the_device(cuda, wanted, usable, present, chosen):
     cuda(usable)
     assert choose_device(wanted, present) == chosen
 
@@ -85,6 +84,74 @@ def test_a_build_without_cuda_says_so(cuda, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(StartError, match="this build of torch has no CUDA"):
         choose_device("cuda", False)
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Sets which flags the processor has."""
+
+    def have(*flags):
+        for name in ("_is_avx512_bf16_supported", "_is_vnni_supported"):
+            monkeypatch.setattr(torch.cpu, name, lambda name=name: name in flags, raising=False)
+
+    return have
+
+
+BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
+
+
+@pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
+    reason="this build of torch has no oneDNN or no MKL",
+)
+@pytest.mark.parametrize(
+    ("wanted", "device", "flags", "chosen"),
+    [
+        ("auto", CPU, BOTH, torch.bfloat16),
+        ("auto", CPU, BOTH[1:], torch.float32),
+        ("auto", CPU, (), torch.float32),
+        ("float32", CPU, BOTH, torch.float32),
+        ("bfloat16", CPU, BOTH[:1], torch.bfloat16),
+        ("int8", CPU, BOTH, torch.int8),
+        ("auto", CUDA, BOTH, torch.float16),
+        ("float16", CUDA, (), torch.float16),
+        ("bfloat16", CUDA, (), torch.bfloat16),
+        ("float32", CUDA, (), torch.float32),
+    ],
+)
+def test_the_precision(processor, wanted, device, flags, chosen):
+    processor(*flags)
+    assert choose_dtype(wanted, device) == chosen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "says"),
+    [
+        ("int8", CUDA, "on CUDA choose float16, bfloat16 or float32"),
+        ("float16", CPU, "on a CPU choose auto, bfloat16, int8 or float32"),
+        ("bfloat16", CPU, "AVX512_BF16"),
+        ("int8", CPU, "AVX512_BF16"),
+    ],
+)
+def test_a_precision_that_is_not_there_is_refused_in_one_line(processor, wanted, device, says):
+    processor()
+    with pytest.raises(StartError, match=f"START_FAILED: DTYPE={wanted}") as caught:
+        choose_dtype(wanted, device)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lacking", ["no function of it", "no oneDNN"])
+def test_auto_is_float32_where_torch_lacks_the_product(processor, monkeypatch, caplog, lacking):
+    processor(*BOTH)
+    if lacking == "no oneDNN":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    else:
+        flags = {torch.bfloat16: (*device.CPU_FLAGS[torch.bfloat16][:2], "mkldnn::_gone")}
+        monkeypatch.setattr(device, "CPU_FLAGS", flags)
+    with caplog.at_level("INFO", "endpoint"):
+        assert choose_dtype("auto", CPU) == torch.float32
+    assert "computing in float32: bfloat16 needs" in caplog.text
 
 
 @pytest.mark.parametrize(

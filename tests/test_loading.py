@@ -67,6 +67,13 @@ def test_attention_dtype_and_mode(tmp_path):
     assert not model.training
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_in_a_lower_precision_a_cpu_multiplies_and_stores_float32(tmp_path, dtype):
+    models = load_whisper(Checkpoint(str(save(tmp_path, SMALL))), CPU, dtype)
+    assert (models.model.dtype, models.product_dtype) == (torch.float32, dtype)
+    assert load(tmp_path).product_dtype is None
+
+
 def test_another_architecture_is_refused(tmp_path):
     BertConfig().save_pretrained(tmp_path)
     with pytest.raises(StartError, match="is a bert model, not a Whisper"):

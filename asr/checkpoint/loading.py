@@ -26,6 +26,8 @@ from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
 from versions import dtype_argument, tokenizer_arguments
 
+# What a CPU multiplies in while the rest stays float32.
+PRODUCT_DTYPES = (torch.bfloat16, torch.int8)
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
 
 
@@ -65,6 +67,9 @@ class Assistant:
 class WhisperModels:
     """A main model with all that belongs to it, and its assistant if any; immutable, so that
     threads can share it.
+
+    `product_dtype` is the precision of a CPU's large products, bfloat16 or int8; None where it is
+    that of the weights.
     """
 
     name: str
@@ -73,6 +78,7 @@ class WhisperModels:
     feature_extractor: WhisperFeatureExtractor
     special_tokens: SpecialTokens
     assistant: Assistant | None = None
+    product_dtype: torch.dtype | None = None
 
     @property
     def device(self) -> torch.device:
@@ -86,7 +92,7 @@ class WhisperModels:
 
 
 def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:
-    """Load the main model.
+    """Load the main model in `dtype`, by which a CPU's float32 models multiply where it is lower.
 
     Raises StartError if it is not a usable Whisper; errors of transformers are passed on.
     """
@@ -98,9 +104,18 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     tokenizer = AutoTokenizer.from_pretrained(
         **checkpoint.source, **tokenizer_arguments(), clean_up_tokenization_spaces=False
     )
-    model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, dtype)
+    product_dtype = dtype if device.type == "cpu" and dtype in PRODUCT_DTYPES else None
+    stored = dtype if product_dtype is None else torch.float32
+    model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, stored)
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
-    return WhisperModels(checkpoint.name, model, tokenizer, feature_extractor, special)
+    return WhisperModels(
+        checkpoint.name,
+        model,
+        tokenizer,
+        feature_extractor,
+        special,
+        product_dtype=product_dtype,
+    )
 
 
 def load_weights(

@@ -53,8 +53,9 @@ class DecodeEngine:
     def __init__(self, models: WhisperModels, cuda_graphs: bool = True) -> None:
         """Prepare the device; `cuda_graphs` False runs every step eagerly on CUDA too."""
         self.models = models
-        self.main = Decoder(models.model, alignment_heads(models.model))
-        self.assistant = Decoder(models.assistant.model) if models.assistant else None
+        dtype = models.product_dtype
+        self.main = Decoder(models.model, alignment_heads(models.model), dtype)
+        self.assistant = Decoder(models.assistant.model, dtype=dtype) if models.assistant else None
         self.runner = runner_for(models.device, cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
         self.context = DecodeContext(

@@ -11,18 +11,22 @@ emits, and kept beside the checkpoint's. With smaller weights a few positions ar
 oneDNN's call is set up. Attention is two products with a softmax between them; torch's fused kernel
 saves memory there, not time. Cross-attention K and V are stored transposed: decode steps query only
 a few positions. Only rounding differs.
+
+In a lower precision (`dtype`) the large products alone are: bfloat16, or for the decoder's largest
+int8. What lies between them stays float32: sums, layer norms, softmax, caches.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers.activations import GELUActivation
 
 # Found by benchmarks/speed/kernels.py: elements of a weight worth packing; positions from which
 # oneDNN is faster on weights in the usual layout; positions up to which attention's second product
@@ -30,6 +34,9 @@ from torch.overrides import TorchFunctionMode
 PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3
 # Query positions whose scores are held at once: 3 MB for a window's 1,500 frames, which fit caches.
 QUERY_BLOCK = 500
+# Elements of a weight from which quantizing its input costs less than int8 gains over bfloat16.
+INT8_FROM_ELEMENTS = 1 << 19
+INT8_LARGEST, INT8_ZERO, SMALLEST_SCALE = 127, 128, 1e-30
 # oneDNN chooses a layout for a number of positions; that for many serves few as well.
 PACKED_FOR_POSITIONS = 1_500
 HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -38,36 +45,102 @@ AVAILABLE = HAS_ONEDNN and HAS_MKL
 
 
 class PackedLinear:
-    """`F.linear` with given weights: (.., inputs) -> (.., outputs). Inference only: no gradient."""
+    """`F.linear` with given weights, or `F.gelu` of it: (.., inputs) -> (.., outputs).
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later."""
+    Inference only: no gradient.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        gelu: bool = False,
+    ) -> None:
+        """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later.
+
+        `dtype` is bfloat16 or int8 for a product in that precision; None is the weight's own.
+        """
+        self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
         self.packed = _supported(weight) and weight.numel() >= PACK_FROM_ELEMENTS
-        self.weight = weight.detach()
-        if self.packed:
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(
-                self.weight.contiguous(), PACKED_FOR_POSITIONS
-            )
-        self.bias = bias
+        self.quantized: QuantizedWeight | None = None
+        if not self.packed:
+            return
+        if dtype == torch.int8 and weight.numel() >= INT8_FROM_ELEMENTS:
+            self.quantized = QuantizedWeight(self.weight)
+            return
+        self.weight = _pack(self.weight if dtype is None else self.weight.bfloat16())
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Multiply, and add `bias` (outputs,) or else the layer's own."""
-        multiply = _onednn_linear if self.packed else _linear
-        return multiply(x, self.weight, self.bias if bias is None else bias)
+        bias = self.bias if bias is None else bias
+        if self.quantized is not None:
+            product = self.quantized.multiply(x, bias)
+        elif self.packed:
+            x = x.to(self.weight.dtype)
+            return _onednn_linear(x, self.weight, bias, self.gelu).to(torch.float32)
+        else:
+            product = _linear(x, self.weight, bias)
+        return F.gelu(product) if self.gelu else product
+
+
+class QuantizedWeight:
+    """A float32 matrix in int8, symmetric with a scale for each output."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """Quantize `weight` (outputs, inputs): the largest of each output's becomes 127."""
+        self.scales = _scales(weight)
+        levels = (weight / self.scales).round_().to(torch.int8)
+        self.packed: Tensor = torch.ops.onednn.qlinear_prepack(levels, None)
+        self.zeros = torch.zeros(len(weight), dtype=torch.int32)
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`F.linear` of `x` (.., inputs), each of whose rows is quantized by its own largest.
+
+        Sums are exact, in int32; scales and `bias` are float32.
+        """
+        rows = x.reshape(-1, x.shape[-1])
+        scales = _scales(rows)
+        # Unsigned, as the first releases of the operator take it; conversion rounds down.
+        levels = (rows / scales).add_(INT8_ZERO + 0.5).to(torch.uint8)
+        product: Tensor = torch.ops.onednn.qlinear_pointwise(
+            levels,
+            1.0,
+            INT8_ZERO,
+            self.packed,
+            self.scales[:, 0],
+            self.zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        scaled = product.mul_(scales) if bias is None else torch.addcmul(bias, product, scales)
+        return scaled.view(*x.shape[:-1], -1)
 
 
 class TransposedLinear:
     """`F.linear` whose result is stored transposed, positions side by side, on a CPU."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later."""
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype | None = None) -> None:
+        """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later.
+
+        `dtype` as in PackedLinear; int8, which gains nothing on so many positions, is bfloat16.
+        """
         self.weight, self.bias = weight.detach(), bias
+        self.rounded = None if dtype is None else self.weight.bfloat16()
 
     def __call__(self, x: Tensor) -> Tensor:
         """(rows, positions, inputs) -> (rows, positions, outputs)."""
         if not _supported(x):
             return F.linear(x, self.weight, self.bias)
-        rows = [_onednn_linear(self.weight, row, None).add_(self.bias[:, None]) for row in x]
+        weight = self.weight if self.rounded is None else self.rounded
+        rows = [
+            _onednn_linear(weight, row.to(weight.dtype), None).add_(self.bias[:, None]) for row in x
+        ]
         return torch.stack(rows).transpose(1, 2) if len(rows) > 1 else rows[0].t()[None]
 
 
@@ -80,18 +153,33 @@ def encoder_batch_size(windows: int, device: torch.device) -> int:
     return 1 if device.type == "cpu" else windows
 
 
+def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
+    """As `empty_transposed`, for keys: those in bfloat16 are read fastest in the usual layout."""
+    if _rounded(like):
+        return like.new_zeros(rows, heads, positions, size)
+    return empty_transposed(like, rows, heads, positions, size)
+
+
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
     """Zeros (rows, heads, positions, size) of the type and device of `like`.
 
-    Stored so that `attention` with few query positions reads them fastest.
+    Stored so that `attention` with few query positions reads them fastest: float32 keys and values,
+    and bfloat16 values.
     """
-    if not _supported(like):
+    if not (_supported(like) or _rounded(like)):
         return like.new_zeros(rows, heads, positions, size)
     return like.new_zeros(rows, heads, size, positions).transpose(2, 3)
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """`F.scaled_dot_product_attention` without a mask, all (rows, heads, positions, head size)."""
+    """`F.scaled_dot_product_attention` without a mask, all (rows, heads, positions, head size).
+
+    A float32 query over bfloat16 keys and values is rounded for each product; softmax sums in
+    float32.
+    """
+    if _rounded(keys) and query.dtype == torch.float32:
+        scores = (query * _scale(query)).bfloat16() @ keys.transpose(2, 3)
+        return (scores.softmax(dim=-1) @ values).to(query.dtype)
     if not _supported(query):
         return F.scaled_dot_product_attention(query, keys, values)
     if query.shape[2] >= ONEDNN_FROM_POSITIONS:
@@ -102,11 +190,47 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return weights @ values
 
 
+class EncoderWeights(NamedTuple):
+    """Of an encoder that is not ours, by `id` of its linear layers' weights."""
+
+    rounded: Mapping[int, Tensor]  # the weights in bfloat16, none in float32
+    before_gelu: frozenset[int]  # those whose product only a GELU reads
+    before_product: frozenset[int]  # those whose result is rounded for the next product anyway
+
+    @classmethod
+    def of(cls, encoder: nn.Module, dtype: torch.dtype | None = None) -> EncoderWeights:
+        """Prepare a Whisper encoder of transformers; `dtype` as in TransposedLinear."""
+        rounded, before_gelu, before_product = {}, set(), set()
+        for name, module in encoder.named_modules():
+            if isinstance(getattr(module, "activation_fn", None), GELUActivation):
+                before_gelu.add(id(module.get_parameter("fc1.weight")))
+            if dtype is not None and isinstance(module, nn.Linear) and _supported(module.weight):
+                rounded[id(module.weight)] = _pack(module.weight.detach().bfloat16())
+                if name.endswith(("q_proj", "k_proj", "v_proj")):
+                    before_product.add(id(module.weight))
+        return cls(rounded, frozenset(before_gelu), frozenset(before_product))
+
+    def joined(self, other: EncoderWeights) -> EncoderWeights:
+        """Those of both."""
+        return EncoderWeights(
+            {**self.rounded, **other.rounded},
+            self.before_gelu | other.before_gelu,
+            self.before_product | other.before_product,
+        )
+
+
 class OneDnnOverride(TorchFunctionMode):
     """While entered, this thread's linear layers and attention of many positions run on oneDNN.
 
     For modules that are not ours: transformers' encoder.
     """
+
+    def __init__(self, weights: EncoderWeights | None = None) -> None:
+        super().__init__()
+        self.weights = weights or EncoderWeights({}, frozenset(), frozenset())
+        self.activated: Tensor | None = None
+        self.product: Tensor | None = None
+        self.read = self.converted = torch.empty(0)
 
     def __torch_function__(
         self,
@@ -116,12 +240,40 @@ class OneDnnOverride(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Stand in for torch's functions, one call at a time."""
-        return REPLACED.get(func, func)(*args, **(kwargs or {}))
+        if func is F.linear:
+            return self._linear(*args, **(kwargs or {}))
+        if func is F.gelu and args[0] is self.activated:
+            self.activated = None
+            return args[0]
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        product = self.product
+        if product is not None and func is Tensor.add and args[1] is product:
+            self.product = None  # nothing else reads it: memory of its own would cost as much
+            return product.add_(args[0])
+        return func(*args, **(kwargs or {}))
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`F.linear`; where a GELU follows, that too, as part of the product."""
+        rounded = self.weights.rounded.get(id(weight))
+        if rounded is None and not _many_positions(x, weight):
+            return F.linear(x, weight, bias)
+        gelu = id(weight) in self.weights.before_gelu
+        used = weight if rounded is None else rounded
+        if x is not self.read:  # query, key and value read the same
+            self.read, self.converted = x, x.to(used.dtype)
+        product = _onednn_linear(self.converted, used, bias, gelu)
+        if gelu:
+            self.activated = product
+        if gelu or id(weight) in self.weights.before_product:
+            return product
+        self.product = product.to(weight.dtype)
+        return self.product
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`, on oneDNN where that is faster."""
-    if _supported(x) and x.numel() >= ONEDNN_FROM_POSITIONS * weight.shape[1]:
+    if _many_positions(x, weight):
         return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -131,20 +283,19 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, **options: Any) -> T
     plain = not any(
         torch.is_tensor(value) or value for name, value in options.items() if name != "scale"
     )
-    if not (plain and _supported(query) and query.shape[2] >= ONEDNN_FROM_POSITIONS):
+    supported = _supported(query) or (AVAILABLE and _rounded(query))
+    if not (plain and supported and query.shape[2] >= ONEDNN_FROM_POSITIONS):
         return F.scaled_dot_product_attention(query, keys, values, **options)
     scale = options.get("scale")
-    return _blockwise_attention(query * (_scale(query) if scale is None else scale), keys, values)
-
-
-REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.linear: _linear,
-    F.scaled_dot_product_attention: _attention,
-}
+    scale = _scale(query) if scale is None else scale
+    return _blockwise_attention(query if scale == 1 else query * scale, keys, values)
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of a scaled query, a block of positions of one head of one row at a time."""
+    """Attention of a scaled query, a block of positions of one head of one row at a time.
+
+    torch's softmax sums in float32 where its input is bfloat16.
+    """
     mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
     transposed = values.transpose(2, 3).contiguous()
     for row, head in itertools.product(*map(range, query.shape[:2])):
@@ -161,13 +312,38 @@ def _scale(query: Tensor) -> float:
     return float(query.shape[-1] ** -0.5)
 
 
+def _scales(rows: Tensor) -> Tensor:
+    """What one level of int8 stands for in each row (rows, n): (rows, 1)."""
+    return rows.abs().amax(dim=1, keepdim=True).div_(INT8_LARGEST).clamp_(min=SMALLEST_SCALE)
+
+
 def _supported(x: Tensor) -> bool:
     return AVAILABLE and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
-def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Contiguous input: oneDNN multiplies strided rows one number at a time."""
+def _rounded(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.device.type == "cpu"
+
+
+def _many_positions(x: Tensor, weight: Tensor) -> bool:
+    return _supported(x) and x.numel() >= ONEDNN_FROM_POSITIONS * weight.shape[1]
+
+
+def _pack(weight: Tensor) -> Tensor:
+    """In oneDNN's own layout."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(
+        weight.contiguous(), PACKED_FOR_POSITIONS
+    )
+    return packed
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Tensor:
+    """Of the type of `x`, which is the weight's; `bias` is added in float32.
+
+    Contiguous input: oneDNN multiplies strided rows one number at a time.
+    """
+    after, algorithm = ("gelu", "none") if gelu else ("none", "")
     product: Tensor = torch.ops.mkldnn._linear_pointwise(
-        x.contiguous(), weight, bias, "none", [], ""
+        x.contiguous(), weight, bias, after, [], algorithm
     )
     return product

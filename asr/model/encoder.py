@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from asr.checkpoint.loading import WhisperModels
 from asr.frontend.features import LogMel
-from asr.model.cpu_kernels import OneDnnOverride, encoder_batch_size
+from asr.model.cpu_kernels import EncoderWeights, OneDnnOverride, encoder_batch_size
 from asr.model.cpu_threads import CpuThreads
 
 Samples = NDArray[np.float32]
@@ -42,6 +42,10 @@ class Encoder:
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device = models.device
+        self.weights = EncoderWeights.of(models.model.get_encoder(), models.product_dtype)
+        if models.assistant is not None and not models.assistant.shares_encoder:
+            own = EncoderWeights.of(models.assistant.model.get_encoder(), models.product_dtype)
+            self.weights = self.weights.joined(own)
 
     @torch.inference_mode()
     def encode(
@@ -56,7 +60,7 @@ class Encoder:
         is one already.
         """
         known = known or [None] * len(windows)
-        with OneDnnOverride():
+        with OneDnnOverride(self.weights):
             together = encoder_batch_size(len(windows), self.device)
             passes = [
                 self._encode(windows[start : start + together], drafted, known[start:][:together])

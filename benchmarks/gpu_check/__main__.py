@@ -21,7 +21,7 @@ from benchmarks.gpu_check.page import Finding, Page, judge
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject, log_kept
 from config import ModelSettings, nvidia_device_present, prepare_environment
-from device import choose_device, prepare_device
+from device import choose_device, choose_dtype, prepare_device
 from errors import StartError
 
 TITLE = "GPU check"
@@ -43,7 +43,8 @@ def make_page(settings: ModelSettings, quick: bool) -> Page:
     """Run every check that this machine allows."""
     page = Page(TITLE, INTRODUCTION.format(quick=" --quick" if quick else ""))
     try:
-        device, dtype = choose_device(settings.device, nvidia_device_present())
+        device = choose_device(settings.device, nvidia_device_present())
+        dtype = choose_dtype(settings.dtype, device)
     except StartError as error:
         reason = str(error)
         page.check("Machine", lambda: _unusable(settings, reason))

@@ -108,12 +108,13 @@ def check_load(subject: Subject) -> list[Finding]:
     """Load the models; seconds, precision, prepared graphs, self-test, the first request."""
     subject.load()
     engine = subject.transcriber.engine
-    found = engine.main.token_embeddings
-    fine = (found.device.type, found.dtype) == (subject.device.type, subject.dtype)
+    device = engine.main.token_embeddings.device.type
+    dtype = engine.models.product_dtype or engine.main.token_embeddings.dtype
+    fine = (device, dtype) == (subject.device.type, subject.dtype)
     expected = f"{_short(subject.dtype)} on {subject.device.type}"
     return [
         note("load, warm-up and self-test", f"{subject.load_seconds:.1f} s"),
-        judge("weights", expected, f"{_short(found.dtype)} on {found.device.type}", fine),
+        judge("weights", expected, f"{_short(dtype)} on {device}", fine),
         *_check_graphs(subject),
         *_check_first_request(subject),
         note("audio", f"{subject.recording.source}; speech detection: {subject.detector}"),

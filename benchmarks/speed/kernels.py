@@ -1,9 +1,9 @@
 """How much faster linear layers and attention are through `asr.model.cpu_kernels` than torch's own.
 
-Asked over the matrices of the demo's, whisper-base's and large-v3's decoders: linear layers by
-number of positions; attention to the audio of a few positions a row, as decoding asks it, and of
-all of them, as the encoder does. A decoder meets a weight again only after all others, so as many
-different weights take turns as fill more memory than processors have cache.
+Asked over the matrices of the demo's, whisper-base's and large-v3's decoders, in each precision:
+linear layers by number of positions; attention to the audio of a few positions a row, as decoding
+asks it, and of all of them, as the encoder does. A decoder meets a weight again only after all
+others, so as many different weights take turns as fill more memory than processors have cache.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from asr.model.cpu_kernels import (
     ONEDNN_FROM_POSITIONS,
     PackedLinear,
     attention,
+    empty_keys,
     empty_transposed,
 )
 from benchmarks.report import keep, listed, settings, table
@@ -35,34 +37,39 @@ POSITIONS = (1, 8, 24, 56, 168)
 HEADS = {"demo": (4, 40), "base": (8, 64), "large-v3": (20, 64)}
 FRAMES = 1_500
 # Rows, and query positions of each.
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "int8": torch.int8}
 QUERIES = ((1, 1), (8, 1), (24, 1), (1, 4), (24, 4), (24, 7), (1, FRAMES), (4, FRAMES))
 OPERAND_BYTES = 200e6  # of weights, or of keys and values, that take turns
 REPEATS = 9
 CPU = torch.device("cpu")
 INTRODUCTION = """\
-Times of torch's own over ours (`asr/model/cpu_kernels.py`), float32, medians of repeats in one \
-process with a 95% bootstrap interval. Written by `scripts/bench kernels`; the code is \
-`benchmarks/speed/kernels.py`."""
+Times of torch's own in float32 over ours (`asr/model/cpu_kernels.py`) in each precision, medians \
+of repeats in one process with a 95% bootstrap interval. Written by `scripts/bench kernels`; the \
+code is `benchmarks/speed/kernels.py`."""
 
 
 def linear_layers(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
-    """How many times as fast as `F.linear`: a row for each matrix, a cell for each count."""
+    """How many times as fast as `F.linear`: a row for each matrix and precision, a cell for each
+    count.
+    """
     for name in models:
-        for outputs, inputs in MATRICES[name]:
+        for (outputs, inputs), precision in product(MATRICES[name], PRECISIONS):
             count = max(1, int(OPERAND_BYTES / (4 * outputs * inputs)))
             weights = [torch.randn(outputs, inputs) for _ in range(count)]
-            packed = [PackedLinear(weight) for weight in weights]
+            packed = [PackedLinear(weight, dtype=PRECISIONS[precision]) for weight in weights]
             cells = []
             for positions in POSITIONS:
                 x = torch.randn(1, positions, inputs)
                 stock = [partial(F.linear, x, weight) for weight in weights]
                 cells.append(_gain(stock, [partial(layer, x) for layer in packed], repeats))
-            yield [f"{name}, {outputs} x {inputs}", *cells]
+            yield [f"{name}, {outputs} x {inputs}, {precision}", *cells]
 
 
 def attentions(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
-    """How many times as fast as `F.scaled_dot_product_attention`: a row for each model."""
-    for name in models:
+    """How many times as fast as `F.scaled_dot_product_attention`: a row for each model and type
+    of the keys and values that decoding keeps.
+    """
+    for name, precision in product(models, ("float32", "bfloat16")):
         heads, size = HEADS[name]
         cells = []
         for rows, positions in QUERIES:
@@ -72,13 +79,16 @@ def attentions(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
             pairs = [(torch.randn(shape), torch.randn(shape)) for _ in range(count)]
             stored = pairs
             if decoding:
-                stored = [(transposed(keys), transposed(values)) for keys, values in pairs]
+                stored = [stored_as(PRECISIONS[precision], *pair) for pair in pairs]
+            elif precision != "float32":
+                cells.append("")
+                continue
             query = torch.randn(rows, heads, positions, size)
             stock = [partial(F.scaled_dot_product_attention, query, *pair) for pair in pairs]
             cells.append(
                 _gain(stock, [partial(attention, query, *pair) for pair in stored], repeats)
             )
-        yield [f"{name}, {heads} heads of {size}", *cells]
+        yield [f"{name}, {heads} heads of {size}, {precision}", *cells]
 
 
 def operand_count(elements: int) -> int:
@@ -90,6 +100,15 @@ def transposed(values: Tensor) -> Tensor:
     """Keys or values (rows, heads, frames, head size), stored as the decoder's cache has them."""
     rows, heads, frames, size = values.shape
     return empty_transposed(values, rows, heads, frames, size).copy_(values)
+
+
+def stored_as(dtype: torch.dtype | None, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, stored as the decoder's cache has them in a precision."""
+    if dtype is None:
+        return transposed(keys), transposed(values)
+    shape = keys.shape
+    like = keys.new_empty(0, dtype=dtype)
+    return empty_keys(like, *shape).copy_(keys), empty_transposed(like, *shape).copy_(values)
 
 
 def _gain(
