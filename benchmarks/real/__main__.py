@@ -40,7 +40,7 @@ def main() -> int:
         if not options.render:
             run(options, path)
         results: Results = read(path)
-    except (ValueError, OSError, EndpointError) as error:
+    except (ValueError, OSError, EndpointError, EngineFailed) as error:
         print(f"scripts/bench real: {error}", file=sys.stderr)
         return 1
     text = page(results)
