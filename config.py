@@ -34,6 +34,7 @@ MAX_SPEAKERS = 100
 # Longer than any model's context; the transcriber cuts what its model cannot take and warns.
 MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
 # `int` refuses text of more than 4300 digits.
 INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
@@ -59,6 +60,19 @@ def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
     if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
         return True
     return os.environ.get("NVIDIA_VISIBLE_DEVICES", "").strip() not in ("", "all", "none", "void")
+
+
+def cache_folder() -> Path:
+    """Where the demo keeps what it has fetched, by the rules of XDG; it may not exist yet."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # A relative path is to be ignored, says the specification.
+    return (named if named.is_absolute() else Path.home() / ".cache") / CACHE
+
+
+def names_models() -> bool:
+    """Whether the environment names any model."""
+    named = {name.upper() for name, value in os.environ.items() if value}
+    return not named.isdisjoint(MODEL_VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +141,11 @@ class ModelSettings(BaseSettings):
 
         Demo models are never mixed with others: one variable is enough to use none of them.
         """
-        named = {name.upper() for name, value in os.environ.items() if value}
-        if named.intersection(MODEL_VARIABLES):
-            return cls.from_environment()
+        return cls.from_environment() if names_models() else cls.for_embedded()
+
+    @classmethod
+    def for_embedded(cls) -> Self:
+        """Use the demo models of this repository, whatever the environment names."""
         folders = {
             "asr_model": "asr",
             "assistant_model": "assistant",

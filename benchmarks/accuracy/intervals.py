@@ -36,6 +36,24 @@ def difference(ours: Sequence[Count], theirs: Sequence[Count]) -> Interval:
     return Interval(float(value[0]), float(low), float(high))
 
 
+def interval(counts: Sequence[Count]) -> Interval:
+    """The rate over all dialogues."""
+    return difference(counts, [Count(0.0, count.total) for count in counts])
+
+
+def points(between: Interval, shown: bool = True) -> str:
+    """A difference in percentage points with the ends of its interval, and what it says; where
+    `shown` is False it is too few dialogues that it rests on to say anything.
+    """
+    verdict = "no difference shown"
+    if shown and between.high < 0:
+        verdict = "better"
+    elif shown and between.low > 0:
+        verdict = "worse"
+    value, low, high = (100 * each for each in (between.value, between.low, between.high))
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f}): {verdict}"
+
+
 def pooled(counts: Sequence[Count]) -> Count:
     """All dialogues as one."""
     return Count(sum(count.errors for count in counts), sum(count.total for count in counts))

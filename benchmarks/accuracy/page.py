@@ -20,7 +20,7 @@ from benchmarks.accuracy.answers import (
     RULES,
     WHISPERX,
 )
-from benchmarks.accuracy.intervals import Interval, difference, pooled
+from benchmarks.accuracy.intervals import difference, points, pooled
 from benchmarks.accuracy.metrics import COLLAR, Count
 from benchmarks.accuracy.scenes import ALONE, DIALOGUES, GAPS
 from benchmarks.charts import Chart, publish
@@ -149,7 +149,7 @@ def _rule_targets(scenes: Scenes, condition: str, rule: str) -> Iterator[Target]
     some = _of(scenes, condition)
     ours, theirs = (_counts(some, each, "speakers") for each in (OURS, rule))
     between = difference(ours, theirs)
-    yield f"{condition}: never worse than {rule}", _points(between), between.low <= 0
+    yield f"{condition}: never worse than {rule}", points(between), between.low <= 0
     rate, other = pooled(ours).rate, pooled(theirs).rate
     if other > WORTH:
         fast = rule in (INSANELY_FAST, INSANELY_FAST_ON_WORDS)
@@ -209,7 +209,7 @@ def _attribution(scenes: Scenes) -> str:
             between = ""
             if rule != OURS:
                 ours, theirs = (_counts(some, each, "speakers") for each in (OURS, rule))
-                between = _points(difference(ours, theirs))
+                between = points(difference(ours, theirs))
             rows.append((condition, rule, *cells, between))
     header = (
         "condition",
@@ -284,14 +284,3 @@ def _boundaries(scenes: Scenes) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
-
-
-def _points(interval: Interval) -> str:
-    """Percentage points with the ends of the interval, and what it says."""
-    verdict = "no difference shown"
-    if interval.high < 0:
-        verdict = "better"
-    elif interval.low > 0:
-        verdict = "worse"
-    value, low, high = (100 * each for each in (interval.value, interval.low, interval.high))
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f}): {verdict}"

@@ -1,0 +1,1 @@
+"""Anybody's recordings through this project and the engines people use today."""

@@ -1,0 +1,178 @@
+"""Anybody's recordings through several engines: `scripts/bench real --manifest FILE --model MODEL`.
+
+Engines take turns recording by recording, every other time in reverse, so that a machine that is
+slow for a minute is slow for all. What they wrote is kept with the references in build/bench, so
+that scores and page can be made again without hearing again: `--render`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.real.converted import convert
+from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Setting, Spec, decoded
+from benchmarks.real.manifest import Recording, load_manifests
+from benchmarks.real.page import page, summary, write_page
+from benchmarks.real.process import EngineFailed, EngineProcess
+from benchmarks.real.results import Results, add_answer, add_recording, empty
+from benchmarks.report import RESULTS, read, save, settings
+from config import ModelSettings
+from demo.__main__ import model_reference
+from demo.download import with_local_models
+from errors import EndpointError
+from timebase import SAMPLE_RATE
+
+PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
+
+
+def main() -> int:
+    """Hear what is asked for and write the page; exit status 1 where that cannot be."""
+    options = _options()
+    path: Path = options.output
+    try:
+        if not options.render:
+            run(options, path)
+        results: Results = read(path)
+    except (ValueError, OSError, EndpointError, EngineFailed) as error:
+        print(f"scripts/bench real: {error}", file=sys.stderr)
+        return 1
+    text = page(results)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    if options.publish:
+        write_page(results)
+    print(text)
+    return 0
+
+
+def run(options: argparse.Namespace, path: Path) -> None:
+    """Let every engine hear every recording; `path` is written after each recording.
+
+    Raises ValueError where manifest or engines are wrong or no engine is left, and StartError where
+    the model cannot be had.
+    """
+    specs = [Spec.parse(text) for text in options.engines]
+    recordings = [
+        recording
+        for recording in load_manifests(options.manifest)
+        if options.recordings in recording.name
+    ]
+    if not recordings:
+        raise ValueError("no recording is left to hear")
+    setting = _setting(options)
+    results = read(path) if options.add else empty(_facts(options, setting))
+    seconds = {each: len(decoded(each)) / SAMPLE_RATE for each in recordings}
+    for recording in recordings:
+        add_recording(results, recording, seconds[recording])
+    engines = _start(specs, setting, min(recordings, key=seconds.__getitem__))
+    try:
+        _hear(engines, recordings, options.repeats, results, path)
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+def _hear(
+    engines: Sequence[EngineProcess],
+    recordings: Sequence[Recording],
+    repeats: int,
+    results: Results,
+    path: Path,
+) -> None:
+    """Every recording by every engine in turns, as often as `repeats` says."""
+    for turn in range(repeats * len(recordings)):
+        recording = recordings[turn % len(recordings)]
+        forward = (turn + turn // len(recordings)) % 2 == 0
+        for engine in engines if forward else reversed(engines):
+            heard = engine.transcribe(recording)
+            add_answer(results, recording, engine.spec, heard, first=turn < len(recordings))
+        save(path, results)
+        print(summary(results, recording), file=sys.stderr, flush=True)
+
+
+def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> list[EngineProcess]:
+    """The engines that can be loaded and answer, one after the other; others are named.
+
+    Hearing the shortest recording once warms them up.
+    """
+    engines: list[EngineProcess] = []
+    for spec in specs:
+        started = time.perf_counter()
+        try:
+            engine = EngineProcess(spec, setting)
+            engine.transcribe(recording)
+        except EngineFailed as error:
+            print(f"left out: {error}", file=sys.stderr, flush=True)
+            continue
+        engines.append(engine)
+        seconds = time.perf_counter() - started
+        print(f"{spec.name} ready after {seconds:.1f} s", file=sys.stderr, flush=True)
+    if not engines:
+        raise ValueError("no engine is left")
+    return engines
+
+
+def _setting(options: argparse.Namespace) -> Setting:
+    """What the engines have in common; the model is fetched and converted where need be."""
+    chosen = ModelSettings.for_models(model_reference(options.model))
+    model = Path(with_local_models(chosen, {"asr_model": "--model"}).asr_model.name)
+    return Setting(
+        model=model,
+        converted=convert(model),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        precision=options.precision,
+        threads=options.threads,
+        batch_size=options.batch_size,
+        words=options.words,
+    )
+
+
+def _facts(options: argparse.Namespace, setting: Setting) -> dict[str, Any]:
+    """What the figures depend on."""
+    torch.set_num_threads(setting.threads)
+    return {
+        "model": Path(options.model).name,
+        "precision": setting.precision,
+        "batch size": setting.batch_size,
+        "word times": setting.words,
+        "repeats": options.repeats,
+        **settings(PACKAGES),
+    }
+
+
+def _options() -> argparse.Namespace:
+    known = ", ".join((*FORMS, *SHORT))
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench real",
+        description="Word errors, seconds and memory of several engines on recordings of your own.",
+        epilog=f"ENGINE is one of {known}, or FORM[@PRECISION][:NAME=VALUE,...] with settings of "
+        "that engine's own, such as batched@int8:beam_size=5 or ours:return_timestamps=false.",
+    )
+    add = parser.add_argument
+    add("--manifest", nargs="+", type=Path, metavar="FILE", help="recordings with their texts")
+    add("--model", metavar="MODEL", help="a Whisper: a folder or a hub id")
+    add("--engines", nargs="+", default=DEFAULT, metavar="ENGINE", help=" ".join(DEFAULT))
+    add("--recordings", default="", metavar="TEXT", help="only those whose name holds this")
+    add("--precision", default="float32", help="of every engine that names none (float32)")
+    add("--batch-size", type=int, default=24, help="windows decoded together (24)")
+    add("--threads", type=int, default=torch.get_num_threads(), help="of every engine")
+    add("--repeats", type=int, default=1, help="times each recording is heard (1)")
+    add("--words", action="store_true", help="ask every engine for the times of words too")
+    add("--add", action="store_true", help="add to the last results what this run hears")
+    add("--output", type=Path, default=RESULTS / "real.json", help="where results are kept")
+    add("--render", action="store_true", help="score the last results again")
+    add("--publish", action="store_true", help="write the page and pictures of docs/benchmarks")
+    options = parser.parse_args()
+    if not options.render and not (options.manifest and options.model):
+        parser.error("--manifest and --model are needed")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

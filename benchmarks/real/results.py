@@ -1,0 +1,93 @@
+"""What a run keeps, as JSON: recordings with their references, and every engine's answers.
+
+The one decision: texts are kept, scores are not. A normaliser that is corrected, or another
+measure, needs no engine again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.real.engines import Spec
+from benchmarks.real.manifest import Recording
+from benchmarks.real.process import Heard
+from benchmarks.real.scoring import Score, score
+
+# A whole file of results, as JSON has it.
+Results = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recording by one engine, scored; seconds are the median of repeats, memory is in MiB."""
+
+    recording: Recording
+    score: Score
+    seconds: float
+    peak: float
+
+
+def empty(settings: dict[str, Any]) -> Results:
+    """Results of nothing yet."""
+    return {"settings": settings, "recordings": {}, "answers": {}}
+
+
+def add_recording(results: Results, recording: Recording, seconds: float) -> None:
+    """Note a recording of `seconds` that will be heard."""
+    results["recordings"][recording.name] = {
+        "language": recording.language,
+        "text": recording.text,
+        "reference": recording.reference,
+        "seconds": round(seconds, 3),
+    }
+
+
+def add_answer(
+    results: Results, recording: Recording, spec: Spec, heard: Heard, first: bool
+) -> None:
+    """Note what an engine heard; the `first` time in a run replaces what was kept before."""
+    answers = results["answers"].setdefault(spec.name, {})
+    if first:
+        answers[recording.name] = {"text": heard.text, "seconds": [], "peak": 0.0}
+    answer = answers[recording.name]
+    answer["seconds"].append(round(heard.seconds, 3))
+    answer["peak"] = round(max(answer["peak"], heard.peak), 1)
+
+
+def specs(results: Results) -> list[Spec]:
+    """The engines, in the order in which they were first heard."""
+    return [Spec.parse(name) for name in results["answers"]]
+
+
+def recordings(results: Results) -> list[Recording]:
+    """The recordings that every engine has heard."""
+    complete = set(results["recordings"]).intersection(*map(set, results["answers"].values()))
+    return [
+        Recording(Path(name), kept["language"], kept["text"], kept["reference"])
+        for name, kept in results["recordings"].items()
+        if name in complete
+    ]
+
+
+def seconds_of_audio(results: Results, some: Sequence[Recording]) -> float:
+    """How long some recordings are together."""
+    return float(sum(results["recordings"][recording.name]["seconds"] for recording in some))
+
+
+def cells(results: Results, spec: Spec, some: Sequence[Recording]) -> list[Cell]:
+    """An engine's answers about some recordings, in their order."""
+    answers = results["answers"][spec.name]
+    kept = [(recording, answers[recording.name]) for recording in some]
+    return [
+        Cell(
+            recording,
+            score(recording, answer["text"]),
+            median(answer["seconds"]),
+            answer["peak"],
+        )
+        for recording, answer in kept
+    ]

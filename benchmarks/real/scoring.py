@@ -1,0 +1,66 @@
+"""Errors of one text against its reference, by Whisper's own normalisers.
+
+English has a normaliser of its own (numbers, spelling, contractions); every other language gets
+the basic one. Languages written without spaces are scored in characters, which that normaliser sets
+apart (Radford et al. 2022, appendix C). All engines' texts go through the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import jiwer
+
+from asr.checkpoint.languages import ENGLISH
+from asr.output.words import WITHOUT_SPACES
+from benchmarks.accuracy.metrics import Count
+from benchmarks.real.manifest import Recording
+
+
+@dataclass(frozen=True)
+class Score:
+    """Wrong words (characters in languages without spaces) by kind, and the reference's number."""
+
+    substitutions: int
+    deletions: int
+    insertions: int
+    total: int
+
+    @property
+    def count(self) -> Count:
+        """All errors out of the reference's words."""
+        return Count(self.substitutions + self.deletions + self.insertions, self.total)
+
+
+def score(recording: Recording, text: str) -> Score:
+    """Score what an engine wrote; without a reference every word is an insertion."""
+    normalize = normalizer(recording.language)
+    expected, found = normalize(recording.text).split(), normalize(text).split()
+    if not expected:  # the English normaliser leaves a full stop of three
+        return Score(0, 0, sum(any(map(str.isalnum, word)) for word in found), 0)
+    if not found:
+        return Score(0, len(expected), 0, len(expected))
+    aligned = jiwer.process_words(" ".join(expected), " ".join(found))
+    return Score(aligned.substitutions, aligned.deletions, aligned.insertions, len(expected))
+
+
+def is_by_character(recording: Recording) -> bool:
+    """Whether its words are characters."""
+    return recording.language in WITHOUT_SPACES
+
+
+@cache
+def normalizer(language: str | None) -> Callable[[str], str]:
+    """Whisper's normaliser for texts of a language, None for one that is not known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it leaves a file open
+        from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
+
+        if language == ENGLISH:
+            english: Callable[[str], str] = EnglishTextNormalizer()
+            return english
+        basic: Callable[[str], str] = BasicTextNormalizer(split_letters=language in WITHOUT_SPACES)
+        return basic

