@@ -68,8 +68,9 @@ class DecodeStats:
 
     `drafted` counts draft tokens up to and including the first rejected one of each row and step;
     those after it are not counted. `drafted_rows` counts pairs of a row and a step that drafted for
-    it. `retries` counts windows decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a draft length to the number of steps that used it. A step shared
-    with other requests counts for each of them. Seconds are wall-clock time on the host.
+    it. `retries` counts windows decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a
+    draft length to the number of steps that used it. A step shared with other requests counts for
+    each of them. Seconds are wall-clock time on the host.
     """
 
     steps: int = 0
