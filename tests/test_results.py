@@ -1,4 +1,4 @@
-"""What is read of a finished row: its text, cut where it loops, with attention where it is needed."""
+"""What is read of a finished row: its text, cut where it loops, and attention where needed."""
 
 from __future__ import annotations
 
