@@ -48,16 +48,15 @@ def test_a_text_that_compresses_too_well_repeats_itself():
 
 def test_attempts_come_in_order_and_end():
     fallback = Fallback((Attempt(0.2), Attempt(1.0)))
-    assert [fallback.next_attempt(made, False) for made in (1, 2, 3)] == [*fallback.attempts, None]
+    for timestamps in (True, False):
+        made = [fallback.next_attempt(count, timestamps) for count in (1, 2, 3)]
+        assert made == [*fallback.attempts, None]
 
 
-def test_by_default_sampling_is_for_what_repeats_itself_both_ways():
-    other, sampled = DEFAULT_FALLBACK.attempts
-    assert (other.temperature, other.other_timestamps) == (0, True)
-    assert DEFAULT_FALLBACK.next_attempt(1, False) == other
-    assert DEFAULT_FALLBACK.next_attempt(2, False) is None
-    assert DEFAULT_FALLBACK.next_attempt(2, True) == sampled
-    assert DEFAULT_FALLBACK.next_attempt(3, True) is None
+def test_by_default_a_window_is_decoded_once_more_where_it_had_timestamps():
+    assert DEFAULT_FALLBACK.next_attempt(1, timestamps=True) == Attempt(without_timestamps=True)
+    assert DEFAULT_FALLBACK.next_attempt(2, timestamps=True) is None
+    assert DEFAULT_FALLBACK.next_attempt(1, timestamps=False) is None
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_first_attempt_is_greedy_and_later_ones_draw_other_numbers():
 
 def test_an_attempt_may_have_another_prompt_and_grammar():
     sequence = sequence_of(timestamps=True)
-    sequence.retry(Attempt(other_timestamps=True), (7, 8, 9, 10))
+    sequence.retry(Attempt(without_timestamps=True), (7, 8, 9, 10))
     again = sequence.prefill_input(448)
     assert (again.prompt, again.timestamps, again.temperature) == ((7, 8, 9, 10), False, 0.0)
     assert sequence.prefilled_length == 5
@@ -48,7 +48,7 @@ def test_an_attempt_may_have_another_prompt_and_grammar():
 def test_a_preempted_sequence_forgets_its_attempts():
     sequence = sequence_of()
     sequence.drafted, sequence.best = True, DecodeResult((), 0.0, (), 0.0)
-    sequence.retry(Attempt(0.2, other_timestamps=True), (7, 8))
+    sequence.retry(Attempt(0.2, without_timestamps=True), (7, 8))
     sequence.restart()
     assert (sequence.drafted, sequence.attempts, sequence.best) == (False, 1, None)
     assert (sequence.temperature, sequence.prompt) == (0.0, (7, 8, 9))

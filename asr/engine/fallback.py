@@ -2,10 +2,10 @@
 
 Whisper sometimes loops or makes words up. openai/whisper (`transcribe.py`, `decode_with_fallback`)
 then samples at rising temperatures and keeps the last attempt. Measured on real speech that costs
-several times the first pass and often makes the text worse. Here a rejected window is decoded once
-more by the likeliest tokens, with timestamps if it had none and without if it had some: what makes
-Whisper loop under one of the two seldom does under the other. Only where both loop is it sampled,
-once. The audio is not encoded again. The thresholds for rejection are OpenAI's.
+several times the first pass and often makes the text worse. Here a rejected window that was decoded
+with timestamps is decoded once more without: that seldom loops at the same place. The audio is not
+encoded again, and by default nothing is sampled: where a text still loops, what stands before the
+loop is better than what chance finds. The thresholds for rejection are OpenAI's.
 
 The one decision: the best attempt is kept, not the last. One that does not repeat itself is better
 than one that does; of two alike the one that the model finds likelier is.
@@ -28,16 +28,15 @@ from torch import Tensor
 class Attempt:
     """How a window is decoded: sampled at a `temperature` above 0, or the likeliest tokens.
 
-    `other_timestamps`: with timestamps where the request is decoded without, and the reverse.
-    `after_repetition`: only made where all attempts before it repeated themselves.
+    `without_timestamps`: even if the request is decoded with them.
     """
 
     temperature: float = 0.0
-    other_timestamps: bool = False
-    after_repetition: bool = False
+    without_timestamps: bool = False
 
 
 FIRST = Attempt()
+NO_TIMESTAMPS = Attempt(without_timestamps=True)
 
 
 class Decoded(Protocol):
@@ -60,23 +59,18 @@ class Decoded(Protocol):
 class Fallback:
     """The attempts after the first, in order, and OpenAI's thresholds."""
 
-    attempts: Sequence[Attempt] = (
-        Attempt(other_timestamps=True),
-        Attempt(temperature=0.4, after_repetition=True),
-    )
+    attempts: Sequence[Attempt] = (NO_TIMESTAMPS,)
     compression_ratio_threshold: float = 2.4
     logprob_threshold: float = -1.0
     no_speech_threshold: float = 0.6
 
-    def next_attempt(self, made: int, repetitive: bool) -> Attempt | None:
+    def next_attempt(self, made: int, timestamps: bool) -> Attempt | None:
         """The attempt to make after `made` ones, None if that was the last.
 
-        `repetitive` says whether the best of them repeats itself.
+        `timestamps` says whether the first had any: without, one that only lacks them is the same.
         """
-        for attempt in self.attempts[made - 1 : made]:
-            if repetitive or not attempt.after_repetition:
-                return attempt
-        return None
+        attempts = [each for each in self.attempts if timestamps or each != NO_TIMESTAMPS]
+        return attempts[made - 1] if made <= len(attempts) else None
 
     def repeats_itself(self, text: str) -> bool:
         """Whether `text` compresses too well to be speech."""

@@ -347,13 +347,13 @@ class Scheduler:
         One with another number of beams begins in another lane.
         """
         sequence = self.running[row]
-        fallback, best = sequence.options.fallback, sequence.best
-        if fallback is None or best is None or not fallback.rejects(decoded):
+        fallback, timestamps = sequence.options.fallback, sequence.options.timestamps
+        if fallback is None or not fallback.rejects(decoded):
             return False
-        attempt = fallback.next_attempt(sequence.attempts, best.repetitive)
+        attempt = fallback.next_attempt(sequence.attempts, timestamps)
         if attempt is None:
             return False
-        timestamps = sequence.options.timestamps != attempt.other_timestamps
+        timestamps = timestamps and not attempt.without_timestamps
         special_tokens = self.context.special_tokens
         sequence.retry(attempt, special_tokens.with_timestamps(sequence.prompt, timestamps))
         sequence.stats.retries += 1

@@ -48,7 +48,7 @@ class Sequence:
     @property
     def timestamps(self) -> bool:
         """Whether the current attempt follows the timestamp grammar."""
-        return self.options.timestamps != self.attempt.other_timestamps
+        return self.options.timestamps and not self.attempt.without_timestamps
 
     @property
     def draftable(self) -> bool:
