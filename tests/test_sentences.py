@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.engine.request import DecodeResult
 from asr.output.segments import Segment
-from asr.output.sentences import SENTENCE_ENDS, split_sentences
+from asr.output.sentences import PAUSE, SENTENCE_ENDS, split_sentences
 from testing.tiny_whispers import SMALL, loaded
 
 MODELS = loaded(SMALL, seed=2)
@@ -27,7 +28,8 @@ def test_sentences_are_the_text_cut_after_its_full_stops(tokens):
     found = split_sentences(result, [whole], SAMPLES, MODELS, "en")
     assert [token for segment in found for token in segment.tokens] == tokens
     texts = [MODELS.tokenizer.decode(list(segment.tokens)) for segment in found]
-    assert all(text.rstrip().endswith(SENTENCE_ENDS) for text in texts[:-1])
+    for text, before, after in zip(texts, found, found[1:], strict=False):
+        assert text.rstrip().endswith(SENTENCE_ENDS) or after.start - before.end >= PAUSE
     assert all(segment.end > segment.start for segment in found)
     assert all(one.start <= other.start for one, other in itertools.pairwise(found))
 
@@ -36,3 +38,20 @@ def test_a_segment_without_words_stays_as_it_is():
     result = DecodeResult((), 0.0, (-0.1,), 0.0, np.zeros((1, 150), np.float32))
     empty = Segment((), 0.0, 3.0)
     assert split_sentences(result, [empty], SAMPLES, MODELS, "en") == [empty]
+
+
+def test_a_long_pause_ends_a_sentence_and_a_short_one_does_not():
+    words = [301, 302, 303]
+    attention = np.full((3, 150), -1.0, np.float32)
+    for row, start in enumerate((0, 40, 110)):
+        attention[row, start : start + 20] = 3.0
+    samples = np.zeros(3 * 16_000, np.float32)
+    for start in (0, 40, 110):
+        samples[start * 320 : (start + 20) * 320] = SAMPLES[: 20 * 320]
+    result = DecodeResult(tuple(words), 0.0, (-0.1,) * 3, 0.0, attention)
+    found = split_sentences(result, [Segment(tuple(words), 0.0, 3.0)], samples, MODELS, "en")
+    assert [segment.tokens for segment in found] == [(301, 302), (303,)]
+    assert [(segment.start, segment.end) for segment in found] == [
+        (pytest.approx(0, abs=0.05), pytest.approx(1.2, abs=0.05)),
+        (pytest.approx(2.2, abs=0.05), pytest.approx(2.6, abs=0.05)),
+    ]

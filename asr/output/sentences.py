@@ -1,5 +1,7 @@
 """Splits text that was decoded without timestamps into sentences, timed by attention.
 
+Not every model writes punctuation, so a long pause ends a sentence too.
+
 The one decision: a sentence becomes a segment like those that Whisper's timestamps make, so that
 nothing after this module knows which of the two gave the times. Each begins with its first word
 and ends with its last. A loop's first part, which is all that is kept of one, ends the same way.
@@ -18,7 +20,9 @@ from asr.output.alignment import timed_words
 from asr.output.segments import Segment
 from asr.output.words import split_words
 from timebase import TIME_PRECISION
+from transcript import Word
 
+PAUSE = 1.0  # seconds; a speaker who draws breath takes less
 SENTENCE_ENDS = (
     ".",
     "?",
@@ -37,7 +41,8 @@ def split_sentences(
     models: WhisperModels,
     language: str | None,
 ) -> list[Segment]:
-    """The segments of a window, each cut after every sentence and no longer than its words.
+    """The segments of a window, cut after every sentence and in long pauses, no longer than their
+    words.
 
     `result` holds attention; `samples` (n,) at 16 kHz are the window's; times are in seconds from
     its beginning. A segment without words stays as it is.
@@ -57,9 +62,16 @@ def split_sentences(
         parts = split_words(tokens, decode, language)
         first = 0
         for number, (word, part) in enumerate(zip(words, parts, strict=True)):
-            if word.text.rstrip().endswith(SENTENCE_ENDS) or number == len(words) - 1:
+            if _ends(word, words[number + 1] if number + 1 < len(words) else None):
                 begin, start = parts[first].first, words[first].start
                 end = max(word.end, start + TIME_PRECISION)
                 found.append(Segment(tokens[begin : part.stop], start, end))
                 first = number + 1
     return found
+
+
+def _ends(word: Word, following: Word | None) -> bool:
+    """Whether a sentence ends with `word`; None follows the last."""
+    if following is None or following.start - word.end >= PAUSE:
+        return True
+    return word.text.rstrip().endswith(SENTENCE_ENDS)
