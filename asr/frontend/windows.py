@@ -34,6 +34,9 @@ PAUSE_FRAMES = 16
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
+# A piece has at least so much speech: less of it says little of its language. Without a pause it is
+# cut before it is so long.
+PIECE_SPEECH, LONGEST_PIECE = 2 * SAMPLE_RATE, 10 * SAMPLE_RATE
 BLOCK = 3000 * SAMPLES_PER_TOKEN  # loudness is computed a minute at a time
 
 
@@ -91,20 +94,40 @@ class WindowPlanner:
         long = self._starts[1:] - self._stops[:-1] >= LONG_PAUSE
         self._pause_starts, self._pause_stops = self._stops[:-1][long], self._starts[1:][long]
 
-    def regions(self) -> tuple[Span, ...]:
-        """The regions to decode, each with a pause or an end of the audio on either side."""
+    def regions(self, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
+        """The regions to decode, each with a pause, one of the `cuts` or an end of the audio on
+        either side; none extends over a cut.
+        """
         found: list[Span] = []
         windows, start = 0, self.speech_from(0)
         region_start = start
         while start < self.length:
-            stop = self._stop(start, int(self._stops[-1]), windows * self._shortest)
+            last = min([cut for cut in cuts if cut > start], default=int(self._stops[-1]))
+            stop = self._stop(start, last, windows * self._shortest)
             windows += 1
-            if self._cuts_speech(stop):
+            if stop not in cuts and self._cuts_speech(stop):
                 start = stop
                 continue
-            found.append(Span(region_start, max(stop, self._margin_stop(stop))))
+            end = stop if stop in cuts else min(last, max(stop, self._margin_stop(stop)))
+            found.append(Span(region_start, end))
             region_start = start = self.speech_from(stop)
         return tuple(found)
+
+    def pieces(self, start: int, stop: int) -> tuple[Span, ...]:
+        """What is spoken from `start` to `stop`, cut in every pause that leaves PIECE_SPEECH of
+        speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE.
+        """
+        bounds = [start]
+        first, last = np.searchsorted(self._stops, [start, stop], "right")
+        for pause in [*self._stops[first:last].tolist(), stop]:
+            while pause - bounds[-1] > LONGEST_PIECE:
+                furthest = bounds[-1] + LONGEST_PIECE
+                bounds.append(self.quietest(furthest - LONGEST_PIECE // 2, furthest))
+            before, after = (self.count_speech(bounds[-1], pause), self.count_speech(pause, stop))
+            if min(before, after) >= PIECE_SPEECH:
+                bounds.append(pause)
+        spans = zip(bounds, [*bounds[1:], stop], strict=True)
+        return tuple(Span(self.speech_from(begin), end) for begin, end in spans)
 
     def window_stop(self, start: int, region_stop: int) -> int:
         """Where the window that starts at `start` ends.
