@@ -31,7 +31,9 @@ from timebase import SAMPLE_RATE
 # The evidence is log-probability times seconds. No language is less likely than LEAST in a window,
 # or one window could outweigh all others: a second of speech then tells at most 4.6 from another.
 SWITCH_COST, LEAST = 12.0, 0.01
-# A window less likely than this in its language is cut into pieces.
+# A window less likely than this in its language is cut into pieces with so many seconds of speech,
+# and a piece beside a change into FINEST ones, of which the language can just be told.
+PIECE, FINEST = 2.0, 0.7
 SURE = 0.95
 # A recording is said to hold another language from so many seconds of speech on, in windows where
 # it is so likely.
@@ -131,7 +133,7 @@ def _halves(
     """A window and its second half, which is listened to alone: Whisper hears the language that a
     window begins with, in 13 s of German after 12 s of English English too.
     """
-    pieces = schedule.pieces(window)
+    pieces = schedule.pieces(window, PIECE)
     middle = (window.start + window.stop) // 2
     first = sum(piece.start < middle for piece in pieces)
     halves = [(pieces[:first], posterior)]
@@ -146,23 +148,28 @@ def _halves(
 def _refined(
     parts: Sequence[_Part], path: Sequence[str], schedule: Schedule, detect: Detect
 ) -> Iterable[_Part]:
-    """The same parts, or finer ones: an unsure part in its pieces, and one beside a change with
-    the piece at the change apart.
+    """The same parts, or finer ones: an unsure part in its pieces, also an unsure piece beside a
+    change, and of a sure part beside a change the piece at the change apart.
     """
 
     def listen(piece: Window) -> _Part:
         return _Part((piece,), detect(piece), schedule.speech_seconds(piece))
 
-    for index, (part, language) in enumerate(zip(parts, path, strict=True)):
+    changes = [one != other for one, other in pairwise(path)]
+    for part, language, before, after in zip(
+        parts, path, [False, *changes], [*changes, False], strict=True
+    ):
         first, *rest = part.pieces
-        if not rest:
-            yield part
-        elif part.posterior.probabilities[language] < SURE:
+        unsure = part.posterior.probabilities[language] < SURE
+        if not rest and unsure and (before or after):
+            finest = schedule.pieces(first, FINEST)
+            yield from map(listen, finest) if len(finest) > 1 else [part]
+        elif rest and unsure:
             yield from map(listen, part.pieces)
-        elif index and path[index - 1] != language:
+        elif rest and before:
             head = listen(first)
             yield from (head, _Part(tuple(rest), part.posterior, part.seconds - head.seconds))
-        elif index + 1 < len(parts) and path[index + 1] != language:
+        elif rest and after:
             tail = listen(rest[-1])
             others = part.pieces[:-1]
             yield from (_Part(others, part.posterior, part.seconds - tail.seconds), tail)

@@ -76,9 +76,12 @@ class Schedule:
                 start = self._planner.speech_from(stop)
         return tuple(found)
 
-    def pieces(self, window: Window) -> tuple[Window, ...]:
-        """A window cut in its pauses (`WindowPlanner.pieces`); itself where it has none."""
-        spans = self._planner.pieces(window.start, window.stop)
+    def pieces(self, window: Window, seconds: float) -> tuple[Window, ...]:
+        """A window cut in its pauses, `seconds` of speech or more in each piece; itself where it
+        has no such pause.
+        """
+        shortest = round(seconds * SAMPLE_RATE)
+        spans = self._planner.pieces(window.start, window.stop, shortest)
         return tuple(Window(span.start, span.stop, span.stop) for span in spans)
 
     def speech_seconds(self, window: Window) -> float:

@@ -34,9 +34,7 @@ PAUSE_FRAMES = 16
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
-# A piece has at least so much speech: less of it says little of its language. Without a pause it is
-# cut before it is so long.
-PIECE_SPEECH, LONGEST_PIECE = 2 * SAMPLE_RATE, 10 * SAMPLE_RATE
+LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer one without pauses is cut
 BLOCK = 3000 * SAMPLES_PER_TOKEN  # loudness is computed a minute at a time
 
 
@@ -113,9 +111,9 @@ class WindowPlanner:
             region_start = start = self.speech_from(stop)
         return tuple(found)
 
-    def pieces(self, start: int, stop: int) -> tuple[Span, ...]:
-        """What is spoken from `start` to `stop`, cut in every pause that leaves PIECE_SPEECH of
-        speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE.
+    def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
+        """What is spoken from `start` to `stop`, cut in every pause that leaves `shortest` samples
+        of speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE.
         """
         bounds = [start]
         first, last = np.searchsorted(self._stops, [start, stop], "right")
@@ -124,7 +122,7 @@ class WindowPlanner:
                 furthest = bounds[-1] + LONGEST_PIECE
                 bounds.append(self.quietest(furthest - LONGEST_PIECE // 2, furthest))
             before, after = (self.count_speech(bounds[-1], pause), self.count_speech(pause, stop))
-            if min(before, after) >= PIECE_SPEECH:
+            if min(before, after) >= shortest:
                 bounds.append(pause)
         spans = zip(bounds, [*bounds[1:], stop], strict=True)
         return tuple(Span(self.speech_from(begin), end) for begin, end in spans)
