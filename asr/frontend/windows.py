@@ -115,17 +115,20 @@ class WindowPlanner:
         """What is spoken from `start` to `stop`, cut in every pause that leaves `shortest` samples
         of speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE.
         """
-        bounds = [start]
+        found: list[Span] = []
+        begin = start
         first, last = np.searchsorted(self._stops, [start, stop], "right")
         for pause in [*self._stops[first:last].tolist(), stop]:
-            while pause - bounds[-1] > LONGEST_PIECE:
-                furthest = bounds[-1] + LONGEST_PIECE
-                bounds.append(self.quietest(furthest - LONGEST_PIECE // 2, furthest))
-            before, after = (self.count_speech(bounds[-1], pause), self.count_speech(pause, stop))
+            while pause - begin > LONGEST_PIECE:
+                furthest = begin + LONGEST_PIECE
+                cut = self.quietest(furthest - LONGEST_PIECE // 2, furthest)
+                found.append(Span(begin, cut))
+                begin = self.speech_from(cut)
+            before, after = (self.count_speech(begin, pause), self.count_speech(pause, stop))
             if min(before, after) >= shortest:
-                bounds.append(pause)
-        spans = zip(bounds, [*bounds[1:], stop], strict=True)
-        return tuple(Span(self.speech_from(begin), end) for begin, end in spans)
+                found.append(Span(begin, pause))
+                begin = self.speech_from(pause)
+        return (*found, Span(begin, stop))
 
     def window_stop(self, start: int, region_stop: int) -> int:
         """Where the window that starts at `start` ends.
