@@ -203,6 +203,7 @@ class InferenceConfig(BaseModel):
     chunk_length_s: int = Field(default=30, ge=1, le=30)
     sampling_rate: int = Field(default=16_000, ge=8_000, le=48_000)
     language: str | None = Field(default=None, min_length=2, max_length=32)
+    multilingual: bool = False
     num_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
     min_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
     max_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)

@@ -56,7 +56,7 @@ def attribute(
     of the first word with a time. A chunk without words is taken as one word. No word is lost,
     doubled, moved or retimed. O((n + m) log m) per speaker for n words and m turns.
     """
-    units = [chunk.words or (Word(chunk.text, chunk.start, chunk.end),) for chunk in chunks]
+    units = [chunk.words or (_as_word(chunk),) for chunk in chunks]
     words = iter(_attribute_words(units, turns, exclusive))
     return tuple(
         replace(chunk, words=tuple(next(words) for _ in unit))
@@ -64,8 +64,13 @@ def attribute(
     )
 
 
+def _as_word(chunk: Chunk) -> Word:
+    return Word(chunk.text, chunk.start, chunk.end, language=chunk.language)
+
+
 def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Join attributed words into segments of one speaker, without pauses of over MAX_PAUSE.
+    """Join attributed words into segments of one speaker and language, without pauses of over
+    MAX_PAUSE.
 
     The texts of all segments, joined, equal the texts of the chunks' words, joined.
     """
@@ -80,7 +85,8 @@ def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
 
 def _continues(before: Word, word: Word) -> bool:
     # Written so that a time of NaN is no pause.
-    return word.speaker == before.speaker and not word.start - before.end > MAX_PAUSE
+    same = (word.speaker, word.language) == (before.speaker, before.language)
+    return same and not word.start - before.end > MAX_PAUSE
 
 
 def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
@@ -96,7 +102,8 @@ def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
 
 def _segment(words: Sequence[Word]) -> SpeakerSegment:
     text = "".join(word.text for word in words)
-    return SpeakerSegment(words[0].speaker, text, words[0].start, words[-1].end, tuple(words))
+    first, last = words[0], words[-1]
+    return SpeakerSegment(first.speaker, text, first.start, last.end, tuple(words), first.language)
 
 
 def _main_speaker(words: Sequence[Word]) -> str | None:

@@ -154,6 +154,7 @@ class EndpointHandler:
             TranscriptionOptions(
                 task=config.task,
                 language=config.language,
+                multilingual=config.multilingual,
                 batch_size=config.batch_size,
                 assisted=config.assisted,
                 num_beams=config.num_beams,

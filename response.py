@@ -43,9 +43,12 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     chunks = clamp_times(answer.transcript.chunks, duration)
     segments = clamp_times(answer.segments or (), duration)
     by_word = config.return_timestamps == "word"
+    spoken = config.multilingual
     body: dict[str, Any] = {
-        "speakers": [_segment_json(segment, by_word) for segment in segments],
-        "chunks": [_chunk_json(chunk) for chunk in chunks] if config.return_timestamps else [],
+        "speakers": [_segment_json(each, by_word, spoken) for each in segments],
+        "chunks": [_chunk_json(chunk, spoken) for chunk in chunks]
+        if config.return_timestamps
+        else [],
         "text": answer.transcript.text,
         "language": answer.transcript.language,
         "language_probability": _rounded(answer.transcript.language_probability),
@@ -55,7 +58,8 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     if by_word:
         has_speakers = answer.segments is not None
         blocks: Sequence[Chunk | SpeakerSegment] = segments if has_speakers else chunks
-        body["words"] = [_word_json(word, has_speakers) for block in blocks for word in block.words]
+        words = [word for block in blocks for word in block.words]
+        body["words"] = [_word_json(word, has_speakers, spoken) for word in words]
     if config.output:
         turns = _clamp_turns(answer.turns or (), duration)
         rendering = Rendering(duration, chunks, segments, turns)
@@ -99,31 +103,39 @@ def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, flo
         yield item, round(start, 2), round(now, 2)
 
 
-def _segment_json(segment: SpeakerSegment, by_word: bool) -> dict[str, Any]:
+def _segment_json(segment: SpeakerSegment, by_word: bool, spoken: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "speaker": segment.speaker,
         "text": segment.text,
         "timestamp": [segment.start, segment.end],
+        **_language_json(segment, spoken),
     }
     if by_word:
-        entry["words"] = [_word_json(word, True) for word in segment.words]
+        entry["words"] = [_word_json(word, True, spoken) for word in segment.words]
     return entry
 
 
-def _chunk_json(chunk: Chunk) -> dict[str, Any]:
+def _language_json(item: SpeakerSegment | Chunk | Word, spoken: bool) -> dict[str, Any]:
+    """The language, where it was asked for each part of the recording."""
+    return {"language": item.language} if spoken else {}
+
+
+def _chunk_json(chunk: Chunk, spoken: bool) -> dict[str, Any]:
     return {
         "text": chunk.text,
         "timestamp": [chunk.start, chunk.end],
         "avg_logprob": _rounded(chunk.avg_logprob),
         "no_speech_prob": _rounded(chunk.no_speech_prob),
+        **_language_json(chunk, spoken),
     }
 
 
-def _word_json(word: Word, has_speakers: bool) -> dict[str, Any]:
+def _word_json(word: Word, has_speakers: bool, spoken: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "word": word.text,
         "timestamp": [word.start, word.end],
         "probability": _rounded(word.probability),
+        **_language_json(word, spoken),
     }
     if has_speakers:
         entry["speaker"], entry["overlap"] = word.speaker, word.overlap

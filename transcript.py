@@ -16,6 +16,8 @@ class Word:
     `text` keeps the space before the word and the punctuation around it: the texts of a chunk's
     words, joined, are the chunk's text. `probability` is the mean of the main model's probabilities
     of the word's tokens. `overlap` marks a word during which another speaker speaks too.
+    `language` is the code of the language it was heard in, None unless languages were looked for
+    within the recording; so are those of the classes below.
     """
 
     text: str
@@ -24,6 +26,7 @@ class Word:
     speaker: str | None = None
     probability: float | None = None
     overlap: bool = False
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Chunk:
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     words: tuple[Word, ...] = ()
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class SpeakerSegment:
     start: float
     end: float
     words: tuple[Word, ...] = ()
+    language: str | None = None
 
 
 @dataclass(slots=True)
@@ -99,10 +104,11 @@ class DecodeStats:
 class Transcript:
     """The result of speech recognition: chunks in order of time, and warnings for the client.
 
-    `language` is Whisper's code ("en"); None where none was requested and there was no speech to
-    detect it from. `language_probability` is its probability among all languages; None where it was
-    not detected. `speech` holds the spans of detected speech, (start, end) in seconds, in order and
-    disjoint; speaker turns are clipped to them. `stats` is ignored when transcripts are compared.
+    `language` is Whisper's code ("en"), of several languages that of most speech; None where none
+    was requested and there was no speech to detect it from. `language_probability` is its
+    probability among all languages; None where it was not detected. `speech` holds the spans of
+    detected speech, (start, end) in seconds, in order and disjoint; speaker turns are clipped to
+    them. `stats` is ignored when transcripts are compared.
     """
 
     chunks: tuple[Chunk, ...]

@@ -7,23 +7,30 @@ the schedule's matter, how they are decoded the engine's, what is kept of them t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from asr.checkpoint.languages import ENGLISH, language_code, language_name
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
-from asr.engine.prefill import DetectedLanguage
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.self_test import run_self_test
 from asr.engine.session import Session
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
 from asr.frontend.windows import Span, Window
+from asr.language_timeline import (
+    HeardWindow,
+    LanguageTimeline,
+    find_languages,
+    other_language_warning,
+)
 from asr.output.chunks import ChunkReader
 from errors import InvalidParameter, Unsupported
 from timebase import SAMPLE_RATE
@@ -34,18 +41,23 @@ logger = logging.getLogger("endpoint")
 # Encoder outputs kept from language detection; large-v3's for one window is 4 MB in float16.
 MAX_KEPT_ENCODINGS = 16
 
+# Windows by what language detection encoded of them: (1, frames, d_model) each.
+Encodings = dict[Window, Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
     """What a request asks of speech recognition.
 
-    `language` is a code or a name, None to detect it. `prompt` and `hotwords` are prepended to
+    `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
+    the recording. `prompt` and `hotwords` are prepended to
     every window as previous text (Whisper's `initial_prompt`), for style and spelling. `num_beams`
     and `length_penalty` are those of `asr.engine.request.DecodeOptions`.
     """
 
     task: str = "transcribe"
     language: str | None = None
+    multilingual: bool = False
     batch_size: int = 24
     assisted: bool = False
     chunk_length_s: int = 30
@@ -55,6 +67,14 @@ class TranscriptionOptions:
     hotwords: tuple[str, ...] = ()
     num_beams: int = 1
     length_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _InLanguage:
+    """How windows of one language are decoded and read."""
+
+    prompt: tuple[int, ...]
+    reader: ChunkReader
 
 
 class Transcriber:
@@ -112,23 +132,26 @@ class Transcriber:
         """
         speech = self.detect_speech(samples)
         window_seconds = min(options.chunk_length_s, self.models.window_seconds)
-        schedule = Schedule(samples, speech, int(window_seconds * SAMPLE_RATE))
-        detected, encodings = self._detect_language(schedule, options)
-        language = options.language or (detected.language if detected else None)
-        assisted, warnings = self._use_assistant(language, options)
+        limit = int(window_seconds * SAMPLE_RATE)
+        schedule = Schedule(samples, speech, limit)
+        timeline, encodings = self._find_languages(schedule, options)
+        if timeline.cuts:
+            schedule = Schedule(samples, speech, limit, timeline.cuts)
+        assisted, warnings = self._use_assistant(timeline.languages, options)
         previous, cut = self._previous_text(options)
-        prompt = self.models.special_tokens.prompt(
-            language, options.task, _decodes_timestamps(options), previous
-        )
-        written = ENGLISH if options.task == "translate" else language
-        reader = ChunkReader(self.models, written, options.timestamps, options.words)
+        ways = {each: self._in_language(each, options, previous) for each in timeline.languages}
         with self.engine.session(self._decode_options(options, assisted)) as session:
-            chunks = self._decode_windows(session, schedule, reader, prompt, encodings)
+            chunks, heard = self._decode_windows(session, schedule, timeline, ways, encodings)
+        if options.multilingual:
+            chunks = _with_languages(chunks, timeline)
+            warnings += self._unused_detection(options)
+        elif options.language is None and not previous:
+            warnings += other_language_warning(timeline.language, heard)
         return Transcript(
             chunks,
-            language,
+            timeline.language,
             warnings + cut,
-            detected.probability if detected else None,
+            timeline.probability,
             _seconds(speech),
             session.stats,
         )
@@ -137,26 +160,30 @@ class Transcriber:
         self,
         session: Session,
         schedule: Schedule,
-        reader: ChunkReader,
-        prompt: tuple[int, ...],
-        encodings: dict[Window, DetectedLanguage],
-    ) -> tuple[Chunk, ...]:
+        timeline: LanguageTimeline,
+        ways: Mapping[str | None, _InLanguage],
+        encodings: Encodings,
+    ) -> tuple[tuple[Chunk, ...], list[HeardWindow]]:
         """Decode the schedule's windows as they become ready.
 
-        A window's unfinished end may make the next window of its region begin earlier.
+        A window's unfinished end may make the next window of its region begin earlier. Also returns
+        which languages the windows seemed to be in.
         """
         chunks: list[Chunk] = []
+        heard: list[HeardWindow] = []
         while True:
             requests = []
             for window in schedule.pop_ready(session.free_rows):
-                known = encodings.pop(window, None)
-                encoded = known.encoded if known else None
+                prompt = ways[timeline.language_at(window.start)].prompt
+                encoded = encodings.pop(window, None)
                 requests.append(Request(window, schedule.samples(window), prompt, encoded=encoded))
             session.add(requests)
             if session.done:
-                return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)))
+                return tuple(sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))), heard
             for request, result in session.step():
                 window = request.key
+                heard.append(HeardWindow.of(window, result, schedule.speech_seconds(window)))
+                reader = ways[timeline.language_at(window.start)].reader
                 read = reader.read(window, result, request.samples)
                 decoded_again = schedule.complete(
                     window, read.seek, bool(read.unfinished), read.looped
@@ -165,25 +192,59 @@ class Transcriber:
                 done, total = schedule.done, schedule.total
                 logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
 
-    def _detect_language(
+    def _find_languages(
         self, schedule: Schedule, options: TranscriptionOptions
-    ) -> tuple[DetectedLanguage | None, dict[Window, DetectedLanguage]]:
-        """The language of the first window with speech, where none was given.
+    ) -> tuple[LanguageTimeline, Encodings]:
+        """The languages of the recording, where none was given: that of the first window with
+        speech, or with `multilingual` those of its parts.
 
-        Also returns what each window that was looked at gave, with the encoder's output.
+        Also returns the encoder's output for windows that were looked at.
         """
-        looked_at: dict[Window, DetectedLanguage] = {}
+        encodings: Encodings = {}
         if options.language is not None:
-            return None, looked_at
+            return LanguageTimeline.single(options.language), encodings
+
+        def keep(window: Window, encoded: Tensor | None) -> None:
+            if encoded is not None and len(encodings) < MAX_KEPT_ENCODINGS:
+                encodings[window] = encoded
+
+        if options.multilingual:
+
+            def listen(window: Window) -> LanguagePosterior:
+                found = self.engine.language_posterior(schedule.samples(window))
+                keep(window, found.encoded)
+                return found._replace(encoded=None)
+
+            return find_languages(schedule, listen), encodings
         first: DetectedLanguage | None = None
         for window in schedule.ready():
             detected = self.engine.detect_language(schedule.samples(window))
-            if len(looked_at) < MAX_KEPT_ENCODINGS:
-                looked_at[window] = detected
+            keep(window, detected.encoded)
             if detected.no_speech_prob <= DEFAULT_FALLBACK.no_speech_threshold:
-                return detected, looked_at
+                return LanguageTimeline.single(detected.language, detected.probability), encodings
             first = first or detected
-        return first, looked_at
+        if first is None:
+            return LanguageTimeline(), encodings
+        return LanguageTimeline.single(first.language, first.probability), encodings
+
+    def _in_language(
+        self, language: str | None, options: TranscriptionOptions, previous: tuple[int, ...]
+    ) -> _InLanguage:
+        """How windows of a language are decoded: `previous` text is the same for all."""
+        prompt = self.models.special_tokens.prompt(
+            language, options.task, _decodes_timestamps(options), previous
+        )
+        written = ENGLISH if options.task == "translate" else language
+        reader = ChunkReader(self.models, written, options.timestamps, options.words)
+        return _InLanguage(prompt, reader)
+
+    def _unused_detection(self, options: TranscriptionOptions) -> tuple[str, ...]:
+        """A warning where `multilingual` was asked for and the language was known before."""
+        if options.language is None:
+            return ()
+        english_only = not self.models.special_tokens.multilingual
+        reason = "the model is English-only" if english_only else "the language was given"
+        return (f"multilingual: {reason}; no other was looked for",)
 
     def _decode_options(self, options: TranscriptionOptions, assisted: bool) -> DecodeOptions:
         timed_by_attention = options.timestamps and not _decodes_timestamps(options)
@@ -198,7 +259,7 @@ class Transcriber:
         )
 
     def _use_assistant(
-        self, language: str | None, options: TranscriptionOptions
+        self, languages: Sequence[str | None], options: TranscriptionOptions
     ) -> tuple[bool, tuple[str, ...]]:
         """Whether an assistant drafts, and a warning where one was asked for and does not."""
         if not options.assisted:
@@ -209,7 +270,7 @@ class Transcriber:
         if options.num_beams > 1:
             return False, ("assisted: beam search does not draft; decoded without the assistant",)
         only = assistant.only_language
-        if only is not None and language not in (None, only):
+        if only is not None and not {None, only}.issuperset(languages):
             known = language_name(only)
             warning = f"assisted: the assistant model knows {known} alone; decoded without it"
             return False, (warning,)
@@ -254,3 +315,13 @@ def _decodes_timestamps(options: TranscriptionOptions) -> bool:
 
 def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
     return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)
+
+
+def _with_languages(chunks: Sequence[Chunk], timeline: LanguageTimeline) -> tuple[Chunk, ...]:
+    """The chunks, and their words, with the language that each was decoded in."""
+    labelled = []
+    for chunk in chunks:
+        code = timeline.language_at(round(chunk.start * SAMPLE_RATE))
+        words = tuple(replace(word, language=code) for word in chunk.words)
+        labelled.append(replace(chunk, words=words, language=code))
+    return tuple(labelled)

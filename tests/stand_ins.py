@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asr.engine.prefill import DetectedLanguage
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from transcript import DecodeStats
 
@@ -26,6 +26,9 @@ class StandInEngine:
 
     def detect_language(self, _samples: np.ndarray) -> DetectedLanguage:
         return DetectedLanguage("en", 0.9, 0.0)
+
+    def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
+        return LanguagePosterior({"en": 0.9, "de": 0.1}, 0.0)
 
     def tokens(self, samples: np.ndarray) -> list[int]:
         """What is said in a window."""

@@ -58,10 +58,12 @@ ENDPOINT: dict[str, set[str]] = {
         "timebase",
         "transcript",
     },
+    "asr.language_timeline": {"asr.checkpoint", "asr.engine", "asr.frontend", "timebase"},
     "asr.transcriber": {
         "asr.checkpoint",
         "asr.engine",
         "asr.frontend",
+        "asr.language_timeline",
         "asr.output",
         "errors",
         "timebase",

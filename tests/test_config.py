@@ -32,6 +32,7 @@ DEFAULTS = {
     "chunk_length_s": 30,
     "sampling_rate": 16_000,
     "language": None,
+    "multilingual": False,
     "num_speakers": None,
     "min_speakers": None,
     "max_speakers": None,
@@ -52,7 +53,7 @@ BOUNDS = {
     "max_speakers": (1, MAX_SPEAKERS),
 }
 FLOATS = ("length_penalty",)
-SWITCHES = ("assisted", "diarize", "group_by_speaker")
+SWITCHES = ("assisted", "diarize", "group_by_speaker", "multilingual")
 BOOLEANS = (*SWITCHES, "return_timestamps")
 LISTS = ("hotwords", "output")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"

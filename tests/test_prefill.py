@@ -9,7 +9,7 @@ from oracle import TINY, models_of
 
 from asr.engine.decode_state import DecodeState, SequenceState
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import PrefillInput, detect_language, init_rows, prefill
+from asr.engine.prefill import PrefillInput, init_rows, language_posterior, prefill
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
 
@@ -55,11 +55,14 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
-    detected = detect_language(state.main.view(0, 1), encoded[:1], models.special_tokens)
+    posterior = language_posterior(state.main.view(0, 1), encoded[:1], models.special_tokens)
     among = list(models.special_tokens.languages.values())
     start = torch.tensor([[models.special_tokens.start_of_transcript]])
     logits = models.model(encoder_outputs=(encoded[:1],), decoder_input_ids=start).logits[0, 0]
     shares = logits[among].softmax(-1)
+    assert list(posterior.probabilities) == list(models.special_tokens.languages)
+    assert list(posterior.probabilities.values()) == pytest.approx(shares.tolist())
+    detected = posterior.likeliest
     assert detected.language == list(models.special_tokens.languages)[int(shares.argmax())]
     assert detected.probability == pytest.approx(float(shares.max()))
     assert detected.no_speech_prob == pytest.approx(float(no_speech[0]))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import InferenceConfig
+from diarization_utils import speaker_segments
 from response import Answer, clamp_times, response
 from subtitles import FORMATS
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
@@ -97,6 +98,30 @@ def test_every_requested_output_is_a_text():
     # The last cue appears before its first word, or it could not be read before the audio ends.
     assert "00:00:00,400 --> 00:00:01,000" in answer["output"]["srt"]
     assert answer["output"]["rttm"].count("\n") == len(TURNS)
+
+
+def test_languages_are_told_where_they_were_looked_for():
+    words = [
+        Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9, language="en"),
+        Word(" ja", 0.5, 0.9, "SPEAKER_00", 0.5, language="de"),
+    ]
+    chunks = tuple(
+        Chunk(word.text, word.start, word.end, words=(word,), language=word.language)
+        for word in words
+    )
+    segments = speaker_segments(chunks)
+    both = Answer(1.0, Transcript(chunks, "en"), segments, ())
+    told = answered(both, multilingual=True, return_timestamps="word")
+    for key in ("chunks", "words", "speakers"):
+        assert [entry["language"] for entry in told[key]] == ["en", "de"], key
+    assert [entry["words"][0]["language"] for entry in told["speakers"]] == ["en", "de"]
+    untold = answered(both, return_timestamps="word")
+    for key in ("chunks", "words", "speakers"):
+        for entry, without in zip(told[key], untold[key], strict=True):
+            entry.pop("language")
+            for word in entry.get("words", ()):
+                word.pop("language")
+            assert entry == without
 
 
 def test_silence_is_an_empty_response():

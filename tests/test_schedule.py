@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,56 @@ def test_the_tail_starts_the_next_window():
     first = schedule.pop_ready(1)[0]
     assert schedule.complete(first, first.stop - SAMPLE_RATE, unfinished=True)
     assert schedule.pop_ready(1)[0].start == first.stop - SAMPLE_RATE
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(0.5, 14), st.floats(0.4, 3)), min_size=1, max_size=8), st.data()
+)
+def test_no_window_extends_over_a_cut(spans, data):
+    samples = np.concatenate([np.append(sound(each), silence(gap)) for each, gap in spans])
+    plan = schedule_of(samples, 10)
+    pieces = [piece for window in plan.planned() for piece in plan.pieces(window, 1.0)]
+    cuts = sorted(data.draw(st.sets(st.sampled_from([piece.stop for piece in pieces]))))
+    spoken = hears_sound(samples)
+    schedule = Schedule(samples, spoken, 10 * SAMPLE_RATE, cuts)
+    planned = schedule.planned()
+    decoded = sorted(
+        (window for batch in run(schedule, 4) for window in batch), key=lambda each: each.start
+    )
+    assert tuple(decoded) == planned
+    for window in planned:
+        assert not any(window.start < cut < window.stop for cut in cuts)
+        assert window.stop - window.start <= 10 * SAMPLE_RATE
+    for span in spoken:
+        for position in range(span.start, span.stop, SAMPLE_RATE // 10):
+            assert any(window.start <= position < window.stop for window in planned)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.floats(0.2, 4), st.floats(0.4, 1)), min_size=1, max_size=12))
+def test_pieces_are_cut_in_pauses_and_hold_enough_speech(spans):
+    samples = np.concatenate([np.append(sound(each), silence(gap)) for each, gap in spans])
+    schedule = schedule_of(samples, 30)
+    for window in schedule.planned():
+        pieces = schedule.pieces(window, 2.0)
+        assert (pieces[0].start, pieces[-1].stop) == (window.start, window.stop)
+        seconds = [schedule.speech_seconds(piece) for piece in pieces]
+        assert sum(seconds) == pytest.approx(schedule.speech_seconds(window))
+        assert len(pieces) == 1 or min(seconds) >= 2.0
+        for one, other in pairwise(pieces):
+            assert one.stop <= other.start
+            assert schedule.pieces(one, 2.0) == (one,)
+
+
+@pytest.mark.parametrize("spans", [[(25, 1)], [(3, 20), (3, 1)], [(1, 14), (9, 1)]])
+def test_no_piece_is_long_or_without_speech(spans):
+    samples = np.concatenate([np.append(sound(each), silence(gap)) for each, gap in spans])
+    schedule = schedule_of(samples, 30)
+    (window,) = schedule.planned()
+    for piece in schedule.pieces(window, 2.0):
+        assert 0 < piece.stop - piece.start <= 10 * SAMPLE_RATE
+        assert schedule.speech_seconds(piece) > 0.5
 
 
 def test_a_tail_before_a_pause_is_decoded_alone_if_it_is_speech():
@@ -177,7 +228,7 @@ def test_loops_that_begin_at_once_double_the_number_of_windows_at_most():
         schedule.complete(windows[0], windows[0].start, looped=True)
     assert all(
         again.start - before.start >= (before.stop - before.start) // 2
-        for before, again in itertools.pairwise(decoded)
+        for before, again in pairwise(decoded)
     )
     assert len(decoded) > 2
     assert sum(window.stop - window.start for window in decoded) <= 2 * 30 * SAMPLE_RATE

@@ -14,7 +14,7 @@ from stand_ins import StandInEngine
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.engine.prefill import DetectedLanguage
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult, Request
 from asr.transcriber import Transcriber, TranscriptionOptions
 from errors import InvalidParameter, Unsupported
@@ -287,6 +287,105 @@ def test_what_language_detection_encoded_is_not_encoded_again():
     assert [request.encoded is encoded for request in recogniser.requests][:2] == [True, False]
 
 
+class Bilingual(Recogniser):
+    """Words below the tenth are German, and so is the window in which most words are."""
+
+    def language_posterior(self, samples: np.ndarray) -> LanguagePosterior:
+        german = float(((samples > 0) & (samples < 0.395)).sum() / max(1, (samples > 0).sum()))
+        share = 0.005 + 0.99 * german
+        return LanguagePosterior({"en": 1 - share, "de": share}, 0.0, torch.zeros(1, 1, 1))
+
+    def decode(self, request: Request) -> DecodeResult:
+        language = self.language_posterior(request.samples).likeliest
+        return replace(
+            super().decode(request), language=language[0], language_probability=language[1]
+        )
+
+
+def bilingual_speech() -> np.ndarray:
+    """12 s of English, 12 s of German, 12 s of English."""
+    gap = np.zeros(25 * SAMPLES_PER_TOKEN, np.float32)
+    words = [*range(10, 18), *range(8), *range(18, 26)]
+    return np.concatenate([np.append(spoken(word, 50), gap) for word in words])
+
+
+def test_every_part_is_decoded_and_marked_in_its_language():
+    answers = []
+    for batch_size in (1, 3, 24):
+        recogniser = Bilingual()
+        transcript = transcribe(
+            bilingual_speech(), recogniser, multilingual=True, batch_size=batch_size
+        )
+        assert (transcript.language, transcript.warnings) == ("en", ())
+        assert transcript.language_probability == pytest.approx(0.995)
+        spoken_in = [chunk.language for chunk in transcript.chunks]
+        assert spoken_in == ["en"] * 8 + ["de"] * 8 + ["en"] * 8
+        assert [request.prompt for request in recogniser.requests] == [
+            MODELS.special_tokens.prompt(code, "transcribe", timestamps=True)
+            for code in ("en", "de", "en")
+        ]
+        answers.append(transcript)
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_in_one_language_what_detection_encoded_is_not_encoded_again():
+    samples = bilingual_speech()[: 12 * SAMPLE_RATE]
+    recogniser = Bilingual()
+    transcript = transcribe(samples, recogniser, multilingual=True)
+    assert {chunk.language for chunk in transcript.chunks} == {"en"}
+    assert [request.encoded is not None for request in recogniser.requests] == [True]
+    plain = transcribe(samples, Bilingual())
+    assert [replace(chunk, language=None) for chunk in transcript.chunks] == list(plain.chunks)
+
+
+@pytest.mark.parametrize(
+    ("models", "language", "reason"),
+    [(MODELS, "German", "the language was given"), (ENGLISH_ONLY, None, "the model is English")],
+)
+def test_a_language_that_is_known_is_not_looked_for(models, language, reason):
+    transcript = transcribe(
+        bilingual_speech(), Bilingual(models), models, multilingual=True, language=language
+    )
+    expected = "de" if language else "en"
+    assert {chunk.language for chunk in transcript.chunks} == {transcript.language} == {expected}
+    (warning,) = transcript.warnings
+    assert warning.startswith(f"multilingual: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({}, True),
+        ({"language": "en"}, False),
+        ({"multilingual": True}, False),
+        ({"prompt": "word3"}, False),
+    ],
+)
+def test_a_second_language_that_was_not_looked_for_is_warned_of(options, warned):
+    transcript = transcribe(bilingual_speech(), Bilingual(), chunk_length_s=12, **options)
+    assert [text[:14] for text in transcript.warnings] == ["language: from"] * warned
+    if warned:
+        assert "from 12" in transcript.warnings[0] or "from 11" in transcript.warnings[0]
+        assert "German (de)" in transcript.warnings[0]
+
+
+def test_random_models_answer_alike_in_batches_of_any_size():
+    models = loaded(SMALL, seed=2)
+    samples = np.concatenate(
+        [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(4)]
+    )
+    transcriber = Transcriber(models, detect_speech=hears_sound)
+    one, three = (
+        transcriber.transcribe(samples, TranscriptionOptions(multilingual=True, batch_size=size))
+        for size in (1, 3)
+    )
+    assert one.language in models.special_tokens.languages
+    assert {chunk.language for chunk in one.chunks} <= set(models.special_tokens.languages)
+    assert [(c.text, c.start, c.end, c.language) for c in three.chunks] == [
+        (c.text, c.start, c.end, c.language) for c in one.chunks
+    ]
+
+
 def test_speech_and_statistics_come_back_with_the_transcript():
     models = loaded(SMALL, seed=2)
     samples = np.append(noise(2.5), np.zeros(6400, np.float32))
@@ -401,6 +500,17 @@ def test_an_assistant_drafts_where_it_can(models, language, drafts, warning):
     transcript = transcribe(spoken(0, 50), recogniser, models, language=language, assisted=True)
     assert [options.assisted for options in recogniser.options] == [drafts]
     assert [warning in text for text in transcript.warnings] == ([True] if warning else [])
+
+
+@pytest.mark.parametrize(("only", "drafts"), [(None, True), ("en", False)])
+def test_an_assistant_of_one_language_drafts_for_no_recording_of_two(only, drafts):
+    models = assisted_by(only)
+    recogniser = Bilingual(models)
+    transcript = transcribe(
+        bilingual_speech(), recogniser, models, multilingual=True, assisted=True
+    )
+    assert [options.assisted for options in recogniser.options] == [drafts]
+    assert ["knows English alone" in text for text in transcript.warnings] == [True] * (not drafts)
 
 
 def test_beams_are_not_drafted_and_the_answer_says_so():

@@ -25,7 +25,7 @@ from asr.engine.decode_state import ModelWithCache
 from asr.engine.draft_length import DraftLength
 from asr.engine.lanes import Lanes
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import DetectedLanguage, detect_language
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior, language_posterior
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.runner import EagerRunner, StepRunner
 from asr.engine.scheduler import DecodeContext, Scheduler
@@ -83,8 +83,17 @@ class DecodeEngine:
 
         Raises OutOfMemory if one window is too much for the device.
         """
+        return self.language_posterior(samples).likeliest
+
+    def language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:
+        """How likely a window's samples are in each language.
+
+        Raises OutOfMemory if one window is too much for the device.
+        """
         with self._turn():
-            return self._within_memory(lambda: self._detect_language(samples), self._release_batch)
+            return self._within_memory(
+                lambda: self._language_posterior(samples), self._release_batch
+            )
 
     # What sessions call
 
@@ -203,11 +212,11 @@ class DecodeEngine:
         return Scheduler(memory, self.context, lanes.running_rows)
 
     @torch.inference_mode()
-    def _detect_language(self, samples: NDArray[np.float32]) -> DetectedLanguage:
+    def _language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:
         encoded = self.context.encoder.encode([samples], drafted=False).main
         main = ModelWithCache(self.main, self.main.allocate(1, 1))
         main.decoder.fill_cross_kv(encoded, main.cache)
-        return detect_language(main, encoded, self.models.special_tokens)
+        return language_posterior(main, encoded, self.models.special_tokens)
 
 
 def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:

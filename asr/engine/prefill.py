@@ -112,12 +112,27 @@ def prefill(
     return _probability(at_start, special_tokens.no_speech)
 
 
-class DetectedLanguage(NamedTuple):
+class LanguagePosterior(NamedTuple):
     """What the first position says before any transcript.
 
-    `probability` is the language's among all languages; `encoded` (1, frames, d_model) the main
-    encoder's output, so that decoding the same window next needs no second pass.
+    `probabilities` holds each language's by its code, in the vocabulary's order; they sum to 1.
+    `encoded` (1, frames, d_model) is the main encoder's output, so that decoding the same window
+    next needs no second pass.
     """
+
+    probabilities: dict[str, float]
+    no_speech_prob: float
+    encoded: Tensor | None = None
+
+    @property
+    def likeliest(self) -> DetectedLanguage:
+        """The first of the likeliest languages."""
+        code = max(self.probabilities, key=lambda code: self.probabilities[code])
+        return DetectedLanguage(code, self.probabilities[code], self.no_speech_prob, self.encoded)
+
+
+class DetectedLanguage(NamedTuple):
+    """The likeliest language of a `LanguagePosterior`, and its probability among all."""
 
     language: str
     probability: float
@@ -125,17 +140,18 @@ class DetectedLanguage(NamedTuple):
     encoded: Tensor | None = None
 
 
-def detect_language(
+def language_posterior(
     main: ModelWithCache, encoded: Tensor, special_tokens: SpecialTokens
-) -> DetectedLanguage:
-    """The likeliest language of the window in the first row (openai/whisper, `detect_language`)."""
+) -> LanguagePosterior:
+    """The languages of the window in the first row (openai/whisper, `detect_language`)."""
     start = torch.tensor([[special_tokens.start_of_transcript]], device=encoded.device)
     hidden = main.decoder.forward(start, torch.zeros_like(start), main.cache, 1)
     logits = main.decoder.logits(hidden[:, 0])
     codes, ids = zip(*special_tokens.languages.items(), strict=True)
-    probability, index = upcast(logits[0, list(ids)]).softmax(dim=-1).max(dim=-1)
-    no_speech_prob = float(_probability(logits, special_tokens.no_speech)[0])
-    return DetectedLanguage(codes[int(index)], float(probability), no_speech_prob, encoded)
+    probabilities = upcast(logits[0, list(ids)]).softmax(dim=-1)
+    no_speech_prob = _probability(logits, special_tokens.no_speech)
+    *shares, silent = torch.cat([probabilities, no_speech_prob]).tolist()
+    return LanguagePosterior(dict(zip(codes, shares, strict=True)), silent, encoded)
 
 
 def _probability(logits: Tensor, token: int) -> Tensor:

@@ -65,6 +65,8 @@ class DecodeResult:
     was cut or lacks the timestamps asked for. `timestamps` says whether the tokens may hold
     timestamps, in which an attempt after the first may differ from the options. `repetitive` texts
     repeat themselves; of `cut` ones only a loop's first part was kept (`asr.engine.repetition`).
+    `language` is the likeliest one where the transcript starts and `language_probability` its
+    probability among all, whatever the prompt says; None where nothing was read of them.
     """
 
     tokens: tuple[int, ...]
@@ -75,6 +77,8 @@ class DecodeResult:
     timestamps: bool = True
     repetitive: bool = False
     cut: bool = False
+    language: str | None = None
+    language_probability: float | None = None
 
     @property
     def avg_logprob(self) -> float:

@@ -33,16 +33,27 @@ LOOP_PART = (1 / 2, 2 / 3)
 
 
 class Schedule:
-    """The windows of one recording, of at most `limit` samples each, over its spans of `speech`."""
+    """The windows of one recording, of at most `limit` samples each, over its spans of `speech`.
 
-    def __init__(self, samples: NDArray[np.float32], speech: Sequence[Span], limit: int) -> None:
+    None extends over one of the `cuts`, samples in order, each within speech or where a margin
+    ends.
+    """
+
+    def __init__(
+        self,
+        samples: NDArray[np.float32],
+        speech: Sequence[Span],
+        limit: int,
+        cuts: Sequence[int] = (),
+    ) -> None:
         self.limit = limit
         self.done = 0
         self._expected = 0
         self._samples = samples
         self._planner = WindowPlanner(samples, speech, limit)
         self._ready: deque[Window] = deque()
-        for region in reversed(self._planner.regions()):
+        self._regions = self._planner.regions(cuts)
+        for region in reversed(self._regions):
             self._plan_next(region.start, region.stop)
 
     @property
@@ -53,6 +64,29 @@ class Schedule:
     def ready(self) -> tuple[Window, ...]:
         """The windows that can be decoded now, in order; they stay in the schedule."""
         return tuple(self._ready)
+
+    def planned(self) -> tuple[Window, ...]:
+        """All windows, in order, as they would be if each were decoded to its end."""
+        found = []
+        for region in self._regions:
+            start = self._planner.speech_from(region.start)
+            while start < region.stop:
+                stop = self._planner.window_stop(start, region.stop)
+                found.append(Window(start, stop, region.stop))
+                start = self._planner.speech_from(stop)
+        return tuple(found)
+
+    def pieces(self, window: Window, seconds: float) -> tuple[Window, ...]:
+        """A window cut in its pauses, `seconds` of speech or more in each piece; itself where it
+        has no such pause.
+        """
+        shortest = round(seconds * SAMPLE_RATE)
+        spans = self._planner.pieces(window.start, window.stop, shortest)
+        return tuple(Window(span.start, span.stop, span.stop) for span in spans)
+
+    def speech_seconds(self, window: Window) -> float:
+        """How long somebody speaks in a window."""
+        return self._planner.count_speech(window.start, window.stop) / SAMPLE_RATE
 
     def pop_ready(self, count: int) -> list[Window]:
         """Take up to `count` windows that depend on none still to be decoded; none when all are

@@ -34,6 +34,7 @@ PAUSE_FRAMES = 16
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
+LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer one without pauses is cut
 BLOCK = 3000 * SAMPLES_PER_TOKEN  # loudness is computed a minute at a time
 
 
@@ -91,20 +92,43 @@ class WindowPlanner:
         long = self._starts[1:] - self._stops[:-1] >= LONG_PAUSE
         self._pause_starts, self._pause_stops = self._stops[:-1][long], self._starts[1:][long]
 
-    def regions(self) -> tuple[Span, ...]:
-        """The regions to decode, each with a pause or an end of the audio on either side."""
+    def regions(self, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
+        """The regions to decode, each with a pause, one of the `cuts` or an end of the audio on
+        either side; none extends over a cut.
+        """
         found: list[Span] = []
         windows, start = 0, self.speech_from(0)
         region_start = start
         while start < self.length:
-            stop = self._stop(start, int(self._stops[-1]), windows * self._shortest)
+            last = min([cut for cut in cuts if cut > start], default=int(self._stops[-1]))
+            stop = self._stop(start, last, windows * self._shortest)
             windows += 1
-            if self._cuts_speech(stop):
+            if stop not in cuts and self._cuts_speech(stop):
                 start = stop
                 continue
-            found.append(Span(region_start, max(stop, self._margin_stop(stop))))
+            end = stop if stop in cuts else min(last, max(stop, self._margin_stop(stop)))
+            found.append(Span(region_start, end))
             region_start = start = self.speech_from(stop)
         return tuple(found)
+
+    def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
+        """What is spoken from `start` to `stop`, cut in every pause that leaves `shortest` samples
+        of speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE.
+        """
+        found: list[Span] = []
+        begin = start
+        first, last = np.searchsorted(self._stops, [start, stop], "right")
+        for pause in [*self._stops[first:last].tolist(), stop]:
+            while pause - begin > LONGEST_PIECE:
+                furthest = begin + LONGEST_PIECE
+                cut = self.quietest(furthest - LONGEST_PIECE // 2, furthest)
+                found.append(Span(begin, cut))
+                begin = self.speech_from(cut)
+            before, after = (self.count_speech(begin, pause), self.count_speech(pause, stop))
+            if min(before, after) >= shortest:
+                found.append(Span(begin, pause))
+                begin = self.speech_from(pause)
+        return (*found, Span(begin, stop))
 
     def window_stop(self, start: int, region_stop: int) -> int:
         """Where the window that starts at `start` ends.
