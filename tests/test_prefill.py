@@ -43,15 +43,20 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     prompts = oracle.prompts_of(models.special_tokens, True, 4)
     init_rows([PrefillInput(prompt, 448, False) for prompt in prompts], state.rows)
     filters = LogitFilter.of(models.special_tokens, state.main.decoder.token_embeddings)
-    no_speech = prefill(state.main, None, state.rows, filters, models.special_tokens)
+    starts = prefill(state.main, None, state.rows, filters, models.special_tokens)
     for row, prompt in enumerate(prompts):
         logits = models.model(
             encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])
         ).logits[0]
         start = prompt.index(models.special_tokens.start_of_transcript)
-        torch.testing.assert_close(
-            no_speech[row], logits[start].softmax(-1)[models.special_tokens.no_speech]
-        )
+        languages = list(models.special_tokens.languages.values())
+        among = logits[start, languages].softmax(-1)
+        expected = [
+            logits[start].softmax(-1)[models.special_tokens.no_speech],
+            languages[int(among.argmax())],
+            among.max(),
+        ]
+        assert starts[row].tolist() == pytest.approx([float(each) for each in expected])
         scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
@@ -65,4 +70,4 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     detected = posterior.likeliest
     assert detected.language == list(models.special_tokens.languages)[int(shares.argmax())]
     assert detected.probability == pytest.approx(float(shares.max()))
-    assert detected.no_speech_prob == pytest.approx(float(no_speech[0]))
+    assert detected.no_speech_prob == pytest.approx(float(starts[0, 0]))

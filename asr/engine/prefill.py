@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
@@ -89,7 +90,9 @@ def prefill(
 ) -> Tensor:
     """Read each row's prompt and make its first token final, or begin its beams.
 
-    Returns the probability of no speech, (rows,).
+    Returns what the start of transcript says, (rows, 3): the probability of no speech, the id of
+    the likeliest language and its probability among all; the latter two are 0 where the vocabulary
+    has none.
     """
     longest = int(rows.prompt_len.max())
     tokens = rows.tokens[:, :longest]
@@ -109,7 +112,18 @@ def prefill(
         choice = filters.choose(logits, history)
         choice = sample_first(choice, logits, rows, filters, grammar=True)
         accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
-    return _probability(at_start, special_tokens.no_speech)
+    return _read_start(at_start, special_tokens)
+
+
+def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
+    """What `prefill` returns, from logits (rows, vocabulary); languages are consecutive ids."""
+    no_speech = _probability(logits, special_tokens.no_speech).double()
+    ids = special_tokens.languages.values()
+    if not ids:
+        return F.pad(no_speech[:, None], (0, 2))
+    among = upcast(logits[:, min(ids) : max(ids) + 1]).softmax(dim=-1)
+    probability, index = among.max(dim=-1)
+    return torch.stack((no_speech, (index + min(ids)).double(), probability.double()), dim=1)
 
 
 class LanguagePosterior(NamedTuple):

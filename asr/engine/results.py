@@ -65,6 +65,8 @@ class ResultReader:
             timestamps=sequence.timestamps,
             repetitive=repetitive,
             cut=repetition is not None,
+            language=sequence.language,
+            language_probability=sequence.language_probability,
         )
 
 

@@ -221,11 +221,11 @@ class Scheduler:
         init_rows([each.prefill_input(longest) for each in sequences], view.rows)
         assistant = view.assistant if any(each.draftable for each in sequences) else None
         context = self.context
-        no_speech_probs = prefill(
+        starts = prefill(
             view.main, assistant, view.rows, context.filters, context.special_tokens, view.beams
         )
-        for sequence, probability in zip(sequences, no_speech_probs.tolist(), strict=True):
-            sequence.no_speech_prob = probability
+        for sequence, said in zip(sequences, starts.tolist(), strict=True):
+            sequence.read_start(said, context.special_tokens)
         self._longest = max(self._longest, *(each.prefilled_length for each in sequences))
         self._add_seconds(sequences, "prefill_seconds", started)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.fallback import FIRST, Attempt, uniform
 from asr.engine.prefill import PrefillInput
 from asr.engine.request import DecodeOptions, DecodeResult, Request
@@ -32,6 +33,8 @@ class Sequence:
     attempt: Attempt = FIRST
     best: DecodeResult | None = None
     no_speech_prob: float = 0.0
+    language: str | None = None
+    language_probability: float | None = None
     encoded: Tensor | None = None
     num_beams: int = field(init=False)
     prompt: tuple[int, ...] = field(init=False)
@@ -64,6 +67,13 @@ class Sequence:
     def prefilled_length(self) -> int:
         """Tokens after prefill: the prompt and the first token."""
         return len(self.prompt) + 1
+
+    def read_start(self, said: list[float], special_tokens: SpecialTokens) -> None:
+        """Keep what `prefill` has read where the transcript starts: its row of three numbers."""
+        self.no_speech_prob, language, probability = said
+        for code, token in special_tokens.languages.items():
+            if token == language:
+                self.language, self.language_probability = code, probability
 
     def retry(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
         """Begin another attempt; a sampled one has no beams."""
