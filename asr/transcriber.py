@@ -57,7 +57,6 @@ class TranscriptionOptions:
 
     task: str = "transcribe"
     language: str | None = None
-    multilingual: bool = False
     batch_size: int = 24
     assisted: bool = False
     chunk_length_s: int = 30
@@ -67,6 +66,7 @@ class TranscriptionOptions:
     hotwords: tuple[str, ...] = ()
     num_beams: int = 1
     length_penalty: float | None = None
+    multilingual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

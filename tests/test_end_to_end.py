@@ -71,6 +71,14 @@ def test_the_text_is_told_once_in_chunks_and_once_by_speaker(answer):
         assert times[-1] <= answer["duration"]
 
 
+def test_one_language_is_heard_alike_where_several_are_looked_for(
+    demo_handler, passage, passage_text
+):
+    told = ask(demo_handler, wav_file(passage, 16_000), multilingual=True, diarize=False)
+    assert (told["text"], told["language"]) == (passage_text, "en")
+    assert {chunk["language"] for chunk in told["chunks"]} == {"en"}
+
+
 def test_words_are_given_to_who_said_them(answer):
     """At least nine of ten words that nobody talks over lie in a segment of their own speaker."""
     alone = [

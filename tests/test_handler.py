@@ -205,14 +205,12 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
                 "hotwords": ["Ada", "Lovelace"],
                 "num_beams": 5,
                 "length_penalty": 0.5,
+                "multilingual": True,
             },
         }
     )
-    assert transcriber.asked == [
-        TranscriptionOptions(
-            "translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace"), 5, 0.5
-        )
-    ]
+    asked = ("translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace"), 5, 0.5)
+    assert transcriber.asked == [TranscriptionOptions(*asked, True)]
 
 
 @pytest.mark.parametrize(
