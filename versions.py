@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Container
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +209,7 @@ def _download_for_pyannote_3(
     return Path(hf_hub_download(repository, file, revision=revision, token=token, cache_dir=cache))
 
 
+@cache
 def _release(package: str) -> tuple[int, int]:
     """Major and minor version of an installed package."""
     major, minor = re.findall(r"\d+", version(package))[:2]

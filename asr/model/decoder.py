@@ -116,6 +116,15 @@ class Layer:
         inner = self.fc1(_normed(x, self.mlp_norm))
         return self.fc2(inner if self.activation is None else self.activation(inner))
 
+    @property
+    def joined(self) -> tuple[PackedLinear | TransposedLinear, ...]:
+        """The products whose weights were joined of several, and so are held beside those."""
+        return (
+            (self.query_key_value,)
+            if self.rounded
+            else (self.query_key_value, self.cross_key_value)
+        )
+
     def project_cross_kv(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of (rows, frames, d_model)."""
         if self.rounded:

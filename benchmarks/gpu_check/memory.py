@@ -134,7 +134,7 @@ def _footprint(
         part
         for decoder in decoders
         for layer in decoder.layers
-        for product in (layer.query_key_value, layer.cross_key_value)
+        for product in layer.joined
         for part in (product.weight, product.bias)
         if part is not None
     ]
