@@ -26,6 +26,7 @@ from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import LogRecords, Subject
 from config import REPOSITORY, ModelReference, ModelSettings
+from device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 DOCUMENT = REPOSITORY / "docs" / "gpu.md"
@@ -75,7 +76,8 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path):
     assert "text against what is said" not in left_out
     found = {check: found for _, check, _, found, _ in lines}
     assert "PyAV" in found["audio"]
-    assert found["weights"] == "float32 on cpu"
+    dtype = str(choose_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
+    assert found["weights"] == f"{dtype} on cpu"
     assert float(found["RTFx, batch 8"]) > 0
 
 

@@ -14,11 +14,10 @@ from asr.frontend.windows import MARGIN, Span, Window
 from testing.tiny_whispers import hears_sound
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
-RNG = np.random.default_rng(0)
-
 
 def sound(seconds: float, level: float = 0.1) -> np.ndarray:
-    return RNG.normal(0, level, round(seconds * SAMPLE_RATE)).astype(np.float32)
+    noise = np.random.default_rng(0).normal(0, level, round(seconds * SAMPLE_RATE))
+    return noise.astype(np.float32)
 
 
 def silence(seconds: float) -> np.ndarray:
