@@ -146,6 +146,20 @@ def decode(
     return answers
 
 
+def interleaved(
+    engine: DecodeEngine, asked: Sequence[tuple[DecodeOptions, Sequence[Request]]]
+) -> list[dict[object, DecodeResult]]:
+    """Every session's answers, by key; their steps are taken in turns."""
+    sessions = [engine.session(options) for options, _ in asked]
+    answers: list[dict[object, DecodeResult]] = [{} for _ in sessions]
+    for session, (_, windows) in zip(sessions, asked, strict=True):
+        session.add(windows)
+    while not all(session.done for session in sessions):
+        for session, answered in zip(sessions, answers, strict=True):
+            answered |= {request.key: result for request, result in session.step()}
+    return answers
+
+
 @torch.inference_mode()
 def greedy(
     models: WhisperModels, windows: Sequence[Request], timestamps: bool

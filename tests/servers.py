@@ -213,6 +213,15 @@ FAILED_STARTS = {
 }
 
 
+def check_failed_start(name: str, expected: int, status: int, out: str, err: str) -> None:
+    """One line on standard error says what is wrong, and nothing shows the token."""
+    assert status == expected
+    assert re.search(FAILED_STARTS[name][1], err), err
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in out + err
+    assert SECRET not in out + err
+
+
 def fail_to_start(start, hub: dict[str, str], **folders: Path) -> dict[str, tuple[int, str, str]]:
     """Exit status, standard output and standard error of every start in FAILED_STARTS; they run
     side by side, two at a time.

@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from oracle import TINY, TINY_ENGLISH, decode, models_of
+from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
 
 import asr.engine.results
 from asr.engine.beam_search import _order
@@ -158,14 +158,7 @@ def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
     engine = engine_of()
     asked = [(each, windows_of(timestamps=each.timestamps)) for each in KINDS]
     alone = [decode(engine, windows, options) for options, windows in asked]
-    sessions = [engine.session(options) for options, _ in asked]
-    beside = [{} for _ in asked]
-    for session, (_, windows) in zip(sessions, asked, strict=True):
-        session.add(windows)
-    while not all(session.done for session in sessions):
-        for session, answers in zip(sessions, beside, strict=True):
-            answers |= {request.key: result for request, result in session.step()}
-    for ours, expected in zip(beside, alone, strict=True):
+    for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)
         for key, answer in expected.items():
             assert ours[key].temperature == answer.temperature

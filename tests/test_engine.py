@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from oracle import TINY, TINY_128, TINY_ENGLISH, decode, models_of, with_assistant
+from oracle import TINY, TINY_128, TINY_ENGLISH, decode, interleaved, models_of, with_assistant
 
 import asr.engine.results
 from asr.engine import repetition
@@ -412,18 +412,6 @@ def settings_of(model):
 
 def both(models):
     return models.model, models.assistant.model
-
-
-def interleaved(engine, requests_by_options):
-    """Every session's answers, their steps taken in turns."""
-    sessions = [engine.session(options) for options, _ in requests_by_options]
-    answers = [{} for _ in sessions]
-    for session, (_, requests) in zip(sessions, requests_by_options, strict=True):
-        session.add(requests)
-    while not all(session.done for session in sessions):
-        for session, answered in zip(sessions, answers, strict=True):
-            answered |= {request.key: result for request, result in session.step()}
-    return answers
 
 
 FALLBACK = sampling(0.4, 0.9)

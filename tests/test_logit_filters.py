@@ -84,6 +84,17 @@ def random_logits(*shape, seed):
     return 3 * torch.randn(*shape, SIZE, generator=generator).double()
 
 
+def next_logits(histories, timestamps, seed):
+    """Random logits of every history's next position, the same with biases, and what the filters
+    look at.
+    """
+    logits = random_logits(len(histories), 1, seed=seed)
+    tokens, begin, ends = padded(histories)
+    first = (ends == begin[:, None])[..., None]
+    biased = logits + torch.where(first, FILTERS.first_bias, FILTERS.bias)
+    return logits, biased, history_of(tokens, begin, ends, timestamps)
+
+
 @settings(deadline=None, max_examples=250)
 @given(
     histories=HISTORIES,
@@ -93,11 +104,7 @@ def random_logits(*shape, seed):
 def test_choice_and_probability_are_those_of_transformers(histories, follows, seed):
     """Rows with and without timestamps beside each other."""
     timestamps = follows[: len(histories)]
-    logits = random_logits(len(histories), 1, seed=seed)
-    tokens, begin, ends = padded(histories)
-    first = (ends == begin[:, None])[..., None]
-    biased = logits + torch.where(first, FILTERS.first_bias, FILTERS.bias)
-    history = history_of(tokens, begin, ends, timestamps)
+    logits, biased, history = next_logits(histories, timestamps, seed)
     choices = [FILTERS.choose(biased, history)]
     if not any(timestamps):
         choices.append(FILTERS.choose(biased, history, grammar=False))
@@ -121,11 +128,7 @@ def test_choice_and_probability_are_those_of_transformers(histories, follows, se
 def test_the_best_few_are_those_of_transformers(histories, follows, count, seed):
     """Renormalised over what the rules allow, as openai/whisper's beam search does."""
     timestamps = follows[: len(histories)]
-    logits = random_logits(len(histories), 1, seed=seed)
-    tokens, begin, ends = padded(histories)
-    first = (ends == begin[:, None])[..., None]
-    biased = logits + torch.where(first, FILTERS.first_bias, FILTERS.bias)
-    history = history_of(tokens, begin, ends, timestamps)
+    logits, biased, history = next_logits(histories, timestamps, seed)
     found = [FILTERS.best(biased, history, count)]
     if not any(timestamps):
         found.append(FILTERS.best(biased, history, count, grammar=False))

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.engine.repetition import LEAST_REPEATS, LEAST_TOKENS, LONGEST_PERIOD, find_repetition
+from asr.engine.repetition import (
+    LEAST_REPEATS,
+    LEAST_TOKENS,
+    LONGEST_PERIOD,
+    ends_in_repetition,
+    find_repetition,
+)
 
 PERIODS = st.integers(1, LONGEST_PERIOD)
 
@@ -37,6 +43,13 @@ def test_one_token_less_is_no_loop(period, before):
 @given(st.lists(st.integers(0, 2), max_size=120))
 def test_it_is_what_a_search_from_the_definition_finds(tokens):
     assert find_repetition(tokens) == first_loop(tokens)
+
+
+@given(st.lists(st.integers(0, 2), max_size=120))
+def test_a_running_row_is_stopped_once_what_it_says_becomes_a_loop(tokens):
+    loop = find_repetition(tokens)
+    stopped = [end for end in range(len(tokens) + 1) if ends_in_repetition(tokens[:end])]
+    assert (stopped[0] if stopped else None) == (loop.stop if loop else None)
 
 
 def first_loop(tokens):

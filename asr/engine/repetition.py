@@ -34,6 +34,20 @@ class Repetition(NamedTuple):
         return self.start + self.period
 
 
+def ends_in_repetition(tokens: Sequence[int]) -> bool:
+    """Whether text `tokens` loop at their end, so that `find_repetition` finds a loop.
+
+    It is cheaper, for rows that still run.
+    """
+    for period in range(1, LONGEST_PERIOD + 1):
+        length = max(LEAST_TOKENS, LEAST_REPEATS * period)
+        if len(tokens) >= length and tokens[-1] == tokens[-1 - period]:
+            newest = tokens[-length:]
+            if newest[period:] == newest[:-period]:
+                return True
+    return False
+
+
 def find_repetition(tokens: Sequence[int]) -> Repetition | None:
     """The first loop in text `tokens`, None where there is none.
 

@@ -22,7 +22,7 @@ from asr.engine.draft_length import DraftLength
 from asr.engine.fallback import is_better
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
-from asr.engine.repetition import find_repetition
+from asr.engine.repetition import ends_in_repetition
 from asr.engine.request import DecodeResult
 from asr.engine.results import ResultReader
 from asr.engine.runner import PendingResult, StepResult, StepRunner
@@ -316,7 +316,7 @@ class Scheduler:
         tokens, lengths = rows.tokens[:live, : self._longest].tolist(), rows.length[:live].tolist()
         for row, sequence in enumerate(self.running):
             text = tokens[row][len(sequence.prompt) : lengths[row]]
-            if sequence.options.fallback and find_repetition(self._results.words(text)):
+            if sequence.options.fallback and ends_in_repetition(self._results.words(text)):
                 rows.finished[row] = True
 
     # Finished rows

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.accuracy.intervals import difference, interval, points, pooled
 from benchmarks.accuracy.metrics import Count
-from benchmarks.charts import Chart, publish
+from benchmarks.charts import Chart, publish_page
 from benchmarks.real.engines import BATCHED, OURS, PIPELINE, Spec
 from benchmarks.real.manifest import TRUTH, Recording
 from benchmarks.real.results import Cell, Results, cells, recordings, seconds_of_audio, specs
 from benchmarks.real.scoring import is_by_character
-from benchmarks.report import PAGES, listed, machine, table
+from benchmarks.report import listed, machine, table
 
 INTRODUCTION = """\
 Written by `scripts/bench real` from what it measured; the code is in `benchmarks/real`. Each \
@@ -60,11 +60,7 @@ def page(results: Results) -> str:
 
 def write_page(results: Results) -> None:
     """The page and its pictures into docs/benchmarks."""
-    drawn = charts(results)
-    publish(drawn)
-    pictures = "\n\n".join(f"![{chart.question}]({name}.svg)" for name, chart in drawn.items())
-    text = page(results).replace("\n\n## ", f"\n\n{pictures}\n\n## ", 1)
-    (PAGES / "real.md").write_text(text, encoding="utf-8")
+    publish_page("real", page(results), charts(results))
 
 
 def summary(results: Results, recording: Recording) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.charts import Chart, publish
-from benchmarks.report import PAGES, listed, machine, table
+from benchmarks.charts import Chart, publish_page
+from benchmarks.report import listed, machine, table
 from benchmarks.speed.cells import (
     ASSISTED,
     BASE_SIZE,
@@ -94,11 +94,7 @@ def summary(cell: Results) -> str:
 
 def write_page(results: Results) -> None:
     """The page and its pictures into docs/benchmarks."""
-    drawn = charts(results)
-    publish(drawn)
-    pictures = "\n\n".join(f"![{chart.question}]({name}.svg)" for name, chart in drawn.items())
-    text = page(results).replace("## Settings", f"{pictures}\n\n## Settings", 1)
-    (PAGES / "speed.md").write_text(text, encoding="utf-8")
+    publish_page("speed", page(results), charts(results), "## Settings")
 
 
 def page(results: Results) -> str:
