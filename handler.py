@@ -17,9 +17,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # hf-serve leaves the repository's folder off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -63,8 +63,7 @@ SECONDS_TO_ANSWER, EXIT_STATUS = 1.0, 70
 MOST_NAMES, LONGEST_NAME = 8, 40
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptionRequest:
+class TranscriptionRequest(NamedTuple):
     """One request, checked: the audio file as it came, its parameters, what speech recognition is
     asked for, and a warning for every group of names that are ignored.
     """
