@@ -194,9 +194,3 @@ def every_format() -> dict[str, bytes]:
     from testing import audio_files
 
     return audio_files.every_format()
-
-
-@pytest.fixture
-def last_attempt_kept(monkeypatch):
-    """Keeps the last attempt at a window, not the best: a sampled one is seldom the likeliest."""
-    monkeypatch.setattr("asr.engine.scheduler.is_better", lambda *_: True)

@@ -128,7 +128,6 @@ def test_one_beam_of_beam_search_is_greedy_decoding():
 
 
 @pytest.mark.parametrize("batch_size", [1, 6])
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
     monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(timestamps=False)
@@ -153,7 +152,6 @@ KINDS = [
 ]
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
     engine = engine_of()
     asked = [(each, windows_of(timestamps=each.timestamps)) for each in KINDS]

@@ -204,7 +204,6 @@ def test_statistics_are_those_of_transformers_scores():
 
 @pytest.mark.parametrize("listed", [None, [[0, 1]]], ids=["upper half", "listed heads"])
 @pytest.mark.parametrize(("drafts", "batch_size"), [(0, 1), (0, 5), (3, 1), (3, 5)])
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_size):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
@@ -256,7 +255,6 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     assert len(passes) == 1
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_each_window_is_encoded_once_even_when_decoded_again():
     engine = engine_of(TINY)
     heard = []
@@ -272,7 +270,6 @@ def test_each_window_is_encoded_once_even_when_decoded_again():
     assert sum(heard) == 5
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
     fallback = sampling(0.4, 0.9)
     windows = windows_of(TINY, True, 8, 30)
@@ -426,7 +423,6 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("chosen", [*itertools.combinations(range(6), 2), tuple(range(6))])
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
     """Prompts differ too, within each session and between them."""
     engine = engine_of(TINY, RAGGED[TINY], 0.1)

@@ -141,7 +141,6 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     check_sizes(device)
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_beams_beside_plain_rows(device, brief_warmup):
     """Lanes grow on their own; a sampled attempt moves to the plain rows."""
     engine = DecodeEngine(fake_models(assistant="shared"))
@@ -190,7 +189,6 @@ def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
 
 
 @pytest.mark.parametrize("assistant", [None, "shared", "own"])
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, assistant):
     """Growth under live rows, eviction, fallback, words, drafts, rows with and without grammar."""
     engine = DecodeEngine(fake_models(assistant=assistant))

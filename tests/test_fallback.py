@@ -11,23 +11,26 @@ from asr.engine.fallback import (
     Attempt,
     Fallback,
     compression_ratio,
-    is_better,
     uniform,
 )
 from asr.engine.request import DecodeResult
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
+THRESHOLD = DEFAULT_FALLBACK.logprob_threshold
 LOOP = "and then and then and then " * 20
 
 
 def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = False):
-    return DecodeResult((1,), no_speech_prob, (logprob,), 0.0, repetitive=repetitive)
+    return DecodeResult(
+        (1,), no_speech_prob, (logprob,), 0.0, repetitive=repetitive, text_logprob=logprob
+    )
 
 
 @pytest.mark.parametrize(
-    ("avg_logprob", "no_speech_prob", "repetitive", "again"),
+    ("text_logprob", "no_speech_prob", "repetitive", "again"),
     [
-        (-0.3, 0.0, False, False),
+        (THRESHOLD + 0.01, 0.0, False, False),
+        (THRESHOLD - 0.01, 0.0, False, True),
         (-1.1, 0.0, False, True),
         (-0.1, 0.0, True, True),
         (-0.1, 0.9, True, True),
@@ -35,8 +38,8 @@ def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = Fa
         (-1.1, 0.9, True, True),
     ],
 )
-def test_when_a_window_is_decoded_again(avg_logprob, no_speech_prob, repetitive, again):
-    result = result_of(avg_logprob, no_speech_prob, repetitive)
+def test_when_a_window_is_decoded_again(text_logprob, no_speech_prob, repetitive, again):
+    result = result_of(text_logprob, no_speech_prob, repetitive)
     assert Fallback().rejects(result) is again
 
 
@@ -49,30 +52,20 @@ def test_a_text_that_compresses_too_well_repeats_itself():
 def test_attempts_come_in_order_and_end():
     fallback = Fallback((Attempt(0.2), Attempt(1.0)))
     for timestamps in (True, False):
-        made = [fallback.next_attempt(count, timestamps) for count in (1, 2, 3)]
+        made = [fallback.next_attempt(count, timestamps, 1) for count in (1, 2, 3)]
         assert made == [*fallback.attempts, None]
 
 
-def test_by_default_a_window_is_decoded_once_more_where_it_had_timestamps():
-    assert DEFAULT_FALLBACK.next_attempt(1, timestamps=True) == Attempt(without_timestamps=True)
-    assert DEFAULT_FALLBACK.next_attempt(2, timestamps=True) is None
-    assert DEFAULT_FALLBACK.next_attempt(1, timestamps=False) is None
-
-
 @pytest.mark.parametrize(
-    ("one", "other", "better"),
-    [
-        ((-0.5, False), (-0.6, False), True),
-        ((-0.6, False), (-0.5, False), False),
-        ((-0.9, False), (-0.1, True), True),
-        ((-0.1, True), (-0.9, False), False),
-        ((-0.1, True), (-0.2, True), True),
-        ((-0.2, True), (-0.2, True), False),
-    ],
+    ("timestamps", "num_beams", "again"),
+    [(True, 1, True), (False, 1, True), (True, 5, True), (False, 4, True), (False, 5, False)],
 )
-def test_which_attempt_is_kept(one, other, better):
-    results = [result_of(logprob, repetitive=repetitive) for logprob, repetitive in (one, other)]
-    assert is_better(*results) is better
+def test_by_default_a_window_is_decoded_once_more_unless_that_would_be_the_same(
+    timestamps, num_beams, again
+):
+    first, second = (DEFAULT_FALLBACK.next_attempt(made, timestamps, num_beams) for made in (1, 2))
+    assert first == (Attempt(without_timestamps=True, num_beams=5) if again else None)
+    assert second is None
 
 
 def test_compression_tells_loops_from_speech():

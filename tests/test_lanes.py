@@ -61,7 +61,6 @@ def test_a_lane_is_made_when_it_is_used():
     assert engine.scheduler.memory.state is None
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_a_sampled_attempt_leaves_the_beams_and_hears_the_same_encoding():
     engine = DecodeEngine(models_of(TINY, 142))
     encoded = []
@@ -77,7 +76,6 @@ def test_a_sampled_attempt_leaves_the_beams_and_hears_the_same_encoding():
     assert sum(encoded) == len(windows_of())
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_the_rows_of_a_session_are_counted_in_all_lanes():
     engine, most = DecodeEngine(models_of(TINY, 142)), 0
     with engine.session(dataclasses.replace(BEAMS, fallback=SAMPLED, batch_size=2)) as session:
@@ -89,7 +87,6 @@ def test_the_rows_of_a_session_are_counted_in_all_lanes():
     assert most == 2
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_a_policy_may_send_a_greedy_row_to_the_beams(monkeypatch):
     engine = DecodeEngine(models_of(TINY, 142))
     options = dataclasses.replace(GREEDY, fallback=SAMPLED)
@@ -111,7 +108,6 @@ def test_closing_a_session_empties_every_lane():
     )
 
 
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_what_is_preempted_begins_in_the_lane_of_its_first_attempt():
     engine = DecodeEngine(models_of(TINY, 142))
     options = dataclasses.replace(BEAMS, fallback=SAMPLED)

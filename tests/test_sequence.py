@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from asr.engine.fallback import Attempt
-from asr.engine.request import DecodeOptions, DecodeResult, Request
+from asr.engine.request import DecodeOptions, Request
 from asr.engine.sequence import Sequence
 from transcript import DecodeStats
 
@@ -47,10 +47,10 @@ def test_an_attempt_may_have_another_prompt_and_grammar():
 
 def test_a_preempted_sequence_forgets_its_attempts():
     sequence = sequence_of()
-    sequence.drafted, sequence.best = True, DecodeResult((), 0.0, (), 0.0)
+    sequence.drafted, sequence.annotation_prob = True, 0.5
     sequence.retry(Attempt(0.2, without_timestamps=True), (7, 8))
     sequence.restart()
-    assert (sequence.drafted, sequence.attempts, sequence.best) == (False, 1, None)
+    assert (sequence.drafted, sequence.attempts, sequence.annotation_prob) == (False, 1, 0.0)
     assert (sequence.temperature, sequence.prompt) == (0.0, (7, 8, 9))
 
 

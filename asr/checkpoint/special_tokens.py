@@ -18,6 +18,7 @@ from errors import StartError
 # The size from which a vocabulary is multilingual: openai/whisper's own test (`model.py`), for
 # checkpoints that do not say.
 MULTILINGUAL_SIZE = 51_865
+ANNOTATION_STARTS = ("[", "(", "{", "<", "*", "♪", "♩", "♫", "♬")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class SpecialTokens:
     vocabulary's. `suppress` are never sampled, `begin_suppress` not as the first token, and the
     first timestamp is at most `max_initial_timestamp_index` steps of 20 ms. `max_length` is the
     most tokens a sequence can have. `start_of_previous` (<|startofprev|>) is None where the
-    vocabulary lacks it: such a model takes no prompt.
+    vocabulary lacks it: such a model takes no prompt. `annotations` are those of `suppress` that
+    begin with a bracket, an asterisk or a note, as captions write laughter and music.
     """
 
     size: int
@@ -44,6 +46,7 @@ class SpecialTokens:
     max_initial_timestamp_index: int | None
     max_length: int
     start_of_previous: int | None
+    annotations: tuple[int, ...] = ()
 
     @property
     def timestamp_begin(self) -> int:
@@ -99,6 +102,7 @@ def read_special_tokens(
     languages = _languages(declared, entries) if multilingual else {}
     if multilingual and not languages:
         raise StartError(f"{name}: it is multilingual but names no languages")
+    suppress = tuple(declared.get("suppress_tokens") or ())
     return SpecialTokens(
         size=config.vocab_size,
         end_of_text=_first(declared.get("eos_token_id"), config.eos_token_id),
@@ -110,11 +114,16 @@ def read_special_tokens(
         multilingual=multilingual,
         languages=languages,
         tasks=_tasks(declared, entries) if multilingual else {},
-        suppress=tuple(declared.get("suppress_tokens") or ()),
+        suppress=suppress,
         begin_suppress=tuple(declared.get("begin_suppress_tokens") or ()),
         max_initial_timestamp_index=declared.get("max_initial_timestamp_index"),
         max_length=config.max_target_positions,
         start_of_previous=declared.get("prev_sot_token_id") or entries.get("<|startofprev|>"),
+        annotations=tuple(
+            token
+            for token in suppress
+            if str(tokenizer.decode([token])).strip().startswith(ANNOTATION_STARTS)
+        ),
     )
 
 

@@ -2,13 +2,16 @@
 
 Whisper sometimes loops or makes words up. openai/whisper (`transcribe.py`, `decode_with_fallback`)
 then samples at rising temperatures and keeps the last attempt. Measured on real speech that costs
-several times the first pass and often makes the text worse. Here a rejected window that was decoded
-with timestamps is decoded once more without: that seldom loops at the same place. The audio is not
-encoded again, and by default nothing is sampled: where a text still loops, what stands before the
-loop is better than what chance finds. The thresholds for rejection are OpenAI's.
+several times the first pass and often makes the text worse. Here a rejected window is decoded once
+more by beam search without timestamps, which finds most of what beams find everywhere, where they
+matter. The audio is not encoded again, and by default nothing is sampled: where a text still loops,
+what stands before the loop is better than what chance finds.
 
-The one decision: the best attempt is kept, not the last. One that does not repeat itself is better
-than one that does; of two alike the one that the model finds likelier is.
+Each window has at most as many attempts as there are here, and the second pass over a window, which
+needs no encoder, costs at most about what the first did (docs/decoding.md has the figures).
+
+The one decision: the last attempt is kept, as openai/whisper does. A text that the model was unsure
+of is often likelier than the better one that beams find, above all where it half repeats itself.
 """
 
 from __future__ import annotations
@@ -28,15 +31,17 @@ from torch import Tensor
 class Attempt:
     """How a window is decoded: sampled at a `temperature` above 0, or the likeliest tokens.
 
-    `without_timestamps`: even if the request is decoded with them.
+    `without_timestamps`: even if the request is decoded with them. `num_beams` of beam search, None
+    for as many as the request has; a sampled attempt has none.
     """
 
     temperature: float = 0.0
     without_timestamps: bool = False
+    num_beams: int | None = None
 
 
 FIRST = Attempt()
-NO_TIMESTAMPS = Attempt(without_timestamps=True)
+BEAMS = Attempt(without_timestamps=True, num_beams=5)
 
 
 class Decoded(Protocol):
@@ -47,8 +52,8 @@ class Decoded(Protocol):
         """Whether the text repeats itself."""
 
     @property
-    def avg_logprob(self) -> float:
-        """The mean log-probability of its tokens."""
+    def text_logprob(self) -> float:
+        """The mean log-probability of its text."""
 
     @property
     def no_speech_prob(self) -> float:
@@ -57,19 +62,28 @@ class Decoded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The attempts after the first, in order, and OpenAI's thresholds."""
+    """The attempts after the first, in order, and when a text is rejected, by OpenAI's measures.
 
-    attempts: Sequence[Attempt] = (NO_TIMESTAMPS,)
+    OpenAI's `logprob_threshold` is -1. Texts above this one gained nothing from beams on real
+    recordings, and a sixth to a third of all windows lie below it.
+    """
+
+    attempts: Sequence[Attempt] = (BEAMS,)
     compression_ratio_threshold: float = 2.4
-    logprob_threshold: float = -1.0
+    logprob_threshold: float = -0.25
     no_speech_threshold: float = 0.6
 
-    def next_attempt(self, made: int, timestamps: bool) -> Attempt | None:
+    def next_attempt(self, made: int, timestamps: bool, num_beams: int) -> Attempt | None:
         """The attempt to make after `made` ones, None if that was the last.
 
-        `timestamps` says whether the first had any: without, one that only lacks them is the same.
+        `timestamps` and `num_beams` are those of the first: an attempt that would only be the same
+        once more is left out.
         """
-        attempts = [each for each in self.attempts if timestamps or each != NO_TIMESTAMPS]
+        attempts = []
+        for each in self.attempts:
+            untimed = timestamps and each.without_timestamps
+            if untimed or each.temperature or (each.num_beams or 1) > num_beams:
+                attempts.append(each)
         return attempts[made - 1] if made <= len(attempts) else None
 
     def repeats_itself(self, text: str) -> bool:
@@ -82,20 +96,13 @@ class Fallback:
         Not an unlikely text where the window probably holds no speech: another would only be wrong
         differently.
         """
-        unlikely = result.avg_logprob < self.logprob_threshold
+        unlikely = result.text_logprob < self.logprob_threshold
         if unlikely and not result.repetitive:
             return result.no_speech_prob <= self.no_speech_threshold
         return result.repetitive
 
 
 DEFAULT_FALLBACK = Fallback()
-
-
-def is_better(result: Decoded, than: Decoded) -> bool:
-    """Whether a later attempt's result is kept in place of an earlier one's."""
-    if result.repetitive != than.repetitive:
-        return than.repetitive
-    return result.avg_logprob > than.avg_logprob
 
 
 def compression_ratio(text: str) -> float:

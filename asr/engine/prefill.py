@@ -90,9 +90,10 @@ def prefill(
 ) -> Tensor:
     """Read each row's prompt and make its first token final, or begin its beams.
 
-    Returns what the start of transcript says, (rows, 3): the probability of no speech, the id of
-    the likeliest language and its probability among all; the latter two are 0 where the vocabulary
-    has none.
+    Returns (rows, 4). Three say what the start of transcript does: the probability of no speech,
+    the id of the likeliest language and its probability among all; the latter two are 0 where the
+    vocabulary has none. The last is the probability that a text without timestamps begins with an
+    annotation, which the filters suppress; 0 where it has timestamps.
     """
     longest = int(rows.prompt_len.max())
     tokens = rows.tokens[:, :longest]
@@ -103,7 +104,9 @@ def prefill(
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
     at_start = main.decoder.logits(hidden[every, start])
-    logits = main.decoder.logits(hidden[every, rows.prompt_len - 1], filters.first_bias)[:, None]
+    unfiltered = main.decoder.logits(hidden[every, rows.prompt_len - 1])
+    annotation = _annotation_prob(unfiltered, special_tokens) * ~rows.timestamps
+    logits = (unfiltered + filters.first_bias)[:, None]
     history = rows.before(rows.length[:, None])
     if beams is not None:
         main.cache.copy_first_beams(longest)
@@ -112,7 +115,7 @@ def prefill(
         choice = filters.choose(logits, history)
         choice = sample_first(choice, logits, rows, filters, grammar=True)
         accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
-    return _read_start(at_start, special_tokens)
+    return torch.cat((_read_start(at_start, special_tokens), annotation[:, None]), dim=1)
 
 
 def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
@@ -124,6 +127,12 @@ def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
     among = upcast(logits[:, min(ids) : max(ids) + 1]).softmax(dim=-1)
     probability, index = among.max(dim=-1)
     return torch.stack((no_speech, (index + min(ids)).double(), probability.double()), dim=1)
+
+
+def _annotation_prob(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
+    """The sum over the tokens that begin an annotation, (rows,), from logits (rows, vocabulary)."""
+    ids = list(special_tokens.annotations)
+    return upcast(logits).softmax(dim=-1)[:, ids].sum(dim=-1).double()
 
 
 class LanguagePosterior(NamedTuple):

@@ -67,6 +67,10 @@ class DecodeResult:
     repeat themselves; of `cut` ones only a loop's first part was kept (`asr.engine.repetition`).
     `language` is the likeliest one where the transcript starts and `language_probability` its
     probability among all, whatever the prompt says; None where nothing was read of them.
+    `annotation_prob` is the probability that the text begins with a note or a bracket, as captions
+    of laughter and music do, which is never written; 0 where no attempt was without timestamps.
+    `text_logprob` is the mean over `log_probs` without those of timestamps, by which attempts with
+    and without them compare.
     """
 
     tokens: tuple[int, ...]
@@ -79,6 +83,8 @@ class DecodeResult:
     cut: bool = False
     language: str | None = None
     language_probability: float | None = None
+    annotation_prob: float = 0.0
+    text_logprob: float = 0.0
 
     @property
     def avg_logprob(self) -> float:

@@ -7,7 +7,9 @@ values. The row may be moved or overwritten as soon as this is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Values
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from asr.checkpoint.special_tokens import SpecialTokens
@@ -57,17 +59,28 @@ class ResultReader:
             end = places[repetition.kept - 1] + 1
         elif fallback is not None:
             repetitive = fallback.repeats_itself(str(self.decode_text(words)))
+        tokens, log_probs = text.tokens[:end], text.log_probs[:end]
         return DecodeResult(
-            text.tokens[:end],
+            tokens,
             sequence.no_speech_prob,
-            text.log_probs[:end],
+            log_probs,
             sequence.temperature,
             timestamps=sequence.timestamps,
             repetitive=repetitive,
             cut=repetition is not None,
             language=sequence.language,
             language_probability=sequence.language_probability,
+            text_logprob=self._text_logprob(tokens, log_probs),
         )
+
+    def _text_logprob(self, tokens: Values[int], log_probs: Values[float]) -> float:
+        """The mean over text tokens and the end of text; 0 where there are none."""
+        kept = [
+            log_prob
+            for token, log_prob in zip_longest(tokens, log_probs)
+            if token is None or token < self.special_tokens.end_of_text
+        ]
+        return sum(kept) / max(1, len(kept))
 
 
 def _with_attention(

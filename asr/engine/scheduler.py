@@ -19,7 +19,6 @@ import torch
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
-from asr.engine.fallback import is_better
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
 from asr.engine.repetition import ends_in_repetition
@@ -329,10 +328,8 @@ class Scheduler:
             if not result.finished[row]:
                 continue
             decoded = self._results.read(self.memory.state, row, result.length[row], sequence)
-            if sequence.best is None or is_better(decoded, sequence.best):
-                sequence.best = decoded
             if not self._retried(row, decoded):
-                done.append((sequence, sequence.best))
+                done.append((sequence, sequence.complete(decoded)))
                 freed.append(row)
             elif sequence.num_beams != self.num_beams:
                 self._leaving.append(sequence)
@@ -350,7 +347,7 @@ class Scheduler:
         fallback, timestamps = sequence.options.fallback, sequence.options.timestamps
         if fallback is None or not fallback.rejects(decoded):
             return False
-        attempt = fallback.next_attempt(sequence.attempts, timestamps)
+        attempt = fallback.next_attempt(sequence.attempts, timestamps, sequence.options.num_beams)
         if attempt is None:
             return False
         timestamps = timestamps and not attempt.without_timestamps

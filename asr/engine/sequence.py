@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -18,8 +18,8 @@ from transcript import DecodeStats
 class Sequence:
     """A request, waiting or in a row. `drafted` is whether the assistant has read its audio.
 
-    `attempt` is the current one, number `attempts` of them, which starts from `prompt`; `best` is
-    the best result of those before it. `num_beams` are its own: they decide in which lane it runs.
+    `attempt` is the current one, number `attempts` of them, which starts from `prompt`. `num_beams`
+    are its own: they decide in which lane it runs.
     `encoded` is the main encoder's output (1, frames, d_model), kept where another attempt may run
     in another.
     """
@@ -31,10 +31,10 @@ class Sequence:
     drafted: bool = False
     attempts: int = 1
     attempt: Attempt = FIRST
-    best: DecodeResult | None = None
     no_speech_prob: float = 0.0
     language: str | None = None
     language_probability: float | None = None
+    annotation_prob: float = 0.0
     encoded: Tensor | None = None
     num_beams: int = field(init=False)
     prompt: tuple[int, ...] = field(init=False)
@@ -61,29 +61,47 @@ class Sequence:
     @property
     def may_change_lane(self) -> bool:
         """Whether another attempt may have another number of beams."""
-        return self.options.fallback is not None and self.options.num_beams > 1
+        fallback = self.options.fallback
+        return fallback is not None and any(
+            self._beams_of(each) != self.num_beams for each in fallback.attempts
+        )
 
     @property
     def prefilled_length(self) -> int:
         """Tokens after prefill: the prompt and the first token."""
         return len(self.prompt) + 1
 
+    def complete(self, last: DecodeResult) -> DecodeResult:
+        """The last attempt's result with what any attempt has told of the window."""
+        return replace(last, annotation_prob=self.annotation_prob)
+
     def read_start(self, said: list[float], special_tokens: SpecialTokens) -> None:
-        """Keep what `prefill` has read where the transcript starts: its row of three numbers."""
-        self.no_speech_prob, language, probability = said
+        """Keep what `prefill` has read: its row of four numbers.
+
+        Only attempts without timestamps tell of annotations, so an earlier one's is kept.
+        """
+        self.no_speech_prob, language, probability, annotation = said
+        self.annotation_prob = max(self.annotation_prob, annotation)
         for code, token in special_tokens.languages.items():
             if token == language:
                 self.language, self.language_probability = code, probability
 
     def retry(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
-        """Begin another attempt; a sampled one has no beams."""
+        """Begin another attempt."""
         self.attempts, self.attempt, self.prompt = self.attempts + 1, attempt, prompt
-        self.num_beams = 1 if attempt.temperature else self.options.num_beams
+        self.num_beams = self._beams_of(attempt)
+
+    def _beams_of(self, attempt: Attempt) -> int:
+        """The beams of an attempt: a sampled one has none."""
+        if attempt.temperature:
+            return 1
+        return max(attempt.num_beams or 1, self.options.num_beams)
 
     def restart(self) -> None:
         """Forget all attempts: the sequence was preempted."""
-        self.drafted, self.attempts, self.attempt, self.best = False, 1, FIRST, None
+        self.drafted, self.attempts, self.attempt = False, 1, FIRST
         self.num_beams, self.prompt = self.options.num_beams, self.request.prompt
+        self.annotation_prob = 0.0
 
     def prefill_input(self, max_positions: int) -> PrefillInput:
         """What its row starts from, in a model of texts of `max_positions` tokens.

@@ -1,10 +1,11 @@
 """What is kept of a decoded window: its segments as chunks in the time of the audio, with words.
 
 The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably holds no speech and
-was decoded with low probability is dropped. A segment without duration is dropped. Text after the
-last closed segment is decoded again with the next window where there is one. One rule is added:
-Whisper often closes a sentence at the very point where the window is cut, so a short last segment
-before such a cut is decoded again whole.
+was decoded with low probability is dropped; so is, beyond OpenAI's rules, one for which the model
+would rather have written what captions write of laughter or music. A segment without duration is
+dropped. Text after the last closed segment is decoded again with the next window where there is
+one. One rule is added: Whisper often closes a sentence at the very point where the window is cut,
+so a short last segment before such a cut is decoded again whole.
 
 The one decision: reading changes nothing. `read` says up to where the window was decoded and what
 is unfinished there, the schedule decides whether that part is decoded again, and `chunks` turns the
@@ -31,6 +32,10 @@ from transcript import Chunk, Word
 
 CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was closed by it
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
+# Below this mean log-probability, OpenAI's threshold, a text is doubted.
+DOUBTFUL_LOGPROB = -1.0
+# Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
+ANNOTATION_THRESHOLD = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +122,12 @@ class ChunkReader:
 
 
 def _holds_no_speech(result: DecodeResult) -> bool:
-    """Whether Whisper thinks the window is silent and is unsure of the text it gave."""
-    return (
-        result.no_speech_prob > DEFAULT_FALLBACK.no_speech_threshold
-        and result.avg_logprob < DEFAULT_FALLBACK.logprob_threshold
-    )
+    """Whether Whisper is unsure of its text, and thinks the window silent or full of other sounds
+    than speech.
+    """
+    silent = result.no_speech_prob > DEFAULT_FALLBACK.no_speech_threshold
+    other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
+    return (silent or other_sound) and result.avg_logprob < DOUBTFUL_LOGPROB
 
 
 def _closed_by_cut(window: Window, found: Segments) -> bool:
