@@ -1,4 +1,5 @@
-"""Settings: `ModelSettings` from the deployer's environment, `InferenceConfig` from one request.
+"""Settings: `ModelSettings` and `ServerSettings` from the deployer's environment, `InferenceConfig`
+from one request.
 
 The one decision: every value from outside is checked here, before any model runs. A wrong value
 raises a ValueError of one line that names the variable or parameter and never repeats the value.
@@ -173,6 +174,36 @@ class ModelSettings(BaseSettings):
     def token(self) -> str | None:
         """The hub token in the clear, for the libraries that download."""
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
+
+
+class ServerSettings(BaseSettings):
+    """How the server of `server/` listens and what it accepts, from environment variables.
+
+    The variables have the fields' names in capitals; an empty one counts as unset. `api_key` is the
+    bearer token that clients must send, if any. At most `max_queue` requests are accepted and not
+    answered; a request that is not answered after `request_timeout` seconds is given up. On SIGTERM
+    accepted requests have `drain_timeout` seconds to end. `page` is whether `/app` is served.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    api_key: SecretStr | None = None
+    max_queue: int = Field(default=64, ge=1)
+    request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
+    page: bool = True
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the environment. Raises ValueError naming the variable and what is wrong with it."""
+        try:
+            return cls()
+        except ValidationError as error:
+            raise ValueError(_first_error(error, str.upper)) from error
 
 
 class DeploySecrets(BaseSettings):

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # hf-serve leaves the repository's folder off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -63,10 +63,28 @@ SECONDS_TO_ANSWER, EXIT_STATUS = 1.0, 70
 MOST_NAMES, LONGEST_NAME = 8, 40
 
 
+class TranscriptionRequest(NamedTuple):
+    """One request, checked: the audio file as it came, its parameters, what speech recognition is
+    asked for, and a warning for every group of names that are ignored.
+    """
+
+    inputs: str | bytes
+    config: InferenceConfig
+    options: TranscriptionOptions
+    warnings: tuple[str, ...] = ()
+
+
 class EndpointHandler:
     """Speech recognition with speakers, as the servers call it; safe to call from several
     threads.
+
+    A server of our own takes the same steps one by one: `parse`, `decode`, recognition by
+    `transcriber` beside `diarizer`, `answer`.
     """
+
+    transcriber: Transcriber
+    diarizer: Diarizer | None
+    limits: AudioLimits
 
     def __init__(self, path: str = "", settings: ModelSettings | None = None) -> None:
         """Load the models that `settings`, by default the environment, names.
@@ -101,15 +119,15 @@ class EndpointHandler:
             with loading("ASSISTANT_MODEL", assistant.name):
                 models = with_assistant(models, _checkpoint(assistant, settings))
         with _start_errors():
-            self._transcriber = Transcriber(models, cuda_graphs=settings.cuda_graphs)
-            self._transcriber.warm_up()
-        self._diarizer: Diarizer | None = None
+            self.transcriber = Transcriber(models, cuda_graphs=settings.cuda_graphs)
+            self.transcriber.warm_up()
+        self.diarizer = None
         if pipeline is not None:
             with loading("DIARIZATION_MODEL", pipeline.name):
-                self._diarizer = load_diarizer(
+                self.diarizer = load_diarizer(
                     pipeline.name, pipeline.revision, settings.token, device
                 )
-        self._limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
+        self.limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
         seconds = time.perf_counter() - started
         logger.info(
             "models ready on %s in %s after %.1f s",
@@ -125,20 +143,47 @@ class EndpointHandler:
         else.
         """
         started = time.perf_counter()
-        with _endpoint_errors():
-            inputs, config, ignored = _read_body(data)
-            options = self._options(config)
-            audio = decode_audio(
-                decode_base64(inputs, self._limits), config.sampling_rate, self._limits
-            )
-            transcript, diarization = self._recognise_and_diarize(audio, options, config)
-            answer = _attribute_words(Answer(audio.duration, transcript), diarization, config)
-            warnings = (*ignored, *self._unused(config), *audio.warnings, *transcript.warnings)
-            warnings += diarization.warnings if diarization else ()
+        with endpoint_errors():
+            request = self.parse(data)
+            audio = self.decode(request)
+            transcript, diarization = self.recognise_and_diarize(audio, request)
+            answer = self.answer(request, audio, transcript, diarization)
             logger.info(
                 "%.1f s of audio answered in %.2f s", audio.duration, time.perf_counter() - started
             )
-            return response(replace(answer, warnings=warnings), config)
+            return response(answer, request.config)
+
+    def parse(self, data: object, as_text: bool = False) -> TranscriptionRequest:
+        """Check a request's body: a dict of `inputs` and `parameters`.
+
+        `as_text` reads parameters as those of a query string or form. Raises InvalidRequest,
+        InvalidParameter, or Unsupported.
+        """
+        inputs, config, ignored = _read_body(data, as_text)
+        return TranscriptionRequest(inputs, config, self._options(config), ignored)
+
+    def decode(self, request: TranscriptionRequest) -> Audio:
+        """The request's audio. Raises InvalidAudio or AudioTooLong."""
+        data = decode_base64(request.inputs, self.limits)
+        return decode_audio(data, request.config.sampling_rate, self.limits)
+
+    def answer(
+        self,
+        request: TranscriptionRequest,
+        audio: Audio,
+        transcript: Transcript,
+        diarization: Diarization | None,
+    ) -> Answer:
+        """What was found, words given to speakers, and every warning."""
+        config = request.config
+        answer = _attribute_words(Answer(audio.duration, transcript), diarization, config)
+        warnings = (*request.warnings, *self._unused(config), *audio.warnings)
+        warnings += transcript.warnings + (diarization.warnings if diarization else ())
+        return replace(answer, warnings=warnings)
+
+    def diarizes(self, config: InferenceConfig) -> bool:
+        """Whether a request with these parameters is diarized."""
+        return config.diarize and self.diarizer is not None
 
     def _options(self, config: InferenceConfig) -> TranscriptionOptions:
         """What speech recognition is asked for. Raises InvalidParameter where the model cannot.
@@ -148,9 +193,9 @@ class EndpointHandler:
         timestamps; without them a whole window would be one line.
         """
         by_word = config.return_timestamps == "word" or not BY_WORD.isdisjoint(config.output)
-        words = by_word or self._diarizes(config)
+        words = by_word or self.diarizes(config)
         timed = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
-        return self._transcriber.validate(
+        return self.transcriber.validate(
             TranscriptionOptions(
                 task=config.task,
                 language=config.language,
@@ -167,24 +212,22 @@ class EndpointHandler:
             )
         )
 
-    def _diarizes(self, config: InferenceConfig) -> bool:
-        return config.diarize and self._diarizer is not None
-
-    def _recognise_and_diarize(
-        self, audio: Audio, options: TranscriptionOptions, config: InferenceConfig
+    def recognise_and_diarize(
+        self, audio: Audio, request: TranscriptionRequest
     ) -> tuple[Transcript, Diarization | None]:
         """What is said and, in a thread beside it, who speaks when.
 
         Diarization begins before speech is detected, and is cancelled where there is none or
         recognition fails. It is None then, and where nobody asks or no model is loaded.
         """
-        if self._diarizer is None or not config.diarize:
-            return self._transcriber.transcribe(audio.samples, options), None
+        if self.diarizer is None or not request.config.diarize:
+            return self.transcriber.transcribe(audio.samples, request.options), None
+        hints = speaker_hints(request.config)
         cancelled = threading.Event()
         with ThreadPoolExecutor(1, "diarization") as pool:
-            running = pool.submit(self._diarizer.diarize, audio.samples, _hints(config), cancelled)
+            running = pool.submit(self.diarizer.diarize, audio.samples, hints, cancelled)
             try:
-                transcript = self._transcriber.transcribe(audio.samples, options)
+                transcript = self.transcriber.transcribe(audio.samples, request.options)
             except BaseException:
                 cancelled.set()
                 raise
@@ -195,11 +238,13 @@ class EndpointHandler:
 
     def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
         """Warns of wishes about speakers that nobody will look at."""
-        if self._diarizes(config):
+        if self.diarizes(config):
             return ()
-        reason = "diarize is false" if self._diarizer else "no diarization model is loaded"
+        reason = "diarize is false" if self.diarizer else "no diarization model is loaded"
         hints = (
-            (f"speaker hints are ignored: {reason}",) if _hints(config) != SpeakerHints() else ()
+            (f"speaker hints are ignored: {reason}",)
+            if speaker_hints(config) != SpeakerHints()
+            else ()
         )
         return (*hints, *((f"output: rttm is empty: {reason}",) if "rttm" in config.output else ()))
 
@@ -215,7 +260,8 @@ def _checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
     return Checkpoint(model.name, model.revision, settings.token)
 
 
-def _hints(config: InferenceConfig) -> SpeakerHints:
+def speaker_hints(config: InferenceConfig) -> SpeakerHints:
+    """What a request says about the number of its speakers."""
     return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
 
 
@@ -244,7 +290,7 @@ def _start_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _endpoint_errors() -> Iterator[None]:
+def endpoint_errors() -> Iterator[None]:
     """Pass our own errors on and turn every other exception into one; the log says its origin.
 
     A lost device ends the process, so that the platform starts a new one.
@@ -287,7 +333,9 @@ def _end_process(error: Exception) -> None:
     timer.start()
 
 
-def _read_body(data: object) -> tuple[str | bytes, InferenceConfig, tuple[str, ...]]:
+def _read_body(
+    data: object, as_text: bool = False
+) -> tuple[str | bytes, InferenceConfig, tuple[str, ...]]:
     """Split a body into the audio as it came, the checked parameters, and a warning for every group
     of ignored names.
 
@@ -305,7 +353,7 @@ def _read_body(data: object) -> tuple[str | bytes, InferenceConfig, tuple[str, .
     try:
         # Bytes come from the older toolkit, which takes their parameters from the query string, as
         # text.
-        config = InferenceConfig.read(parameters, as_text=isinstance(inputs, bytes))
+        config = InferenceConfig.read(parameters, as_text=as_text or isinstance(inputs, bytes))
     except ValueError as error:
         raise InvalidParameter(str(error)) from error
     unknown = {

@@ -126,7 +126,7 @@ def misfit_folder(tmp_path_factory) -> Path:
 
 def without_fallback(made: EndpointHandler) -> EndpointHandler:
     """Random models are never sure: each of their windows would be decoded at every temperature."""
-    made._transcriber.fallback = None
+    made.transcriber.fallback = None
     return made
 
 

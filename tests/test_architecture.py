@@ -90,10 +90,11 @@ ENDPOINT: dict[str, set[str]] = {
 # What uses the endpoint without being part of it.
 AROUND: dict[str, set[str]] = {
     "deploy": {"audio", "config", "timebase"},
+    "server": {*ENDPOINT},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
-    "benchmarks": {*ENDPOINT, "demo", "testing"},
-    "tests": {*ENDPOINT, "benchmarks", "demo", "deploy", "testing"},
+    "benchmarks": {*ENDPOINT, "demo", "server", "testing"},
+    "tests": {*ENDPOINT, "benchmarks", "demo", "deploy", "server", "testing"},
 }
 ARROWS = ENDPOINT | AROUND
 # Root modules that may load torch. All others settle a request's form and start without it.

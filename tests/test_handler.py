@@ -86,10 +86,10 @@ def endpoint(tiny_handler):
         transcriber: StandInTranscriber, diarizer: StandInDiarizer | None = None
     ) -> EndpointHandler:
         made = object.__new__(EndpointHandler)
-        made._transcriber, made._diarizer, made._limits = (
+        made.transcriber, made.diarizer, made.limits = (
             transcriber,
             diarizer,
-            tiny_handler._limits,
+            tiny_handler.limits,
         )
         return made
 

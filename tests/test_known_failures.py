@@ -61,7 +61,7 @@ def ask_of(demo_handler, passage, monkeypatch):
     """Asks for the passage, in which diarization finds the turns given."""
 
     def ask_with(*turns: tuple[str, float, float], **parameters: Any) -> dict[str, Any]:
-        monkeypatch.setattr(demo_handler, "_diarizer", Found(*turns))
+        monkeypatch.setattr(demo_handler, "diarizer", Found(*turns))
         return ask(demo_handler, passage, **parameters)
 
     return ask_with

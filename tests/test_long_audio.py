@@ -83,7 +83,7 @@ def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
 
 @pytest.fixture(scope="module")
 def transcriber(demo_handler) -> Transcriber:
-    return demo_handler._transcriber
+    return demo_handler.transcriber
 
 
 def draw(seconds: float, style: Style, seed: int) -> Scene:

@@ -240,7 +240,7 @@ def endpoint(whisper_folder, assistant_folder) -> EndpointHandler:
             max_audio_bytes=LIMITS.max_bytes,
         )
     )
-    made._transcriber.fallback = None  # random models are never sure
+    made.transcriber.fallback = None  # random models are never sure
     return made
 
 
@@ -281,7 +281,7 @@ class Counted:
 @pytest.fixture
 def encoder_passes(endpoint, monkeypatch) -> Counted:
     """Counts how often the main model listens: nothing is decoded without that."""
-    encoder = endpoint._transcriber.models.model.get_encoder()
+    encoder = endpoint.transcriber.models.model.get_encoder()
     counted = Counted(encoder.forward)
     monkeypatch.setattr(encoder, "forward", counted)
     return counted
@@ -518,7 +518,7 @@ def test_logs_hold_no_audio_text_or_token(endpoint, caplog):
 
 def test_another_limit_is_another_answer(endpoint):
     patient = copy.copy(endpoint)
-    patient._limits = AudioLimits(max_seconds=11, max_bytes=LIMITS.max_bytes)
+    patient.limits = AudioLimits(max_seconds=11, max_bytes=LIMITS.max_bytes)
     check_response(patient(REFUSALS["above the time limit"][0]))
 
 
