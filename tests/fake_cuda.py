@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.checkpoint.medusa import HEADS_ONLY, Heads, MedusaHeads, ResidualBlocks
+from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.engine import cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
@@ -336,8 +336,8 @@ def fake_models(
 ) -> WhisperModels:
     """Models in float16 on the fake device; `assistant` is None, "shared" or "own" (encoder).
 
-    `heads` is the kind of Medusa heads, of which there are five, with a shortlist if they are
-    alone.
+    `heads` is the kind of Medusa heads, of which there are five; those of Medusa-Linear draft from
+    a shortlist.
     """
     with _disable_current_modes():
         models, drafter = loaded(shape, dtype=torch.float16), None
@@ -369,7 +369,7 @@ def _fake_heads(medusa: MedusaHeads, kind: str | None) -> MedusaHeads:
 
     if medusa.block is not None:
         _to_fake_cuda(medusa.block)
-    listed = torch.empty(4_000, dtype=torch.long, device="cuda") if kind == HEADS_ONLY else None
+    listed = torch.empty(4_000, dtype=torch.long, device="cuda") if kind == LINEAR else None
     base = None if medusa.base is None else empty(medusa.base)
     return MedusaHeads("fake", empty(medusa.heads), base, medusa.block, listed)
 

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.checkpoint.medusa import base_digest, file_digest
+from asr.transcriber import Transcriber, TranscriptionOptions
 from config import ModelSettings
 from errors import StartError
 from handler import EndpointHandler
-from testing.tiny_whispers import SMALL, model_of, save
+from testing.tiny_whispers import SMALL, hears_sound, model_of, noise, save
 
 CPU, WIDTH, HEADS = torch.device("cpu"), 32, 3
 LAYER = "model.decoder.layers.1."
@@ -190,6 +191,19 @@ def test_other_heads_are_refused(tmp_path, changes, said):
     folder = alone(tmp_path / "heads", **{"digest": base_digest(whisper())} | changes)
     with pytest.raises(StartError, match=said):
         with_assistant(load(tmp_path / "main"), Checkpoint(str(folder)))
+
+
+def test_assisted_requests_use_whichever_drafter_there_is(tmp_path):
+    save(tmp_path / "main", SMALL, whisper())
+    plain, folder = load(tmp_path / "main"), alone(tmp_path / "heads", base_digest(whisper()))
+    texts = []
+    for models in (plain, with_assistant(plain, Checkpoint(str(folder)))):
+        transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
+        options = transcriber.validate(TranscriptionOptions(assisted=True, language="en"))
+        transcript = transcriber.transcribe(noise(2.0), options)
+        texts.append(transcript.text)
+        assert len(transcript.warnings) == (models.medusa is None)
+    assert texts[0] == texts[1] != ""
 
 
 def test_a_medusa_checkpoint_takes_no_other_drafter(tmp_path):
