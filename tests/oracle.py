@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from asr.checkpoint.loading import Assistant, WhisperModels
+from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, DecodeResult, Request
@@ -236,3 +237,81 @@ def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProce
     if timestamps:
         processors.append(WhisperTimeStampLogitsProcessor(models.model.generation_config, begin))
     return processors
+
+
+def random_heads(
+    models: WhisperModels, count: int, kind: str = HEADS_ONLY, blocks: int = 1, scale: float = 0.3
+) -> WhisperModels:
+    """The models with random heads, of which those near 0 in `scale` draft the newest token again.
+
+    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR).
+    """
+    random, width = torch.Generator().manual_seed(3), models.model.config.d_model
+    dtype = models.model.dtype
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return scale * torch.randn(*shape, generator=random, dtype=dtype)
+
+    def stack(heads: int) -> Heads:
+        each = range(blocks)
+        return tuple(ResidualBlocks(drawn(heads, width, width), drawn(heads, width)) for _ in each)
+
+    block = None
+    if kind == BLOCK:
+        block = copy.deepcopy(models.model.model.decoder.layers[-1])
+        with torch.no_grad():
+            for weight in block.parameters():
+                weight.add_(drawn(*weight.shape))
+    base = stack(1) if kind == LINEAR else None
+    return dataclasses.replace(models, medusa=MedusaHeads("random", stack(count), base, block))
+
+
+def through_base_head(models: WhisperModels) -> WhisperModels:
+    """The models for `greedy`, whose projection reads head 0 of the main path."""
+    assert models.medusa is not None
+    assert models.medusa.base is not None
+    model = copy.deepcopy(models.model)
+    model.proj_out = _WithBaseHead(model.proj_out, models.medusa.base)
+    return dataclasses.replace(models, model=model)
+
+
+class _WithBaseHead(torch.nn.Module):
+    """A projection of head 0's output, by the formula."""
+
+    def __init__(self, projection: torch.nn.Module, base: Heads) -> None:
+        super().__init__()
+        self.projection, self.base = projection, base
+        self.weight = projection.weight
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.projection(head_output(hidden, self.base, 0))
+
+
+def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor:
+    """What one of the heads makes of `hidden` (.., d_model): aiola's MedusaResBlock, by hand."""
+    for weight, bias in heads:
+        inner = hidden @ weight[number].T + bias[number]
+        hidden = hidden + inner * torch.sigmoid(inner)
+    return hidden
+
+
+@torch.inference_mode()
+def states_read_by_heads(
+    models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
+) -> torch.Tensor:
+    """What heads read after each of `tokens` (tokens, d_model), from one pass of transformers."""
+    features = models.feature_extractor(
+        samples, sampling_rate=16_000, return_tensors="pt"
+    ).input_features.to(models.model.dtype)
+    answer = models.model.model(features, decoder_input_ids=torch.tensor([tokens]))
+    hidden = answer.last_hidden_state
+    if models.medusa is None or models.medusa.block is None:
+        return hidden[0]
+    future = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
+    mask = torch.zeros(future.shape, dtype=hidden.dtype).masked_fill(future, float("-inf"))
+    through = models.medusa.block(
+        hidden,
+        attention_mask=mask[None, None],
+        encoder_hidden_states=answer.encoder_last_hidden_state,
+    )
+    return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)

@@ -11,12 +11,13 @@ import pytest
 from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
-from asr.output.chunks import ChunkReader, ReadWindow
+from asr.output.chunks import ANNOTATION_THRESHOLD, DOUBTFUL_LOGPROB, ChunkReader, ReadWindow
 from asr.output.segments import Segment
 from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
 
 MODELS = loaded(SMALL, seed=2)
+SILENT = DEFAULT_FALLBACK.no_speech_threshold
 BEGIN = MODELS.special_tokens.timestamp_begin
 START = 5  # seconds at which the window begins
 WINDOW = Window(START * SAMPLE_RATE, (START + 3) * SAMPLE_RATE, (START + 9) * SAMPLE_RATE)
@@ -72,17 +73,21 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
 
 
 @pytest.mark.parametrize(
-    ("no_speech_prob", "logprob", "kept"),
+    ("no_speech_prob", "annotation_prob", "logprob", "kept"),
     [
-        (DEFAULT_FALLBACK.no_speech_threshold + 0.1, DEFAULT_FALLBACK.logprob_threshold - 0.1, 0),
-        (DEFAULT_FALLBACK.no_speech_threshold + 0.1, DEFAULT_FALLBACK.logprob_threshold + 0.1, 1),
-        (DEFAULT_FALLBACK.no_speech_threshold - 0.1, DEFAULT_FALLBACK.logprob_threshold - 0.1, 1),
+        (SILENT + 0.1, 0.0, DOUBTFUL_LOGPROB - 0.1, 0),
+        (SILENT + 0.1, 0.0, DOUBTFUL_LOGPROB + 0.1, 1),
+        (SILENT - 0.1, 0.0, DOUBTFUL_LOGPROB - 0.1, 1),
+        (0.0, ANNOTATION_THRESHOLD + 0.1, DOUBTFUL_LOGPROB - 0.1, 0),
+        (0.0, ANNOTATION_THRESHOLD + 0.1, DOUBTFUL_LOGPROB + 0.1, 1),
+        (0.0, ANNOTATION_THRESHOLD - 0.1, DOUBTFUL_LOGPROB - 0.1, 1),
     ],
 )
 def test_a_window_is_dropped_if_it_probably_holds_no_speech_and_its_text_is_unlikely(
-    no_speech_prob, logprob, kept
+    no_speech_prob, annotation_prob, logprob, kept
 ):
     result = result_of(at(0), YES, at(1), no_speech_prob=no_speech_prob, logprob=logprob)
+    result = dataclasses.replace(result, annotation_prob=annotation_prob)
     assert len(chunks_of(READER, result)) == kept
     assert (READER.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow()) == (kept == 0)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from asr.engine.draft_length import (
     ENOUGH_SECONDS,
     MAX_ROUNDS,
     MIN_ROUNDS,
+    AcceptanceRate,
     DraftLength,
     StepCosts,
     expected_tokens,
@@ -31,13 +34,13 @@ def costs(step: float, verify: float, draft: float) -> StepCosts:
 def observed(acceptance: float, table: StepCosts) -> DraftLength:
     drafting = DraftLength(table, DRAFTS)
     for _ in range(100):
-        drafting.observe(round(100 * acceptance), 100)
+        drafting.observe([round(100 * acceptance)], [100])
     return drafting
 
 
 def test_expected_tokens_is_the_geometric_sum():
-    assert expected_tokens(0.8, 5) == pytest.approx((1 - 0.8**6) / (1 - 0.8))
-    assert expected_tokens(1.0, 5) == 6
+    assert expected_tokens([0.8], 5)[-1] == pytest.approx((1 - 0.8**6) / (1 - 0.8))
+    assert expected_tokens([1.0], 5) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.8, 0.9, 0.97])
@@ -46,7 +49,7 @@ def test_the_choice_is_the_fastest_one(acceptance, rows):
     drafting = observed(acceptance, costs(step=10, verify=0.6, draft=1))
 
     def speed(k):
-        return expected_tokens(round(drafting.acceptance, 2), k) / (10 + 1.6 * k)
+        return expected_tokens([round(drafting.rates[0].mean, 2)], k)[-1] / (10 + 1.6 * k)
 
     chosen = drafting.choose(rows, rows)
     assert speed(chosen) == max(speed(k) for k in (0, *DRAFTS))
@@ -65,7 +68,7 @@ def test_it_drafts_before_it_knows_and_learns_fast():
     assert drafting.choose(4, 4) > 0
     rounds = 0
     while drafting.choose(4, 4):
-        drafting.observe(0, 4)
+        drafting.observe([0] * 4, [1] * 4)
         rounds += 1
     assert rounds < 12
 
@@ -113,3 +116,42 @@ def test_large_models_are_measured_fewer_times(seconds, rounds):
         (1, 4), TIMED_DRAFTS, lambda rows, drafts: calls.append((rows, drafts)) or seconds
     )
     assert len(calls) == rounds * 2 * len(TIMED_DRAFTS)
+
+
+def test_each_depth_has_its_own_rate():
+    """Of four rows one accepted nothing of three drafts, one all, and two accept none at all."""
+    drafting = DraftLength(costs(10, 0.6, 0.1), DRAFTS, AcceptanceRate.by_depth(4))
+    drafting.observe([0, 1, 3, 0], [1, 2, 3, 0])
+    counts = [(rate.accepted, rate.drafted) for rate in drafting.rates]
+    assert counts == [(2, 3), (1, 2), (1, 1), (0, 0)]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 24])
+@pytest.mark.parametrize(
+    "rates", [(0.75, 0.6, 0.45, 0.35), (0.9, 0.1, 0.9, 0.9), (0.4, 0.9, 0.9, 0.9)]
+)
+def test_the_choice_follows_the_rate_of_each_depth(rates, rows):
+    table = costs(step=10, verify=2.0, draft=0.1)
+    drafting = DraftLength(table, (1, 2, 3, 4), AcceptanceRate.by_depth(4))
+    for _ in range(50):
+        standing, ended = 1000, []
+        for depth, rate in enumerate(rates):
+            right = round(standing * rate)
+            ended += [(depth, depth + 1)] * (standing - right)
+            standing = right
+        ended += [(4, 4)] * standing
+        drafting.observe(*zip(*ended, strict=True))
+
+    def speed(k):
+        gain = sum(math.prod(rates[:depth]) for depth in range(k + 1))
+        return gain / table.step(rows, k)
+
+    best = max(range(5), key=speed)
+    assert drafting.choose(rows, rows) == (best if speed(best) >= 1.1 * speed(0) else 0)
+
+
+def test_one_head_has_one_measured_length():
+    table = StepCosts({(1, 0): 1.0, (1, 1): 1.2})
+    assert table.step(1, 1) == 1.2
+    drafting = DraftLength(table, [1], AcceptanceRate.by_depth(1))
+    assert drafting.choose(1, 1) == 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import oracle
 import pytest
 import torch
 from oracle import TINY, models_of
 
-from asr.engine.decode_state import DecodeState, SequenceState
+from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillInput, init_rows, language_posterior, prefill
+from asr.engine.row_state import SequenceState
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
 
@@ -40,10 +43,16 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     encoded = Encoder(models).encode(windows, drafted=False).main
     state = DecodeState.allocate(Decoder(models.model), None, 4, 0)
     state.main.decoder.fill_cross_kv(encoded, state.main.cache)
-    prompts = oracle.prompts_of(models.special_tokens, True, 4)
-    init_rows([PrefillInput(prompt, 448, False) for prompt in prompts], state.rows)
-    filters = LogitFilter.of(models.special_tokens, state.main.decoder.token_embeddings)
-    starts = prefill(state.main, None, state.rows, filters, models.special_tokens)
+    special = replace(models.special_tokens, annotations=(3, 5, 8))
+    timed = [True, True, False, False]
+    prompts = [
+        special.with_timestamps(prompt, each)
+        for prompt, each in zip(oracle.prompts_of(special, True, 4), timed, strict=True)
+    ]
+    inputs = [PrefillInput(each, 448, False, t) for each, t in zip(prompts, timed, strict=True)]
+    init_rows(inputs, state.rows)
+    filters = LogitFilter.of(special, state.main.decoder.token_embeddings)
+    starts = prefill(state.main, None, state.rows, filters, special)
     for row, prompt in enumerate(prompts):
         logits = models.model(
             encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])
@@ -56,8 +65,13 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
             languages[int(among.argmax())],
             among.max(),
         ]
-        assert starts[row].tolist() == pytest.approx([float(each) for each in expected])
-        scores = oracle.rules_of(models, True, len(prompt))(torch.tensor([prompt]), logits[-1:])
+        assert starts[row, :3].tolist() == pytest.approx([float(each) for each in expected])
+        shares = logits[-1].softmax(-1)[list(special.annotations)]
+        annotated = 0.0 if row < 2 else float(shares.sum())
+        assert float(starts[row, 3]) == pytest.approx(annotated)
+        scores = oracle.rules_of(models, timed[row], len(prompt))(
+            torch.tensor([prompt]), logits[-1:]
+        )
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
     posterior = language_posterior(state.main.view(0, 1), encoded[:1], models.special_tokens)

@@ -64,13 +64,13 @@ class Decoded(Protocol):
 class Fallback:
     """The attempts after the first, in order, and when a text is rejected, by OpenAI's measures.
 
-    OpenAI's `logprob_threshold` is -1. Texts above this one gained nothing from beams on real
-    recordings, and a sixth to a third of all windows lie below it.
+    OpenAI's `logprob_threshold` is -1, and counts timestamps too. Of 27 windows of real recordings
+    9 lie below this one, and those above it gain little from beams.
     """
 
     attempts: Sequence[Attempt] = (BEAMS,)
     compression_ratio_threshold: float = 2.4
-    logprob_threshold: float = -0.25
+    logprob_threshold: float = -0.35
     no_speech_threshold: float = 0.6
 
     def next_attempt(self, made: int, timestamps: bool, num_beams: int) -> Attempt | None:

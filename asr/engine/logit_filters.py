@@ -76,7 +76,8 @@ class LogitFilter:
 
     `bias` and `first_bias` (vocabulary,) are 0 or minus infinity: suppressed tokens, and those at
     the first position. `is_no_timestamps` marks that token among the special tokens (those from
-    the end of text to the first timestamp), and `time_ids` are the ids of the timestamps.
+    the end of text to the first timestamp), `time_ids` are the ids of the timestamps, and
+    `annotations` those of `SpecialTokens.annotations`.
     """
 
     eos: int
@@ -86,6 +87,7 @@ class LogitFilter:
     first_bias: Tensor
     is_no_timestamps: Tensor
     time_ids: Tensor
+    annotations: Tensor
 
     @classmethod
     def of(cls, special_tokens: SpecialTokens, like: Tensor) -> LogitFilter:
@@ -100,6 +102,9 @@ class LogitFilter:
             first_bias=_forbid((*special_tokens.suppress, *special_tokens.begin_suppress), like),
             is_no_timestamps=specials == special_tokens.no_timestamps,
             time_ids=torch.arange(begin, like.shape[0], device=like.device),
+            annotations=torch.tensor(
+                special_tokens.annotations, dtype=torch.long, device=like.device
+            ),
         )
 
     def choose(
