@@ -36,7 +36,7 @@ from testing.audio_files import wav_file
 from testing.model_pairs import deep_pair
 from timebase import SAMPLE_RATE
 
-CLIENTS, EACH = 16, 3  # clips of each client
+CLIENTS, EACH = 16, 2  # clips of each client
 CLIP, SHORT = 10, 8  # seconds of a clip, and of a short request
 SHORT_REQUESTS = 20  # at most, while the long recording is answered
 DEEP = "deep"
