@@ -52,7 +52,8 @@ class TranscriptionOptions:
     `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
     the recording. `prompt` and `hotwords` are prepended to
     every window as previous text (Whisper's `initial_prompt`), for style and spelling. `num_beams`
-    and `length_penalty` are those of `asr.engine.request.DecodeOptions`.
+    and `length_penalty` are those of `asr.engine.request.DecodeOptions`. At a `temperature` above 0
+    texts are sampled once; at 0 they are the likeliest, with fallback.
     """
 
     task: str = "transcribe"
@@ -67,6 +68,7 @@ class TranscriptionOptions:
     num_beams: int = 1
     length_penalty: float | None = None
     multilingual: bool = False
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Transcriber:
         Returns the options with the language as Whisper's code. Raises InvalidParameter, or
         Unsupported for a prompt where the vocabulary has no token that announces one.
         """
+        if options.temperature and options.num_beams > 1:
+            raise InvalidParameter("temperature: beams are not sampled")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter(
@@ -248,14 +252,18 @@ class Transcriber:
 
     def _decode_options(self, options: TranscriptionOptions, assisted: bool) -> DecodeOptions:
         timed_by_attention = options.timestamps and not _decodes_timestamps(options)
+        fallback = self.fallback
+        if options.temperature and fallback is not None:
+            fallback = replace(fallback, attempts=())
         return DecodeOptions(
             timestamps=_decodes_timestamps(options),
             assisted=assisted,
             batch_size=options.batch_size,
-            fallback=self.fallback,
+            fallback=fallback,
             words=options.words or timed_by_attention,
             num_beams=options.num_beams,
             length_penalty=options.length_penalty,
+            temperature=options.temperature,
         )
 
     def _use_assistant(
@@ -269,6 +277,8 @@ class Transcriber:
             return False, ("assisted: no assistant model is loaded; decoded without one",)
         if options.num_beams > 1:
             return False, ("assisted: beam search does not draft; decoded without the assistant",)
+        if options.temperature:
+            return False, ("assisted: sampled text is not drafted; decoded without the assistant",)
         only = assistant.only_language
         if only is not None and not {None, only}.issuperset(languages):
             known = language_name(only)
