@@ -6,7 +6,7 @@ The one decision: whatever computes runs in few threads of its own, and the even
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Service:
                 return event.answer
         raise AssertionError("a request ends with its answer")
 
-    async def stream(self, request: TranscriptionRequest) -> AsyncIterator[Event]:
+    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event, None]:
         """What becomes of a request: Decoded, any number of Progress, and Finished.
 
         Raises EndpointError; closing the iterator frees its rows.
