@@ -148,7 +148,7 @@ def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest
         parameters["group_by_speaker"] = False  # a speaker for each segment
     request = _parse(form.file, parameters, bool(keywords), handler)
     options = handler.transcriber.validate(replace(request.options, temperature=temperature))
-    request = replace(request, options=options)
+    request = request._replace(options=options)
     return AudioRequest(request, wanted, granularities, stream, logprobs, speakers)
 
 

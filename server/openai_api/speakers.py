@@ -17,8 +17,9 @@ from transcript import Chunk, SpeakerSegment, Word
 def with_labels(answer: Answer) -> Answer:
     """The answer with labels in place of the diarization's names; who has no speaker keeps none."""
     segments = answer.segments or ()
-    names = dict.fromkeys(word.speaker for each in segments for word in (*each.words, each))
-    labels = {name: label(place) for place, name in enumerate(filter(None, names))}
+    names = [each.speaker for each in segments]
+    names += [word.speaker for each in segments for word in each.words]
+    labels = {name: label(place) for place, name in enumerate(filter(None, dict.fromkeys(names)))}
 
     def relabel(words: Iterable[Word]) -> tuple[Word, ...]:
         return tuple(replace(word, speaker=labels.get(word.speaker or "")) for word in words)
@@ -41,7 +42,7 @@ def with_labels(answer: Answer) -> Answer:
 def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
     """A label for every one of the labelled segments."""
     first = next((each.speaker for each in segments if each.speaker), label(0))
-    found = []
+    found: list[str] = []
     for each in segments:
         found.append(each.speaker or (found[-1] if found else first))
     return found
