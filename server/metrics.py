@@ -1,0 +1,115 @@
+"""What Prometheus reads at `/metrics`.
+
+The one decision: every label has a small fixed set of values (routes by name, never a path as it
+came), so that no client can make series; and histograms of seconds reach the ten minutes that a
+long recording takes.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from response import Answer
+from versions import describe_versions
+
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+BYTES = tuple(10.0**power for power in range(3, 10))
+
+# A series each for the time at which a counter began would double the page.
+disable_created_metrics()
+
+
+class Metrics:
+    """The series of one server, on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "asr_requests",
+            "Requests by route, HTTP status and error code (OK where there is none)",
+            ["route", "status", "code"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "asr_refused",
+            "Requests refused before their body was understood",
+            ["code"],
+            registry=self.registry,
+        )
+        self.cancelled = Counter(
+            "asr_cancelled", "Requests whose client left", registry=self.registry
+        )
+        self.seconds = Histogram(
+            "asr_request_duration_seconds",
+            "From a request's head to the end of its answer",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.first_event = Histogram(
+            "asr_time_to_first_event_seconds",
+            "From the head of a streaming request to its first event",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.until_decoded = Histogram(
+            "asr_queue_wait_seconds",
+            "From a complete request to its audio being decoded",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.body_bytes = Histogram(
+            "asr_body_bytes",
+            "Bytes of the bodies of requests",
+            buckets=BYTES,
+            registry=self.registry,
+        )
+        self.in_progress = Gauge(
+            "asr_requests_in_progress", "Requests accepted and not answered", registry=self.registry
+        )
+        self.queue = Gauge(
+            "asr_queue_requests",
+            "Complete requests that wait or are computed",
+            registry=self.registry,
+        )
+        self._add_work()
+        build = Gauge(
+            "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
+        )
+        build.labels(describe_versions()).set(1)
+
+    def _add_work(self) -> None:
+        self.audio_seconds = Counter(
+            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
+        )
+        self.tokens = Counter("asr_tokens", "Tokens decoded", registry=self.registry)
+        self.rounds = Counter(
+            "asr_rounds",
+            "Decoding steps; one that requests share counts for each of them",
+            registry=self.registry,
+        )
+        self.drafts = Counter(
+            "asr_drafts", "Draft tokens looked at, by outcome", ["result"], registry=self.registry
+        )
+        self.fallbacks = Counter("asr_fallbacks", "Windows decoded again", registry=self.registry)
+
+    def answered(self, answer: Answer) -> None:
+        """Count what one answer took."""
+        stats = answer.transcript.stats
+        self.audio_seconds.inc(answer.duration)
+        self.tokens.inc(stats.tokens)
+        self.rounds.inc(stats.steps)
+        self.drafts.labels("accepted").inc(stats.accepted)
+        self.drafts.labels("rejected").inc(stats.drafted - stats.accepted)
+        self.fallbacks.inc(stats.retries)
+
+    def text(self) -> bytes:
+        """All series in Prometheus' text format."""
+        return generate_latest(self.registry)
