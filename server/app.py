@@ -19,6 +19,7 @@ from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
 from server.metrics import Metrics
 from server.middleware import RequestGate
+from server.openai_api import routes as openai_api
 from server.service import Service
 
 
@@ -35,6 +36,7 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     )
     app.include_router(health.router(service, admission, metrics, settings.page))
     app.include_router(native.router(service))
+    app.include_router(openai_api.router(service))
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)

@@ -1,21 +1,22 @@
 """How an error looks on the wire.
 
 The one decision: every refusal and every failure of every route is rendered here, in the shape
-that the route's clients read: the contract's `{"detail": "CODE: text"}`. The header X-Error-Message
+that the route's clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's under /v1. The header X-Error-Message
 has the same line, because the hub's client shows that and nothing else; metrics and logs take the
 code from it.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import JSONResponse
 
 from errors import EndpointError
 from handler import endpoint_errors
 from server.errors import DeadlineExceeded, Refusal, Unauthorized, status_of
+from server.openai_api.errors import error_body as openai_body
 
 
 def translated(error: BaseException) -> EndpointError:
@@ -43,10 +44,13 @@ def error_response(error: EndpointError, path: str) -> JSONResponse:
 
 def error_body(error: EndpointError, path: str, status: int) -> dict[str, Any]:
     """The JSON of an error, by the clients that use `path`."""
+    if path.startswith("/v1/"):
+        return openai_body(error, status)
     return {"detail": str(error)}
 
 
 def error_event(error: EndpointError) -> bytes:
-    """The server-sent event that ends a stream; OpenAI's client raises APIError on it."""
-    line = json.dumps({"error": {"message": str(error), "code": error.code}})
-    return f"data: {line}\n\n".encode()
+    """The server-sent event that ends a stream of any route; OpenAI's client raises APIError on
+    it.
+    """
+    return b"data: " + to_json(openai_body(error, status_of(error))) + b"\n\n"

@@ -6,6 +6,7 @@ holds back the space at its end until text follows, and what a format adds comes
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import Any
 
@@ -46,9 +47,9 @@ async def stream_messages(
                 if not sent:  # the first event is a delta, says the SDK
                     yield {"type": "transcript.text.delta", "delta": text_of(event.answer)}
                 if asked.format == "diarized_json":
-                    for segment in diarized_segments(event.answer):
+                    for segment in await asyncio.to_thread(diarized_segments, event.answer):
                         yield segment
-                yield _done(event.answer, asked, tokenizer)
+                yield await asyncio.to_thread(_done, event.answer, asked, tokenizer)
 
 
 def _done(
