@@ -1,4 +1,4 @@
-"""Server-sent events: their bytes, pings, errors, what is closed, and those of the native routes."""
+"""Server-sent events: bytes, pings, errors, what is closed, and those of the native routes."""
 
 from __future__ import annotations
 
@@ -152,12 +152,14 @@ def test_a_client_that_leaves_closes_the_request(leaves_after):
 
         async def endless():
             try:
+                yield "the audio is read"
                 yield {"number": 0}
                 await asyncio.Event().wait()
             finally:
                 closed.append(True)
 
         events = endless()
+        await anext(events)
         await sent_by(EventStream(events, encode_all(events)), leaves_after)
         return closed
 
