@@ -172,4 +172,5 @@ class Exchange:
                     await self.fail(error)
                 elif self._streams and not self._complete:
                     self.code = error.code
-                    await self.send({"type": "http.response.body", "body": error_event(error)})
+                    last = error_event(error, self.scope["path"])
+                    await self.send({"type": "http.response.body", "body": last})

@@ -16,7 +16,6 @@ from prometheus_client import (
     generate_latest,
 )
 
-from response import Answer
 from versions import describe_versions
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -71,44 +70,13 @@ class Metrics:
             buckets=BYTES,
             registry=self.registry,
         )
-        self.in_progress = Gauge(
-            "asr_requests_in_progress", "Requests accepted and not answered", registry=self.registry
+        self.audio_seconds = Counter(
+            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
         )
-        self.queue = Gauge(
-            "asr_queue_requests",
-            "Complete requests that wait or are computed",
-            registry=self.registry,
-        )
-        self._add_work()
         build = Gauge(
             "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
         )
         build.labels(describe_versions()).set(1)
-
-    def _add_work(self) -> None:
-        self.audio_seconds = Counter(
-            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
-        )
-        self.tokens = Counter("asr_tokens", "Tokens decoded", registry=self.registry)
-        self.rounds = Counter(
-            "asr_rounds",
-            "Decoding steps; one that requests share counts for each of them",
-            registry=self.registry,
-        )
-        self.drafts = Counter(
-            "asr_drafts", "Draft tokens looked at, by outcome", ["result"], registry=self.registry
-        )
-        self.fallbacks = Counter("asr_fallbacks", "Windows decoded again", registry=self.registry)
-
-    def answered(self, answer: Answer) -> None:
-        """Count what one answer took."""
-        stats = answer.transcript.stats
-        self.audio_seconds.inc(answer.duration)
-        self.tokens.inc(stats.tokens)
-        self.rounds.inc(stats.steps)
-        self.drafts.labels("accepted").inc(stats.accepted)
-        self.drafts.labels("rejected").inc(stats.drafted - stats.accepted)
-        self.fallbacks.inc(stats.retries)
 
     def text(self) -> bytes:
         """All series in Prometheus' text format."""

@@ -14,9 +14,11 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from config import InferenceConfig
+from errors import InvalidParameter
 from response import Answer, response
 from server.request_body import read_request
 from server.service import Service
+from server.sse import native_stream
 
 
 def router(service: Service) -> APIRouter:
@@ -27,11 +29,21 @@ def router(service: Service) -> APIRouter:
     @routes.post("/predict", **DESCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
         transcription = await read_request(request, service.handler)
+        if wants_events(request):
+            return await native_stream(service, transcription)
         answer = await service.answer(transcription)
         body = await asyncio.to_thread(encode, answer, transcription.config)
         return Response(body, media_type="application/json")
 
     return routes
+
+
+def wants_events(request: Request) -> bool:
+    """Whether the client asks for progress: by media type, or by `?stream=true`."""
+    streams = request.query_params.get("stream", "false").lower()
+    if streams not in ("true", "false"):
+        raise InvalidParameter("stream: should be true or false")
+    return streams == "true" or "text/event-stream" in request.headers.get("accept", "")
 
 
 def encode(answer: Answer, config: InferenceConfig) -> bytes:
