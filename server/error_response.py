@@ -1,9 +1,9 @@
 """How an error looks on the wire.
 
 The one decision: every refusal and every failure of every route is rendered here, in the shape
-that the route's clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's. The header X-Error-Message
-has the same line, because the hub's client shows that and nothing else; metrics and logs take the
-code from it.
+that the route's clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's. The header
+X-Error-Message has the same line, because the hub's client shows that and nothing else; metrics and
+logs take the code from it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse
 from errors import EndpointError
 from handler import endpoint_errors
 from server import sse
-from server.openai_api import errors as openai
 from server.errors import DeadlineExceeded, Refusal, Unauthorized, status_of
+from server.openai_api import errors as openai
 
 
 def translated(error: BaseException) -> EndpointError:
