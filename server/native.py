@@ -7,7 +7,6 @@ is admitted, or repeats it in an error; what the routes take and give is describ
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -16,6 +15,7 @@ from pydantic_core import to_json
 from config import InferenceConfig
 from errors import InvalidParameter
 from response import Answer, response
+from server.description import TRANSCRIPTION
 from server.request_body import read_request
 from server.service import Service
 from server.sse import native_stream
@@ -25,8 +25,8 @@ def router(service: Service) -> APIRouter:
     """The routes of the contract."""
     routes = APIRouter()
 
-    @routes.post("/", **DESCRIPTION, operation_id="transcribe")
-    @routes.post("/predict", **DESCRIPTION, operation_id="predict")
+    @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
+    @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
         transcription = await read_request(request, service.handler)
         if wants_events(request):
@@ -49,6 +49,3 @@ def wants_events(request: Request) -> bool:
 def encode(answer: Answer, config: InferenceConfig) -> bytes:
     """The JSON that hf-serve makes of the handler's dict, by the serializer that it uses."""
     return to_json(response(answer, config))
-
-
-DESCRIPTION: dict[str, Any] = {"summary": "Transcribe audio, with speakers"}
