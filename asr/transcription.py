@@ -127,6 +127,11 @@ class Transcription:
         """How many seconds of speech are transcribed, and how many there are."""
         return self._schedule.seconds
 
+    @property
+    def windows_read(self) -> int:
+        """How many windows are transcribed."""
+        return self._schedule.done
+
     def step(self) -> bool:
         """Do one small thing: hear a window's language, or read one that was decoded.
 

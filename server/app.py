@@ -17,16 +17,17 @@ from server import health, native
 from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
-from server.metrics import Metrics
+from server.measured_service import MeasuredService
+from server.metrics import EngineMetrics, Metrics
 from server.middleware import RequestGate
-from server.openai_api import routes as openai_api
+from server.openai_api import routes
 from server.service import Service
 
 
 def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     """The app that answers with `service`, as `settings` say."""
-    metrics = Metrics()
     admission = Admission(settings, service.handler.limits.max_bytes)
+    metrics = Metrics(EngineMetrics(service, admission))
     app = FastAPI(
         title="Transcription with speakers",
         version="1",
@@ -35,8 +36,9 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
         redirect_slashes=False,
     )
     app.include_router(health.router(service, admission, metrics, settings.page))
-    app.include_router(native.router(service))
-    app.include_router(openai_api.router(service))
+    measured = MeasuredService(service, metrics)
+    app.include_router(native.router(measured))
+    app.include_router(routes.router(measured))
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)

@@ -57,7 +57,7 @@ class DrainingServer(uvicorn.Server):
         """Listen, and say where."""
         await super().startup(sockets)
         for bound in sockets or []:
-            logger.info("ready on %s", address(bound))
+            logger.info("listening on %s", address(bound))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; the second time, end the process as the signal does by itself."""

@@ -7,6 +7,8 @@ long recording takes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -15,8 +17,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from response import Answer
+from server.admission import Admission
+from server.service import Service
 from versions import describe_versions
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -26,11 +31,45 @@ BYTES = tuple(10.0**power for power in range(3, 10))
 disable_created_metrics()
 
 
+class EngineMetrics(Collector):
+    """What the service and its engine say of themselves when somebody reads the metrics."""
+
+    def __init__(self, service: Service, admission: Admission) -> None:
+        self.service, self.admission = service, admission
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series with its value of now."""
+        gauges = {
+            "asr_requests_in_progress": ("Requests admitted", self.admission.admitted),
+            "asr_queue_requests": ("Requests read, not answered", self.service.outstanding),
+            "asr_running_rows": ("Windows being decoded", self.service.running_rows),
+            "asr_waiting_windows": ("Windows that wait for a row", self.service.waiting_windows),
+            "asr_engine_alive": ("Whether the engine's thread runs", int(self.service.alive)),
+        }
+        for name, (what, number) in gauges.items():
+            yield GaugeMetricFamily(name, what, number)
+        counts = self.service.counts
+        counters = {
+            "asr_windows": ("Windows decoded", counts.windows),
+            "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
+            "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
+            "asr_tokens": ("Tokens decoded", counts.tokens),
+            "asr_fallbacks": ("Windows decoded again", counts.retries),
+        }
+        for name, (what, number) in counters.items():
+            yield CounterMetricFamily(name, what, number)
+        drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
+        drafts.add_metric(["accepted"], counts.accepted)
+        drafts.add_metric(["rejected"], counts.drafted - counts.accepted)
+        yield drafts
+
+
 class Metrics:
     """The series of one server, on a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Collector) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(engine)
         self.requests = Counter(
             "asr_requests",
             "Requests by route, HTTP status and error code (OK where there is none)",
@@ -71,44 +110,13 @@ class Metrics:
             buckets=BYTES,
             registry=self.registry,
         )
-        self.in_progress = Gauge(
-            "asr_requests_in_progress", "Requests accepted and not answered", registry=self.registry
+        self.audio_seconds = Counter(
+            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
         )
-        self.queue = Gauge(
-            "asr_queue_requests",
-            "Complete requests that wait or are computed",
-            registry=self.registry,
-        )
-        self._add_work()
         build = Gauge(
             "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
         )
         build.labels(describe_versions()).set(1)
-
-    def _add_work(self) -> None:
-        self.audio_seconds = Counter(
-            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
-        )
-        self.tokens = Counter("asr_tokens", "Tokens decoded", registry=self.registry)
-        self.rounds = Counter(
-            "asr_rounds",
-            "Decoding steps; one that requests share counts for each of them",
-            registry=self.registry,
-        )
-        self.drafts = Counter(
-            "asr_drafts", "Draft tokens looked at, by outcome", ["result"], registry=self.registry
-        )
-        self.fallbacks = Counter("asr_fallbacks", "Windows decoded again", registry=self.registry)
-
-    def answered(self, answer: Answer) -> None:
-        """Count what one answer took."""
-        stats = answer.transcript.stats
-        self.audio_seconds.inc(answer.duration)
-        self.tokens.inc(stats.tokens)
-        self.rounds.inc(stats.steps)
-        self.drafts.labels("accepted").inc(stats.accepted)
-        self.drafts.labels("rejected").inc(stats.drafted - stats.accepted)
-        self.fallbacks.inc(stats.retries)
 
     def text(self) -> bytes:
         """All series in Prometheus' text format."""

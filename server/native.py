@@ -7,14 +7,15 @@ is admitted, or repeats it in an error; what the routes take and give is describ
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from config import BOOLEANS, InferenceConfig
+from config import InferenceConfig
+from errors import InvalidParameter
 from response import Answer, response
+from server.description import TRANSCRIPTION
 from server.request_body import read_request
 from server.service import Service
 from server.sse import native_stream
@@ -24,8 +25,8 @@ def router(service: Service) -> APIRouter:
     """The routes of the contract."""
     routes = APIRouter()
 
-    @routes.post("/", **DESCRIPTION, operation_id="transcribe")
-    @routes.post("/predict", **DESCRIPTION, operation_id="predict")
+    @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
+    @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
         transcription = await read_request(request, service.handler)
         if wants_events(request):
@@ -38,14 +39,13 @@ def router(service: Service) -> APIRouter:
 
 
 def wants_events(request: Request) -> bool:
-    """Whether the client asks for progress and the answer as server-sent events."""
-    stream = request.query_params.get("stream", "false").lower()
-    return BOOLEANS.get(stream, False) or "text/event-stream" in request.headers.get("accept", "")
+    """Whether the client asks for progress: by media type, or by `?stream=true`."""
+    streams = request.query_params.get("stream", "false").lower()
+    if streams not in ("true", "false"):
+        raise InvalidParameter("stream: should be true or false")
+    return streams == "true" or "text/event-stream" in request.headers.get("accept", "")
 
 
 def encode(answer: Answer, config: InferenceConfig) -> bytes:
     """The JSON that hf-serve makes of the handler's dict, by the serializer that it uses."""
     return to_json(response(answer, config))
-
-
-DESCRIPTION: dict[str, Any] = {"summary": "Transcribe audio, with speakers"}

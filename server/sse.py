@@ -20,8 +20,9 @@ from config import InferenceConfig
 from errors import EndpointError
 from handler import TranscriptionRequest, endpoint_errors
 from response import chunks_json, clamp_times, response
+from server.engine_loop import Progress
 from server.error_response import error_event
-from server.service import Decoded, Event, Finished, Progress, Service
+from server.service import Decoded, Event, Finished, Service
 from transcript import Chunk
 
 PING = b": ping\n\n"

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from response import Answer
+from server.engine_loop import Progress
 from server.openai_api.bodies import (
     diarized_segments,
     file_of,
@@ -23,7 +24,7 @@ from server.openai_api.bodies import (
 )
 from server.openai_api.fields import FILES, AudioRequest
 from server.openai_api.logprobs import token_logprobs
-from server.service import Finished, Progress
+from server.service import Finished
 from server.sse import Events, Messages
 
 
