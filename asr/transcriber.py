@@ -56,6 +56,8 @@ class Transcriber:
         Returns the options with the language as Whisper's code. Raises InvalidParameter, or
         Unsupported for a prompt where the vocabulary has no token that announces one.
         """
+        if options.temperature and options.num_beams > 1:
+            raise InvalidParameter("temperature: beams are not sampled")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter(
@@ -145,14 +147,18 @@ class Transcriber:
 
     def _decode_options(self, options: TranscriptionOptions, assisted: bool) -> DecodeOptions:
         timed_by_attention = options.timestamps and not _decodes_timestamps(options)
+        fallback = self.fallback
+        if options.temperature and fallback is not None:
+            fallback = replace(fallback, attempts=())
         return DecodeOptions(
             timestamps=_decodes_timestamps(options),
             assisted=assisted,
             batch_size=options.batch_size,
-            fallback=self.fallback,
+            fallback=fallback,
             words=options.words or timed_by_attention,
             num_beams=options.num_beams,
             length_penalty=options.length_penalty,
+            temperature=options.temperature,
         )
 
     def _use_assistant(
@@ -166,6 +172,8 @@ class Transcriber:
             return False, ("assisted: no assistant model is loaded; decoded without one",)
         if options.num_beams > 1:
             return False, ("assisted: beam search does not draft; decoded without the assistant",)
+        if options.temperature:
+            return False, ("assisted: sampled text is not drafted; decoded without the assistant",)
         only = None if assistant is None else assistant.only_language
         if only is not None and not {None, only}.issuperset(languages):
             known = language_name(only)

@@ -51,7 +51,8 @@ class TranscriptionOptions:
     `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
     the recording. `prompt` and `hotwords` are prepended to
     every window as previous text (Whisper's `initial_prompt`), for style and spelling. `num_beams`
-    and `length_penalty` are those of `asr.engine.request.DecodeOptions`.
+    and `length_penalty` are those of `asr.engine.request.DecodeOptions`. At a `temperature` above 0
+    texts are sampled once; at 0 they are the likeliest, with fallback.
     """
 
     task: str = "transcribe"
@@ -66,6 +67,7 @@ class TranscriptionOptions:
     num_beams: int = 1
     length_penalty: float | None = None
     multilingual: bool = False
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ class Attempt:
     num_beams: int | None = None
 
 
-FIRST = Attempt()
 BEAMS = Attempt(without_timestamps=True, num_beams=5)
 
 

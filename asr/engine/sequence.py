@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.fallback import FIRST, Attempt, uniform
+from asr.engine.fallback import Attempt, uniform
 from asr.engine.prefill import PrefillInput
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from transcript import DecodeStats
@@ -30,7 +30,7 @@ class Sequence:
     stats: DecodeStats
     drafted: bool = False
     attempts: int = 1
-    attempt: Attempt = FIRST
+    attempt: Attempt = field(init=False)
     no_speech_prob: float = 0.0
     language: str | None = None
     language_probability: float | None = None
@@ -40,8 +40,18 @@ class Sequence:
     prompt: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_beams = self.options.num_beams
-        self.prompt = self.request.prompt
+        self._begin(Attempt(self.options.temperature), self.request.prompt)
+
+    def _begin(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
+        """Make an attempt the current one."""
+        self.attempt, self.prompt = attempt, prompt
+        self.num_beams = self._beams_of(attempt)
+
+    def _beams_of(self, attempt: Attempt) -> int:
+        """The beams of an attempt: a sampled one has none."""
+        if attempt.temperature:
+            return 1
+        return max(attempt.num_beams or 1, self.options.num_beams)
 
     @property
     def temperature(self) -> float:
@@ -88,20 +98,13 @@ class Sequence:
 
     def retry(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
         """Begin another attempt."""
-        self.attempts, self.attempt, self.prompt = self.attempts + 1, attempt, prompt
-        self.num_beams = self._beams_of(attempt)
-
-    def _beams_of(self, attempt: Attempt) -> int:
-        """The beams of an attempt: a sampled one has none."""
-        if attempt.temperature:
-            return 1
-        return max(attempt.num_beams or 1, self.options.num_beams)
+        self.attempts += 1
+        self._begin(attempt, prompt)
 
     def restart(self) -> None:
         """Forget all attempts: the sequence was preempted."""
-        self.drafted, self.attempts, self.attempt = False, 1, FIRST
-        self.num_beams, self.prompt = self.options.num_beams, self.request.prompt
-        self.annotation_prob = 0.0
+        self.drafted, self.attempts, self.annotation_prob = False, 1, 0.0
+        self._begin(Attempt(self.options.temperature), self.request.prompt)
 
     def prefill_input(self, max_positions: int) -> PrefillInput:
         """What its row starts from, in a model of texts of `max_positions` tokens.
