@@ -7,6 +7,7 @@ is admitted, or repeats it in an error; what the routes take and give is describ
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -32,7 +33,7 @@ def router(service: Service) -> APIRouter:
         if wants_events(request):
             return await native_stream(service, transcription)
         answer = await service.answer(transcription)
-        body = await asyncio.to_thread(encode, answer, transcription.config)
+        body = await asyncio.to_thread(_encode, answer, transcription.config)
         return Response(body, media_type="application/json")
 
     return routes
@@ -46,6 +47,10 @@ def wants_events(request: Request) -> bool:
     return streams == "true" or "text/event-stream" in request.headers.get("accept", "")
 
 
-def encode(answer: Answer, config: InferenceConfig) -> bytes:
-    """The JSON that hf-serve makes of the handler's dict, by the serializer that it uses."""
-    return to_json(response(answer, config))
+def encode(answer: dict[str, Any]) -> bytes:
+    """The JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
+    return to_json(answer, inf_nan_mode="null")
+
+
+def _encode(answer: Answer, config: InferenceConfig) -> bytes:
+    return encode(response(answer, config))

@@ -25,7 +25,7 @@ ANSWERS = {
 
 
 async def ask_with_faults(faults, path):
-    service, app = served(api_key="key", max_queue=1)
+    _, app = served(api_key="key", max_queue=1)
     headers = {"authorization": "Bearer key", "content-type": "audio/wav", "content-length": 5}
     if "token" in faults:
         headers["authorization"] = "Bearer other"
