@@ -1,0 +1,65 @@
+"""Mounts the page on the server's application.
+
+The one decision: Gradio's defaults are for demos on a trusted machine, so each is set here to what
+a server wants: no analytics, no run history, no traces of exceptions, uploads as large as the audio
+may be, and where there is an API key, nothing but the login without it.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from fastapi import FastAPI
+
+from config import ServerSettings, prepare_page
+from server.service import Service
+
+PATH = "/app"
+LOGIN = "Any user name will do. The password is this server's API key."
+
+
+def mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
+    """`app` with the page at `/app`. It wraps the app's lifespan, which has to run."""
+    prepare_page()
+    import gradio as gr
+
+    from server.page.guard import Guard
+    from server.page.layout import FOLDER, Page
+
+    page = Page(service, settings)
+    max_bytes = service.handler.limits.max_bytes
+    mounted = gr.mount_gradio_app(
+        app,
+        page.blocks,
+        path=PATH,
+        auth=_login(settings),
+        auth_message=LOGIN,
+        max_file_size=max_bytes,
+        allowed_paths=[],
+        show_error=False,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        theme=gr.themes.Default(
+            primary_hue="teal", font=["system-ui", "sans-serif"], font_mono=["monospace"]
+        ),
+        css=(FOLDER / "page.css").read_text(encoding="utf-8"),
+        js=(FOLDER / "page.js").read_text(encoding="utf-8"),
+    )
+    page.blocks.app.add_middleware(Guard, max_upload_bytes=max_bytes)
+    return mounted
+
+
+def _login(settings: ServerSettings) -> Callable[[str, str], bool] | None:
+    """Gradio's check of a login, or None where everybody may come in."""
+    if settings.api_key is None:
+        return None
+    key = settings.api_key.get_secret_value().encode()
+
+    def is_right(_: str, password: str) -> bool:
+        return hmac.compare_digest(password.encode(), key)
+
+    return is_right
