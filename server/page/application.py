@@ -29,7 +29,7 @@ def mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
 
     page = Page(service, settings)
     max_bytes = service.handler.limits.max_bytes
-    mounted = gr.mount_gradio_app(
+    mounted: FastAPI = gr.mount_gradio_app(
         app,
         page.blocks,
         path=PATH,

@@ -39,7 +39,7 @@ class ParameterForm:
         return {**changed, "output": OUTPUT}
 
 
-def default_of(name: str) -> object:
+def default_of(name: str) -> Any:  # noqa: ANN401
     """The default of a parameter."""
     return InferenceConfig.model_fields[name].default
 
@@ -69,7 +69,7 @@ def parameter_form(handler: EndpointHandler) -> ParameterForm:
 def _speaker_components(diarizer: bool) -> dict[str, gr.components.Component]:
     components: dict[str, gr.components.Component] = {
         "diarize": gr.Checkbox(
-            value=bool(default_of("diarize")), label="Tell speakers apart", visible=diarizer
+            value=default_of("diarize"), label="Tell speakers apart", visible=diarizer
         )
     }
     with gr.Row():
@@ -85,12 +85,12 @@ def _decoding_components(handler: EndpointHandler) -> dict[str, gr.components.Co
     return {
         "words": gr.Checkbox(value=False, label="Every word with its time in the JSON file"),
         "multilingual": gr.Checkbox(
-            value=bool(default_of("multilingual")),
+            value=default_of("multilingual"),
             label="Several languages in one recording",
             visible=models.special_tokens.multilingual,
         ),
         "assisted": gr.Checkbox(
-            value=bool(default_of("assisted")),
+            value=default_of("assisted"),
             label="Assisted: a smaller model drafts (faster, same text)",
             visible=models.assistant is not None,
         ),

@@ -8,7 +8,7 @@ not, and a closed tab frees its rows within it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ async def read_request(
 
 async def follow(
     service: Service, settings: ServerSettings, request: TranscriptionRequest
-) -> AsyncIterator[Event | Tick]:
+) -> AsyncGenerator[Event | Tick]:
     """The events of a request, and ticks between them.
 
     Raises EndpointError: the request's own, Busy where the queue is full and DeadlineExceeded. The
@@ -60,7 +60,7 @@ async def follow(
                 raise DeadlineExceeded(f"not answered within {settings.request_timeout:g} s")
 
 
-async def _with_ticks(events: AsyncIterator[Event]) -> AsyncIterator[Event | Tick]:
+async def _with_ticks(events: AsyncIterator[Event]) -> AsyncGenerator[Event | Tick]:
     """`events`, and a tick after every second without one."""
     following = asyncio.ensure_future(anext(events))
     try:
@@ -79,4 +79,5 @@ async def _with_ticks(events: AsyncIterator[Event]) -> AsyncIterator[Event | Tic
         following.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await following
-        await events.aclose()
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
