@@ -7,6 +7,7 @@ may be, and where there is an API key, nothing but the login without it.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable
 
@@ -20,8 +21,24 @@ LOGIN = "Any user name will do. The password is this server's API key."
 
 
 def mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
-    """`app` with the page at `/app`. It wraps the app's lifespan, which has to run."""
+    """`app` with the page at `/app`. It wraps the app's lifespan, which has to run.
+
+    Gradio makes locks while it is mounted, and where no event loop runs it makes a loop for each,
+    which nobody closes. So one runs here; the locks are bound to a loop when they are used.
+    """
     prepare_page()
+
+    async def in_a_loop() -> FastAPI:
+        return _mount(app, service, settings)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(in_a_loop())
+    return _mount(app, service, settings)
+
+
+def _mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
     import gradio as gr
 
     from server.page.guard import Guard
