@@ -46,9 +46,7 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     spoken = config.multilingual
     body: dict[str, Any] = {
         "speakers": [_segment_json(each, by_word, spoken) for each in segments],
-        "chunks": [_chunk_json(chunk, spoken) for chunk in chunks]
-        if config.return_timestamps
-        else [],
+        "chunks": chunks_json(chunks, config) if config.return_timestamps else [],
         "text": answer.transcript.text,
         "language": answer.transcript.language,
         "language_probability": _rounded(answer.transcript.language_probability),
@@ -65,6 +63,11 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         rendering = Rendering(duration, chunks, segments, turns)
         body["output"] = {name: render(name, rendering) for name in config.output}
     return body
+
+
+def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[str, Any]]:
+    """The entries of `chunks`, whose times are clamped."""
+    return [_chunk_json(chunk, config.multilingual) for chunk in chunks]
 
 
 def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:

@@ -33,8 +33,10 @@ class Word:
 class Chunk:
     """One of Whisper's segments; `text` keeps the leading space that the tokenizer gave it.
 
-    `avg_logprob` and `no_speech_prob` are OpenAI's, of the window that the chunk was decoded in.
-    `words` is empty unless words were requested.
+    `avg_logprob`, `no_speech_prob` and `compression_ratio` are OpenAI's, of the window that the
+    chunk was decoded in, at `temperature`; the window begins at `window_start` seconds. `words` is
+    empty unless words were requested. `tokens` are the ids of the text, and `log_probs` their
+    natural logarithms, as `asr.engine.request.DecodeResult` counts them.
     """
 
     text: str
@@ -44,6 +46,11 @@ class Chunk:
     no_speech_prob: float = 0.0
     words: tuple[Word, ...] = ()
     language: str | None = None
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    temperature: float = 0.0
+    compression_ratio: float = 0.0
+    window_start: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ requests or servers. What the handler needs is exported here; the rest is intern
 
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.transcriber import Transcriber
+from asr.transcription import Transcription, TranscriptionOptions
 
 __all__ = [
     "Checkpoint",
     "Transcriber",
+    "Transcription",
     "TranscriptionOptions",
     "WhisperModels",
     "load_whisper",

@@ -14,7 +14,7 @@ doubtful one, and where a change lies follows from the same sum as whether there
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.languages import language_name
-from asr.engine.prefill import LanguagePosterior
+from asr.engine.fallback import DEFAULT_FALLBACK
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
@@ -39,7 +40,6 @@ SURE = 0.95
 # it is so likely.
 OTHER_SECONDS, OTHER_PROBABILITY = 5.0, 0.8
 
-Detect = Callable[[Window], LanguagePosterior]
 Evidence = NDArray[np.float64]
 
 
@@ -71,6 +71,12 @@ class LanguageTimeline:
         return self.languages[max(0, bisect_right(self.starts, position) - 1)]
 
 
+# Searches yield the windows that must be heard, and are sent what was heard in each: whoever drives
+# one may do something else between two windows.
+Search = Generator[Window, DetectedLanguage, LanguageTimeline]
+SearchAll = Generator[Window, LanguagePosterior, LanguageTimeline]
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Neighbouring pieces of a window that are judged together, and their seconds of speech."""
@@ -80,19 +86,36 @@ class _Part:
     seconds: float
 
 
-def find_languages(schedule: Schedule, detect: Detect) -> LanguageTimeline:
+def find_language(schedule: Schedule) -> Search:
+    """The language of the first window with speech; that of the first where none has any."""
+    first: DetectedLanguage | None = None
+    for window in schedule.ready():
+        heard = yield window
+        if heard.no_speech_prob <= DEFAULT_FALLBACK.no_speech_threshold:
+            return LanguageTimeline.single(heard.language, heard.probability)
+        first = first or heard
+    if first is None:
+        return LanguageTimeline()
+    return LanguageTimeline.single(first.language, first.probability)
+
+
+def find_languages(schedule: Schedule) -> SearchAll:
     """The languages of a recording; none where it has no speech.
 
-    `detect` is asked once for each planned window, in order, and then for pieces of some of them.
+    Each planned window is heard once, in order, and then pieces of some of them.
     """
-    windows = [(window, detect(window)) for window in schedule.planned()]
-    parts = [part for each in windows for part in _halves(*each, schedule, detect)]
+    windows = []
+    for window in schedule.planned():
+        windows.append((window, (yield window)))
+    parts: list[_Part] = []
+    for window, posterior in windows:
+        parts += yield from _halves(window, posterior, schedule)
     if not parts:
         return LanguageTimeline()
     codes = list(parts[0].posterior.probabilities)
     while True:
         path = [codes[index] for index in likeliest_path(_evidence(parts))]
-        finer = list(_refined(parts, path, schedule, detect))
+        finer = yield from _refined(parts, path, schedule)
         if len(finer) == len(parts):
             return _timeline(parts, path)
         parts = finer
@@ -127,9 +150,10 @@ def _evidence(parts: Sequence[_Part]) -> Evidence:
     return np.stack(rows)
 
 
-def _halves(
-    window: Window, posterior: LanguagePosterior, schedule: Schedule, detect: Detect
-) -> Iterable[_Part]:
+_Hearing = Generator[Window, LanguagePosterior, list[_Part]]
+
+
+def _halves(window: Window, posterior: LanguagePosterior, schedule: Schedule) -> _Hearing:
     """A window and its second half, which is listened to alone: Whisper hears the language that a
     window begins with, in 13 s of German after 12 s of English English too.
     """
@@ -138,23 +162,18 @@ def _halves(
     first = sum(piece.start < middle for piece in pieces)
     halves = [(pieces[:first], posterior)]
     if rest := pieces[first:]:
-        whole = Window(rest[0].start, window.stop, window.stop)
-        halves.append((rest, detect(whole)))
-    for part, heard in halves:
-        seconds = sum(schedule.speech_seconds(piece) for piece in part)
-        yield _Part(part, heard, seconds)
+        halves.append((rest, (yield Window(rest[0].start, window.stop, window.stop))))
+    return [
+        _Part(part, heard, sum(schedule.speech_seconds(piece) for piece in part))
+        for part, heard in halves
+    ]
 
 
-def _refined(
-    parts: Sequence[_Part], path: Sequence[str], schedule: Schedule, detect: Detect
-) -> Iterable[_Part]:
+def _refined(parts: Sequence[_Part], path: Sequence[str], schedule: Schedule) -> _Hearing:
     """The same parts, or finer ones: an unsure part in its pieces, also an unsure piece beside a
     change, and of a sure part beside a change the piece at the change apart.
     """
-
-    def listen(piece: Window) -> _Part:
-        return _Part((piece,), detect(piece), schedule.speech_seconds(piece))
-
+    finer: list[_Part] = []
     changes = [one != other for one, other in pairwise(path)]
     for part, language, before, after in zip(
         parts, path, [False, *changes], [*changes, False], strict=True
@@ -163,18 +182,27 @@ def _refined(
         unsure = part.posterior.probabilities[language] < SURE
         if not rest and unsure and (before or after):
             finest = schedule.pieces(first, FINEST)
-            yield from map(listen, finest) if len(finest) > 1 else [part]
+            finer += (yield from _heard_alone(finest, schedule)) if len(finest) > 1 else [part]
         elif rest and unsure:
-            yield from map(listen, part.pieces)
+            finer += yield from _heard_alone(part.pieces, schedule)
         elif rest and before:
-            head = listen(first)
-            yield from (head, _Part(tuple(rest), part.posterior, part.seconds - head.seconds))
+            (head,) = yield from _heard_alone([first], schedule)
+            finer += (head, _Part(tuple(rest), part.posterior, part.seconds - head.seconds))
         elif rest and after:
-            tail = listen(rest[-1])
+            (tail,) = yield from _heard_alone(rest[-1:], schedule)
             others = part.pieces[:-1]
-            yield from (_Part(others, part.posterior, part.seconds - tail.seconds), tail)
+            finer += (_Part(others, part.posterior, part.seconds - tail.seconds), tail)
         else:
-            yield part
+            finer.append(part)
+    return finer
+
+
+def _heard_alone(pieces: Iterable[Window], schedule: Schedule) -> _Hearing:
+    """Pieces, each as a part of its own."""
+    parts = []
+    for piece in pieces:
+        parts.append(_Part((piece,), (yield piece), schedule.speech_seconds(piece)))
+    return parts
 
 
 def _timeline(parts: Sequence[_Part], path: Sequence[str]) -> LanguageTimeline:

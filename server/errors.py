@@ -12,9 +12,13 @@ from errors import ClientError, EndpointError
 
 
 class Refusal(EndpointError):
-    """The server does not take or does not finish a request; `status` is HTTP's."""
+    """The server does not take or does not finish a request; `status` is HTTP's.
+
+    `retry_after` is in seconds: when the client may try again, where that is known.
+    """
 
     status: ClassVar[int] = 500
+    retry_after: int | None = None
 
 
 class Unauthorized(Refusal):
@@ -22,6 +26,27 @@ class Unauthorized(Refusal):
 
     code = "UNAUTHORIZED"
     status = 401
+
+
+class NotFound(Refusal):
+    """There is nothing at this path."""
+
+    code = "NOT_FOUND"
+    status = 404
+
+
+class MethodNotAllowed(Refusal):
+    """The path exists, for another method."""
+
+    code = "METHOD_NOT_ALLOWED"
+    status = 405
+
+
+class SlowBody(Refusal):
+    """The body does not arrive."""
+
+    code = "BODY_TIMEOUT"
+    status = 408
 
 
 class BodyTooLarge(Refusal):
@@ -38,17 +63,36 @@ class UnsupportedMediaType(Refusal):
     status = 415
 
 
+class InvalidBody(Refusal):
+    """The body is not a JSON object, of which the contract's servers say 422."""
+
+    code = "INVALID_REQUEST"
+    status = 422
+
+
 class Busy(Refusal):
     """As many requests wait as may wait."""
 
     code = "BUSY"
     status = 429
 
+    def __init__(self, text: str, retry_after: int) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
 
 class Draining(Refusal):
     """The server is about to stop."""
 
     code = "DRAINING"
+    status = 503
+    retry_after = 5
+
+
+class NotReady(Refusal):
+    """The engine has stopped; only a new process can answer again."""
+
+    code = "NOT_READY"
     status = 503
 
 

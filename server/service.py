@@ -1,19 +1,38 @@
 """Answers requests of many clients with one set of models.
 
 The one decision: whatever computes runs in few threads of its own, and the event loop only waits.
+One thread runs the engine for all requests at once, one runs diarization, and two prepare: they
+read audio, find speech, and put answers together. They compute without threads beneath them, and
+large bodies have one of the two to themselves, so that small ones wait for none of those.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from threading import Event as Flag
+from typing import TypeVar
 
-from handler import EndpointHandler, TranscriptionRequest, endpoint_errors
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from asr import Transcription
+from audio import Audio
+from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
+from errors import EndpointError
+from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
 from response import Answer
-from transcript import Chunk
+from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
+from transcript import Transcript
+
+# Characters or bytes of a body; it takes a second or so to read that much compressed audio.
+LARGE_BODY = 4_000_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +40,6 @@ class Decoded:
     """The audio was read: it is `duration` seconds long."""
 
     duration: float
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """`done` of `total` seconds of speech are transcribed, and `chunks` are new and final.
-
-    The chunks of all events of a request, joined, are those of its transcript, in order of time,
-    before their words are given to speakers.
-    """
-
-    done: float
-    total: float
-    chunks: tuple[Chunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,55 +53,151 @@ Event = Decoded | Progress | Finished
 
 
 class Service:
-    """Runs requests; submitted on the event loop, computed in threads."""
+    """Runs requests; submitted on the event loop, computed in threads.
 
-    def __init__(self, handler: EndpointHandler) -> None:
+    At most `max_rows` windows are decoded at once, fewer where memory does not hold so many.
+    """
+
+    def __init__(self, handler: EndpointHandler, max_rows: int | None = None) -> None:
         self.handler = handler
-        self._pool = ThreadPoolExecutor(1, "engine")
         self.outstanding = 0  # accepted requests that are not answered
+        self._engine = handler.transcriber.engine
+        if max_rows is not None:
+            self._engine.admission.max_rows = max_rows
+        self._loop = EngineLoop(self._engine)
+        self._small, self._large, self._diarization = (
+            ThreadPoolExecutor(1, "small"),
+            ThreadPoolExecutor(1, "large"),
+            ThreadPoolExecutor(1, "diarization"),
+        )
+        threads = torch.get_num_threads()
+        for pool, count in ((self._small, 1), (self._large, 1), (self._diarization, threads)):
+            pool.submit(torch.set_num_threads, count).result()  # of the pool's thread
 
     @property
     def alive(self) -> bool:
         """Whether requests are still computed."""
-        return True
+        return self._loop.alive
+
+    @property
+    def running_rows(self) -> int:
+        """How many windows are being decoded."""
+        return self._engine.running_rows
+
+    @property
+    def waiting_windows(self) -> int:
+        """How many windows wait for a row."""
+        return self._engine.waiting_windows
+
+    @property
+    def counts(self) -> EngineCounts:
+        """What the engine has done so far; read only."""
+        return self._loop.counts
 
     async def answer(self, request: TranscriptionRequest) -> Answer:
         """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
-        async for event in self.stream(request):
-            if isinstance(event, Finished):
-                return event.answer
+        async with aclosing(self.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    return event.answer
         raise AssertionError("a request ends with its answer")
 
-    async def stream(self, request: TranscriptionRequest) -> AsyncIterator[Event]:
+    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
         """What becomes of a request: Decoded, any number of Progress, and Finished.
 
         Raises EndpointError; closing the iterator frees its rows.
         """
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event | None] = asyncio.Queue()
-
-        def tell(event: Event | None) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
+        if not self.alive:
+            raise stopped()
+        pool, left = self._pool(request), Flag()
         self.outstanding += 1
         try:
-            running: Future[None] = self._pool.submit(self._run, request, tell)
-            running.add_done_callback(lambda _: tell(None))
-            while (event := await events.get()) is not None:
-                yield event
-            running.result()
+            audio = await _in(pool, self.handler.decode, request)
+            yield Decoded(audio.duration)
+            diarizing = self._start_diarization(audio, request, left)
+            start = self.handler.transcriber.start
+            transcription = await _in(pool, start, audio.samples, request.options)
+            async with aclosing(self._transcribe(transcription)) as events:
+                async for event in events:
+                    if isinstance(event, Transcript):
+                        transcript = event
+                    else:
+                        yield event
+            diarization = await _speakers(diarizing, transcript)
+            answer = self.handler.answer
+            yield Finished(await _in(pool, answer, request, audio, transcript, diarization))
         finally:
+            left.set()
             self.outstanding -= 1
 
     def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the threads; requests that still run fail."""
+        self._loop.close()
+        for pool in (self._small, self._large, self._diarization):
+            pool.shutdown(cancel_futures=True)
 
-    def _run(self, request: TranscriptionRequest, tell: Callable[[Event], None]) -> None:
-        with endpoint_errors():
-            audio = self.handler.decode(request)
-            tell(Decoded(audio.duration))
-            transcript, diarization = self.handler.recognise_and_diarize(audio, request)
-            tell(Progress(audio.duration, audio.duration, transcript.chunks))
-            tell(Finished(self.handler.answer(request, audio, transcript, diarization)))
+    def _pool(self, request: TranscriptionRequest) -> ThreadPoolExecutor:
+        return self._large if len(request.inputs) > LARGE_BODY else self._small
+
+    def _start_diarization(
+        self, audio: Audio, request: TranscriptionRequest, left: Flag
+    ) -> Future[Diarization | None] | None:
+        """Diarization, begun before speech is detected; it ends when the request has `left`."""
+        diarizer = self.handler.diarizer
+        if diarizer is None or not self.handler.diarizes(request.config):
+            return None
+        hints = speaker_hints(request.config)
+        return self._diarization.submit(_diarize, diarizer, audio.samples, hints, left)
+
+    async def _transcribe(
+        self, transcription: Transcription
+    ) -> AsyncGenerator[Progress | Transcript]:
+        """What the engine's thread tells of a transcription; the transcript comes last."""
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Progress | Transcript | EndpointError] = asyncio.Queue()
+
+        def tell(event: Progress | Transcript | EndpointError) -> None:
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        job = self._loop.submit(transcription, tell)
+        try:
+            while True:
+                event = await events.get()
+                if isinstance(event, EndpointError):
+                    raise event
+                yield event
+                if isinstance(event, Transcript):
+                    return
+        finally:
+            job.cancel()
+
+
+async def _speakers(
+    diarizing: Future[Diarization | None] | None, transcript: Transcript
+) -> Diarization | None:
+    """Who speaks when; None where nobody asks or nobody speaks."""
+    if diarizing is None or not transcript.speech:
+        return None
+    found = await asyncio.wrap_future(diarizing)
+    assert found is not None  # the request is still there
+    return found.within(transcript.speech)
+
+
+def _diarize(
+    diarizer: Diarizer, samples: NDArray[np.float32], hints: SpeakerHints, left: Flag
+) -> Diarization | None:
+    """None where the request has left meanwhile."""
+    with endpoint_errors(), suppress(DiarizationCancelled):
+        return None if left.is_set() else diarizer.diarize(samples, hints, left)
+    return None
+
+
+async def _in(pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
+    """What `work` returns in a thread of `pool`. Raises EndpointError."""
+    return await asyncio.wrap_future(pool.submit(_guarded, work, *arguments))
+
+
+def _guarded(work: Callable[..., T], *arguments: object) -> T:
+    with endpoint_errors():
+        return work(*arguments)

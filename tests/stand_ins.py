@@ -30,6 +30,9 @@ class StandInEngine:
     def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
         return LanguagePosterior({"en": 0.9, "de": 0.1}, 0.0)
 
+    def step(self, session: StandInSession) -> None:
+        session.decode()
+
     def tokens(self, samples: np.ndarray) -> list[int]:
         """What is said in a window."""
         raise NotImplementedError
@@ -44,6 +47,7 @@ class StandInSession:
     def __init__(self, engine: StandInEngine, options: DecodeOptions) -> None:
         self.engine, self.options, self.stats = engine, options, DecodeStats()
         self.waiting: list[Request] = []
+        self.finished: list[tuple[Request, DecodeResult]] = []
 
     def __enter__(self):
         return self
@@ -53,7 +57,7 @@ class StandInSession:
 
     @property
     def done(self) -> bool:
-        return not self.waiting
+        return not self.waiting and not self.finished
 
     @property
     def free_rows(self) -> int:
@@ -62,8 +66,12 @@ class StandInSession:
     def add(self, requests: list[Request]) -> None:
         self.waiting += requests
 
-    def step(self) -> list[tuple[Request, DecodeResult]]:
+    def decode(self) -> None:
         requests, self.waiting = self.waiting, []
         self.engine.batches.append(len(requests))
         self.engine.requests += requests
-        return [(request, self.engine.decode(request)) for request in requests]
+        self.finished += [(request, self.engine.decode(request)) for request in requests]
+
+    def take(self) -> list[tuple[Request, DecodeResult]]:
+        finished, self.finished = self.finished, []
+        return finished

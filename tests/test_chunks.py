@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import zlib
 
 import numpy as np
 import pytest
@@ -95,6 +96,19 @@ def test_an_unfinished_segment_is_kept_unless_it_is_decoded_again():
         (text(GOOD), START, START + 1.0),
         (text(YES), START + 1.0, START + 3.0),
     ]
+
+
+def test_a_chunk_says_how_it_was_decoded():
+    tokens = (at(0.0), GOOD, at(1.0), at(1.0), at(1.0), at(1.2), MORNING, YES, at(2.0))
+    likely = tuple(-0.1 * place for place in range(len(tokens)))
+    result = dataclasses.replace(result_of(*tokens), log_probs=(*likely, -9.0), temperature=0.5)
+    first, second = chunks_of(READER, result)
+    assert (first.tokens, second.tokens) == ((GOOD,), (MORNING, YES))
+    assert (first.log_probs, second.log_probs) == (likely[1:2], likely[6:8])
+    for chunk in (first, second):
+        said = text(GOOD, MORNING, YES).encode()
+        assert chunk.compression_ratio == len(said) / len(zlib.compress(said))
+        assert (chunk.temperature, chunk.window_start) == (0.5, START)
 
 
 def test_segments_without_duration_or_text_are_left_out():

@@ -291,6 +291,20 @@ def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
     assert len({answer.temperature for answer in alone.values()}) > 1
 
 
+def test_a_sampled_first_attempt_is_the_same_beside_any_neighbours():
+    windows = windows_of(TINY, True, 6, 40)
+
+    def answers(batch_size, temperature, assisted=False):
+        options = DecodeOptions(batch_size=batch_size, temperature=temperature, assisted=assisted)
+        return decode(engine_of(noise=0.1), windows, options)
+
+    sampled = answers(6, 0.8)
+    assert tokens_of(answers(1, 0.8)) == tokens_of(sampled) == tokens_of(answers(4, 0.8, True))
+    assert {each.temperature for each in sampled.values()} == {0.8}
+    assert tokens_of(answers(6, 1e-6)) == truth(TINY, None, True, 6, 40)
+    assert tokens_of(sampled) != tokens_of(answers(6, 0.0))
+
+
 def test_windows_may_follow_from_windows():
     engine = engine_of(TINY, RAGGED[TINY])
     windows, answers = windows_of(TINY, True, 12, 40), {}
@@ -521,6 +535,7 @@ def test_what_a_model_raises_reaches_every_session_and_the_next_is_answered(monk
         one.step()
         with monkeypatch.context() as patch:
             patch.setattr(engine.runner, "launch", fail)
+            assert one.step() == []  # whose fault it was is found out one by one
             for session in (one, other):
                 with pytest.raises(RuntimeError, match="a kernel failed"):
                     session.step()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import handler
 import server_logs
-from asr.transcriber import TranscriptionOptions
+from asr.transcription import TranscriptionOptions
 from config import REPOSITORY, ModelSettings
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported

@@ -37,6 +37,16 @@ def speech(code: str, seconds: float, pause: float = 0.6) -> np.ndarray:
     return np.append(sound, np.zeros(round(pause * SAMPLE_RATE), np.float32))
 
 
+def listen(search, hear):
+    """What a search finds that is told what `hear` says of its windows."""
+    try:
+        window = next(search)
+        while True:
+            window = search.send(hear(window))
+    except StopIteration as found:
+        return found.value
+
+
 class Listener:
     """Hears how much of a window is in each language, at most `sure` of it in one."""
 
@@ -56,7 +66,7 @@ class Listener:
         )
 
     def find(self) -> LanguageTimeline:
-        return find_languages(self.schedule, self)
+        return listen(find_languages(self.schedule), self)
 
 
 evidence = st.integers(1, 6).flatmap(
@@ -128,7 +138,7 @@ def test_an_unsure_window_changes_nothing():
         inside = second.start <= window.start < second.stop
         return LanguagePosterior(shares, 0.0) if inside else listener(window)
 
-    assert find_languages(listener.schedule, detect).languages == ("de",)
+    assert listen(find_languages(listener.schedule), detect).languages == ("de",)
 
 
 def test_what_is_no_speech_says_nothing():

@@ -7,7 +7,8 @@ import torch
 from transformers import BertConfig, WhisperFeatureExtractor
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.transcriber import Transcriber
+from asr.transcription import TranscriptionOptions
 from errors import StartError
 from testing.tiny_whispers import (
     PUBLISHED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import oracle
 import torch
 from oracle import TINY, models_of
@@ -20,6 +22,13 @@ def sequences_of(models, session, options, count=9):
         Sequence(Request(key, *window, 4 + 7 * (key % 4)), options, session, stats)
         for key, window in enumerate(windows)
     ]
+
+
+def unhurried(models):
+    """A scheduler that admits whatever fits before its next step."""
+    scheduler = DecodeEngine(models).scheduler
+    scheduler.admission.hold_seconds = math.inf
+    return scheduler
 
 
 def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
@@ -43,11 +52,11 @@ def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
 
 def test_a_batch_size_counts_for_its_session_alone():
     models = models_of(TINY)
-    scheduler = DecodeEngine(models).scheduler
+    scheduler = unhurried(models)
     for session, batch_size in (("one", 2), ("other", 3)):
         scheduler.add(sequences_of(models, session, DecodeOptions(batch_size=batch_size)))
     scheduler.step()
-    assert [each.session for each in scheduler.running] == ["one"] * 2 + ["other"] * 3
+    assert [each.session for each in scheduler.running] == ["one", "other"] * 2 + ["other"]
 
 
 def test_preempted_sequences_begin_again_in_their_order():

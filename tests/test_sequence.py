@@ -37,6 +37,16 @@ def test_a_first_attempt_is_greedy_and_later_ones_draw_other_numbers():
     assert not third.draftable
 
 
+def test_a_first_attempt_is_sampled_where_a_temperature_is_asked_for():
+    request = Request("key", np.ones(100, np.float32), (7, 8, 9))
+    options = DecodeOptions(num_beams=5, temperature=0.5)
+    sequence = Sequence(request, options, "session", DecodeStats(), drafted=True)
+    begun = sequence.prefill_input(448)
+    assert (begun.temperature, begun.draftable, sequence.num_beams) == (0.5, False, 1)
+    sequence.restart()
+    assert torch.equal(sequence.prefill_input(448).uniform, begun.uniform)
+
+
 def test_an_attempt_may_have_another_prompt_and_grammar():
     sequence = sequence_of(timestamps=True)
     sequence.retry(Attempt(without_timestamps=True), (7, 8, 9, 10))

@@ -16,7 +16,8 @@ from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult, Request
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.transcriber import Transcriber
+from asr.transcription import TranscriptionOptions
 from errors import InvalidParameter, Unsupported
 from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN

@@ -16,7 +16,8 @@ import torch
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.transcriber import Transcriber
+from asr.transcription import TranscriptionOptions
 from audio import AudioLimits, decode_audio
 from demo import whisper_base
 from demo.__main__ import main

@@ -9,7 +9,7 @@ between steps. Nothing is ever written into the models.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Sequence as Requests
 from contextlib import contextmanager
 from threading import Lock
@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
+from asr.engine.admission import Admission
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.decode_state import ModelWithCache
 from asr.engine.draft_length import DraftLength
@@ -37,7 +38,7 @@ from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
-from device_errors import is_out_of_memory
+from device_errors import is_device_lost, is_out_of_memory
 from errors import OutOfMemory
 
 logger = logging.getLogger("endpoint")
@@ -65,6 +66,7 @@ class DecodeEngine:
             runner=self.runner,
             decode_text=models.tokenizer.decode,
         )
+        self.admission = Admission()
         self.lanes = Lanes(self._new_lane)
         self.scheduler = self.lanes.greedy
         self.memory = self.scheduler.memory
@@ -105,22 +107,19 @@ class DecodeEngine:
             )
 
     def step(self, session: Session) -> None:
-        """Run one step of every lane unless the session has results already.
+        """`step_all`, unless the session has results already."""
+        with self._turn():
+            if not session.has_results:
+                self._step_lanes()
 
-        Where memory runs out the lane's batch is halved and begun again. Errors reach every session
-        whose requests were lost.
+    def step_all(self) -> None:
+        """Run one step of every lane, for all sessions; results wait there to be taken.
+
+        Where memory runs out the lane's batch is halved and begun again. An error reaches the
+        sessions whose requests were lost.
         """
         with self._turn():
-            if session.has_results:
-                return
-            try:
-                for lane in self.lanes:
-                    self._step_lane(lane)
-            except Exception as error:
-                self._fail_all(error)
-                return
-            if not self.lanes.busy:
-                self.threads.restore()
+            self._step_lanes()
 
     def cancel(self, session: Session) -> None:
         """Drop what a session still has queued or running."""
@@ -128,12 +127,32 @@ class DecodeEngine:
             for lane in self.lanes:
                 lane.cancel(session)
 
+    @property
+    def running_rows(self) -> int:
+        """How many windows are being decoded; takes no lock."""
+        return sum(len(lane.running) for lane in self.lanes)
+
+    @property
+    def waiting_windows(self) -> int:
+        """How many windows wait for a row; takes no lock."""
+        return sum(len(lane.waiting) for lane in self.lanes)
+
+    def _step_lanes(self) -> None:
+        for lane in self.lanes:
+            self._step_lane(lane)
+        if not self.lanes.busy:
+            self.threads.restore()
+
     def _step_lane(self, lane: Scheduler) -> None:
         """Run one step of a lane and hand out what finished."""
-        finished = self._within_memory(
-            lambda: lane.step() if self.lanes.may_step(lane) else [],
-            lambda: self._halve_batch(lane),
-        )
+        try:
+            finished = self._within_memory(
+                lambda: lane.step() if self.lanes.may_step(lane) else [],
+                lambda: self._halve_batch(lane),
+            )
+        except Exception as error:
+            self._lose(lane, error)
+            return
         for sequence, result in finished:
             owner = sequence.session
             assert isinstance(owner, Session)
@@ -194,11 +213,32 @@ class DecodeEngine:
             lane.preempt()
         self.lanes.move()
 
-    def _fail_all(self, error: Exception) -> None:
-        """Tell every session whose requests were lost."""
-        for sequence in [each for lane in self.lanes for each in lane.abort()]:
-            assert isinstance(sequence.session, Session)
-            sequence.session.fail(error)
+    def _lose(self, lane: Scheduler, error: Exception) -> None:
+        """Tell the sessions whose requests are lost because a step of `lane` failed.
+
+        Where several had a part in it they begin again one by one, to find whose fault it was.
+        """
+        suspects = lane.suspects
+        if is_device_lost(error):
+            self._drop([each.session for lane in self.lanes for each in lane.abort()], error)
+        elif isinstance(error, OutOfMemory) or not suspects:
+            self._drop([each.session for each in lane.abort()], error)
+        elif len(suspects) > 1:
+            logger.warning("a step failed: its %d requests go on one by one", len(suspects))
+            lane.isolate()
+            self.lanes.move()
+        else:
+            lane.preempt()
+            self.lanes.move()
+            self._drop(suspects, error)
+
+    def _drop(self, sessions: Requests[Hashable], error: Exception) -> None:
+        """Drop the requests of sessions and tell them why."""
+        for session in dict.fromkeys(sessions):
+            assert isinstance(session, Session)
+            for lane in self.lanes:
+                lane.cancel(session)
+            session.fail(error)
 
     def _new_lane(self, num_beams: int, lanes: Lanes) -> Scheduler:
         """The scheduler of a number of beams; drafting is for rows without."""
@@ -209,7 +249,7 @@ class DecodeEngine:
             num_beams if num_beams > 1 else None,
             lanes.release_idle,
         )
-        return Scheduler(memory, self.context, lanes.running_rows)
+        return Scheduler(memory, self.context, lanes.running_rows, self.admission)
 
     @torch.inference_mode()
     def _language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:

@@ -35,7 +35,6 @@ class Attempt:
     without_timestamps: bool = False
 
 
-FIRST = Attempt()
 NO_TIMESTAMPS = Attempt(without_timestamps=True)
 
 

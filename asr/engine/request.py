@@ -24,7 +24,8 @@ class DecodeOptions:
     step; None lets measured costs and acceptance decide. `words` asks for the attention of the
     alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
     beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
-    log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`).
+    log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). With a
+    `temperature` above 0 the first attempt is sampled, from one beam and without drafts.
     """
 
     timestamps: bool = True
@@ -35,6 +36,7 @@ class DecodeOptions:
     words: bool = False
     num_beams: int = 1
     length_penalty: float | None = None
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

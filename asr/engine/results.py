@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.decode_state import DecodeState
+from asr.engine.decode_state import DecodeState, SequenceState
 from asr.engine.hypotheses import Text, best_text, only_text
-from asr.engine.repetition import find_repetition
+from asr.engine.repetition import ends_in_repetition, find_repetition
 from asr.engine.request import DecodeResult
 from asr.engine.sequence import Sequence
 from asr.model.alignment_heads import normalize_attention
@@ -35,6 +35,21 @@ class ResultReader:
         text = self._text(state, row, length, sequence)
         sequence.stats.tokens += len(text.tokens)
         return _with_attention(state, row, sequence, self._cut(sequence, text), text.beams)
+
+    def stop_repetitions(
+        self, rows: SequenceState, sequences: list[Sequence], longest: int
+    ) -> None:
+        """Stop the rows whose texts, of at most `longest` tokens, loop.
+
+        What they wrote beyond the loop's first part is cut in any case, so it does not matter when
+        anybody looks.
+        """
+        live = len(sequences)
+        tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
+        for row, sequence in enumerate(sequences):
+            text = tokens[row][len(sequence.prompt) : lengths[row]]
+            if sequence.options.fallback and ends_in_repetition(self.words(text)):
+                rows.finished[row] = True
 
     def words(self, tokens: Iterable[int]) -> list[int]:
         """The text tokens among `tokens`."""

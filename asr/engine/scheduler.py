@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from asr.checkpoint.special_tokens import SpecialTokens
+from asr.engine.admission import Admission, Quarantine, encoded_together
 from asr.engine.decode_state import DecodeState, StepShape
 from asr.engine.draft_length import DraftLength
 from asr.engine.fallback import is_better
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
-from asr.engine.repetition import ends_in_repetition
 from asr.engine.request import DecodeResult
 from asr.engine.results import ResultReader
 from asr.engine.runner import PendingResult, StepResult, StepRunner
@@ -60,14 +60,18 @@ class Scheduler:
         memory: StateMemory,
         context: DecodeContext,
         running_rows: Callable[[], Counter[Hashable]] | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.memory = memory
         self.context = context
+        self.admission = admission or Admission()
         self._results = ResultReader(context.special_tokens, context.decode_text)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.admits = True  # whether waiting sequences may enter
         self._running_rows = running_rows or self.own_rows
+        self._quarantine = Quarantine()
+        self._preparing: list[Sequence] = []  # on their way into rows
         self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
         self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
@@ -89,10 +93,12 @@ class Scheduler:
         started = time.perf_counter()
         self._steps += 1
         if self._steps % REPETITION_STEPS == 0 and self.num_beams == 1:
-            self._stop_repetitions()
+            assert self.memory.state is not None
+            self._results.stop_repetitions(self.memory.state.rows, self.running, self._longest)
         self._launch()
         finished = self._collect()
         self._add_seconds(self.running, "decode_seconds", started)
+        self.memory.count_step()
         return [] if finished is None else self._finish(finished)
 
     @property
@@ -103,6 +109,11 @@ class Scheduler:
     def own_rows(self) -> Counter[Hashable]:
         """How many rows each session has here."""
         return Counter(each.session for each in self.running)
+
+    @property
+    def suspects(self) -> list[Hashable]:
+        """The sessions for which a step has just failed: those that ran or were to."""
+        return list(dict.fromkeys(each.session for each in [*self.running, *self._preparing]))
 
     def take_leaving(self) -> list[Sequence]:
         """The sequences that must go on in another lane, which have left this one."""
@@ -129,6 +140,11 @@ class Scheduler:
         self._clear()
         self.memory.release()
 
+    def isolate(self) -> None:
+        """Preempt, and from then on let what was there run apart, one session after the other."""
+        self.preempt()
+        self._quarantine.begin(self.waiting)
+
     def abort(self) -> list[Sequence]:
         """Drop everything. Returns the sequences that ran or waited."""
         dropped = [*self.running, *self.waiting, *self.take_leaving()]
@@ -139,6 +155,7 @@ class Scheduler:
 
     def _clear(self) -> None:
         self.running.clear()
+        self._preparing = []
         self._pending.clear()
         self._view, self._longest = None, 0
 
@@ -146,7 +163,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Give free rows to waiting sequences: encode them, read their prompts."""
-        while self.waiting and self.admits:
+        deadline = self.admission.deadline(self.waiting, self._running_rows())
+        late = False
+        while self.waiting and self.admits and not late:
             eligible = self._eligible()
             if not eligible:
                 return
@@ -157,25 +176,22 @@ class Scheduler:
             admitted = eligible[: min(state.capacity - live, MAX_ENCODER_BATCH)]
             if not admitted:
                 return
-            self._prepare(state, [each for each in admitted if self._same_kind(each, admitted[0])])
+            self._prepare(
+                state, encoded_together(admitted), lambda: self.admission.clock() >= deadline
+            )
+            late = self.admission.clock() >= deadline
 
     def _eligible(self) -> list[Sequence]:
-        """Waiting sequences, in order, whose session has rows left of its batch size."""
-        rows = self._running_rows()
-        eligible = []
-        for sequence in self.waiting:
-            if rows[sequence.session] < sequence.options.batch_size:
-                rows[sequence.session] += 1
-                eligible.append(sequence)
-        return eligible
+        """The waiting sequences whose turn it is, as far as rows may be had for them."""
+        free = min(self.admission.max_rows, self.memory.limit) - len(self.running)
+        allowed = self._quarantine.allowed(self.waiting, self.running)
+        return self.admission.choose(allowed, self._running_rows(), int(free))
 
-    def _same_kind(self, one: Sequence, other: Sequence) -> bool:
-        """Whether both may be drafted for, or neither: they are encoded together."""
-        ours, theirs = one.options, other.options
-        return (ours.assisted, ours.drafts) == (theirs.assisted, theirs.drafts)
-
-    def _prepare(self, state: DecodeState, sequences: list[Sequence]) -> None:
-        """Encode sequences and prefill them in the next rows."""
+    def _prepare(
+        self, state: DecodeState, sequences: list[Sequence], stop: Callable[[], bool]
+    ) -> None:
+        """Encode sequences and prefill them in the next rows; the first of them, if `stop` says."""
+        self._preparing = sequences
         drafted = self._worth_drafting(sequences)
         requests = [each.request for each in sequences]
         started = time.perf_counter()
@@ -183,10 +199,12 @@ class Scheduler:
             [each.samples for each in requests],
             drafted,
             [each.request.encoded if each.encoded is None else each.encoded for each in sequences],
+            stop,
         )
-        start, stop = len(self.running), len(self.running) + len(sequences)
-        self.attempted = stop
-        view = state.view(start, stop)
+        sequences = sequences[: len(encoded.main)]
+        live = len(self.running)
+        self.attempted = live + len(sequences)
+        view = state.view(live, self.attempted)
         view.main.decoder.fill_cross_kv(encoded.main, view.main.cache)
         if view.assistant is not None and encoded.assistant is not None:
             view.assistant.decoder.fill_cross_kv(encoded.assistant, view.assistant.cache)
@@ -197,7 +215,9 @@ class Scheduler:
                 sequence.encoded = encoded.main[number : number + 1].clone()
             self.waiting.remove(sequence)
         self.running += sequences
-        self._prefill(start, stop)
+        self._prefill(live, self.attempted)
+        self.admission.count(sequences)
+        self._preparing = []
 
     def _worth_drafting(self, sequences: list[Sequence]) -> bool:
         """Whether sequences of one kind are prepared for drafting."""
@@ -304,20 +324,6 @@ class Scheduler:
             sequence.stats.accepted += accepted
             sequence.stats.drafted += drafted
             sequence.stats.drafted_rows += drafted > 0
-
-    def _stop_repetitions(self) -> None:
-        """Stop the rows whose texts loop.
-
-        What they wrote beyond the loop's first part is cut in any case, so it does not matter when
-        anybody looks.
-        """
-        assert self.memory.state is not None
-        rows, live = self.memory.state.rows, len(self.running)
-        tokens, lengths = rows.tokens[:live, : self._longest].tolist(), rows.length[:live].tolist()
-        for row, sequence in enumerate(self.running):
-            text = tokens[row][len(sequence.prompt) : lengths[row]]
-            if sequence.options.fallback and ends_in_repetition(self._results.words(text)):
-                rows.finished[row] = True
 
     # Finished rows
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.fallback import FIRST, Attempt, uniform
+from asr.engine.fallback import Attempt, uniform
 from asr.engine.prefill import PrefillInput
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from transcript import DecodeStats
@@ -30,7 +30,7 @@ class Sequence:
     stats: DecodeStats
     drafted: bool = False
     attempts: int = 1
-    attempt: Attempt = FIRST
+    attempt: Attempt = field(init=False)
     best: DecodeResult | None = None
     no_speech_prob: float = 0.0
     language: str | None = None
@@ -40,8 +40,12 @@ class Sequence:
     prompt: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_beams = self.options.num_beams
-        self.prompt = self.request.prompt
+        self._begin(Attempt(self.options.temperature), self.request.prompt)
+
+    def _begin(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
+        """Make an attempt the current one; a sampled one has no beams."""
+        self.attempt, self.prompt = attempt, prompt
+        self.num_beams = 1 if attempt.temperature else self.options.num_beams
 
     @property
     def temperature(self) -> float:
@@ -76,14 +80,14 @@ class Sequence:
                 self.language, self.language_probability = code, probability
 
     def retry(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
-        """Begin another attempt; a sampled one has no beams."""
-        self.attempts, self.attempt, self.prompt = self.attempts + 1, attempt, prompt
-        self.num_beams = 1 if attempt.temperature else self.options.num_beams
+        """Begin another attempt."""
+        self.attempts += 1
+        self._begin(attempt, prompt)
 
     def restart(self) -> None:
         """Forget all attempts: the sequence was preempted."""
-        self.drafted, self.attempts, self.attempt, self.best = False, 1, FIRST, None
-        self.num_beams, self.prompt = self.options.num_beams, self.request.prompt
+        self.drafted, self.attempts, self.best = False, 1, None
+        self._begin(Attempt(self.options.temperature), self.request.prompt)
 
     def prefill_input(self, max_positions: int) -> PrefillInput:
         """What its row starts from, in a model of texts of `max_positions` tokens.

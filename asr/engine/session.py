@@ -79,14 +79,18 @@ class Session:
             self._engine.add(self, requests)
 
     def step(self) -> list[tuple[Request, DecodeResult]]:
-        """Run one step. Returns the requests that finished since the last call, maybe none.
+        """Run one step, unless there are results already, and `take` them."""
+        if self.done:
+            return []
+        self._engine.step(self)
+        return self.take()
+
+    def take(self) -> list[tuple[Request, DecodeResult]]:
+        """The requests that finished since the last call, maybe none.
 
         Raises OutOfMemory where not even one window fits into the device's memory, and whatever the
         models raise; the session's other requests are lost then.
         """
-        if self.done:
-            return []
-        self._engine.step(self)
         if self._error is not None:
             raise self._error
         finished = list(self._finished)

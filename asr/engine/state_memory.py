@@ -2,7 +2,8 @@
 
 Caches are by far the largest thing besides the weights: 342 MB a row for large-v3 in float16.
 The one decision: how many rows fit is asked of the device before memory is taken, and what failed
-once is remembered, so that a batch too large does not run out of memory in every request anew.
+is remembered for a while, so that a batch too large does not run out of memory in every request
+anew. Who took the memory may give it back: after some steps more rows are tried again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ logger = logging.getLogger("endpoint")
 MAX_ROWS = 128
 # Left free for encoders, diarization and CUDA graphs: a share of the device, and at least 1 GiB.
 HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30
+# Steps without a failure after which more rows are tried; twice as many after each failure.
+SHORTEST_PATIENCE, LONGEST_PATIENCE = 64, 4096
 
 
 class StateMemory:
@@ -45,6 +48,7 @@ class StateMemory:
         self.device = main.token_embeddings.device
         self.limit = MAX_ROWS
         self.state: DecodeState | None = None
+        self._steps, self._patience = 0, SHORTEST_PATIENCE
 
     @property
     def capacity(self) -> int:
@@ -78,9 +82,23 @@ class StateMemory:
             torch.cuda.empty_cache()
 
     def lower_limit(self, failed: int) -> None:
-        """Remember that `failed` rows were too many: half of them are tried from now on."""
-        self.limit = max(1, failed // 2)
+        """Remember that `failed` rows were too many: at most half of them are tried for now."""
+        self._lower(max(1, failed // 2))
         logger.warning("%d windows at once do not fit into memory: at most %d", failed, self.limit)
+
+    def count_step(self) -> None:
+        """A step has succeeded; after enough of them half as many rows again may be tried."""
+        if self.limit == MAX_ROWS:
+            return
+        self._steps += 1
+        if self._steps >= self._patience:
+            self._steps, self.limit = 0, min(MAX_ROWS, self.limit + (self.limit + 1) // 2)
+
+    def _lower(self, limit: int) -> None:
+        """Try no more rows than `limit`, for longer than the last time."""
+        if self.limit < MAX_ROWS:
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
+        self.limit, self._steps = limit, 0
 
     def _allocate(self, rows: int) -> DecodeState:
         return DecodeState.allocate(
@@ -98,7 +116,7 @@ class StateMemory:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            self.limit = self.capacity
+            self._lower(self.capacity)
             return
         assert self.state is not None
         larger.copy_rows(self.state, live)

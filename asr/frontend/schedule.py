@@ -15,8 +15,10 @@ use the same schedule, and the windows do not depend on the batch size.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,19 +49,39 @@ class Schedule:
         cuts: Sequence[int] = (),
     ) -> None:
         self.limit = limit
-        self.done = 0
-        self._expected = 0
         self._samples = samples
         self._planner = WindowPlanner(samples, speech, limit)
+        self._begin(cuts)
+
+    def cut_at(self, cuts: Sequence[int]) -> Schedule:
+        """The same recording from its beginning, with other cuts; quicker than a new schedule."""
+        again = copy(self)
+        again._begin(cuts)
+        return again
+
+    def _begin(self, cuts: Sequence[int]) -> None:
+        self.done = self._expected = self._left = 0
         self._ready: deque[Window] = deque()
+        self._unread: set[Window] = set()
         self._regions = self._planner.regions(cuts)
         for region in reversed(self._regions):
             self._plan_next(region.start, region.stop)
+        self._speech = self._left
 
     @property
     def total(self) -> int:
         """How many windows there will be, as far as is known before they are decoded."""
         return self.done + self._expected
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """How much speech is decoded, and how much there is; the first only ever grows."""
+        return (self._speech - self._left) / SAMPLE_RATE, self._speech / SAMPLE_RATE
+
+    @property
+    def final_until(self) -> float:
+        """The second before which all windows are decoded; infinite when all are."""
+        return min((each.start / SAMPLE_RATE for each in self._unread), default=math.inf)
 
     def ready(self) -> tuple[Window, ...]:
         """The windows that can be decoded now, in order; they stay in the schedule."""
@@ -122,6 +144,8 @@ class Schedule:
         """
         self.done += 1
         self._expected -= self._count_windows(window.start, window.region_stop)
+        self._left -= self._planner.count_speech(window.start, window.region_stop)
+        self._unread.discard(window)
         start = window.stop
         if looped and seek is not None:
             start = self._after_loop(window, seek)
@@ -166,7 +190,10 @@ class Schedule:
         start = self._planner.speech_from(start)
         if start < region_stop:
             stop = self._planner.window_stop(start, region_stop)
-            self._ready.appendleft(Window(start, stop, region_stop))
+            window = Window(start, stop, region_stop)
+            self._ready.appendleft(window)
+            self._unread.add(window)
+            self._left += self._planner.count_speech(start, region_stop)
             self._expected += self._count_windows(start, region_stop)
 
     def _count_windows(self, start: int, region_stop: int) -> int:

@@ -109,7 +109,7 @@ class Layer:
             queries[context.rows, :, context.positions] = query[:, :, self.aligned]
         query = query.reshape(keys.shape[0], -1, *query.shape[2:])
         mixed = _merge_heads(attention(query.transpose(1, 2), keys, values))
-        return self.cross_out(mixed.view(x.shape))
+        return self.cross_out(mixed.reshape(x.shape))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The perceptron, (rows, positions, d_model) in and out."""

@@ -7,7 +7,7 @@ Language detection hands its output back to the caller, who gives it along with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,19 +53,21 @@ class Encoder:
         windows: Sequence[Samples],
         drafted: bool,
         known: Sequence[Tensor | None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> EncoderOutput:
         """Encode windows of samples, for the main model and, if `drafted`, for the assistant.
 
         `known` holds, for each window, the main encoder's output (1, frames, d_model) where there
-        is one already.
+        is one already. After each pass `stop` is asked whether to leave the other windows out.
         """
-        known = known or [None] * len(windows)
+        known, passes = known or [None] * len(windows), []
         with OneDnnOverride(self.weights):
             together = encoder_batch_size(len(windows), self.device)
-            passes = [
-                self._encode(windows[start : start + together], drafted, known[start:][:together])
-                for start in range(0, len(windows), together)
-            ]
+            for start in range(0, len(windows), together):
+                part = slice(start, start + together)
+                passes.append(self._encode(windows[part], drafted, known[part]))
+                if stop():
+                    break
         main = torch.cat([each.main for each in passes])
         if not drafted or self.assistant is None:
             return EncoderOutput(main)

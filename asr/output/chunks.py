@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.fallback import DEFAULT_FALLBACK
+from asr.engine.fallback import DEFAULT_FALLBACK, compression_ratio
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
 from asr.output.alignment import timed_words
@@ -103,17 +104,24 @@ class ChunkReader:
         words: Sequence[tuple[Word, ...]] = [()] * len(segments)
         if self.words:
             words = timed_words(result, segments, samples, self.models, self.language)
+        end_of_text = self.models.special_tokens.end_of_text
+        ratio = compression_ratio(self._decode([t for t in result.tokens if t < end_of_text]))
+        pairs = zip(result.tokens, result.log_probs, strict=False)  # the end of text may have one
+        likely = iter([log_prob for token, log_prob in pairs if token < end_of_text])
         found: list[Chunk] = []
         for segment, words_of_segment in zip(segments, words, strict=True):
-            text = self._text(segment)
+            tokens = tuple(token for token in segment.tokens if token < end_of_text)
+            log_probs = tuple(islice(likely, len(tokens)))
+            text = self._decode(tokens)
             if text.strip() and segment.end > segment.start:
-                found.append(_chunk(window, segment, text, words_of_segment, result))
+                chunk = _chunk(window, segment, text, words_of_segment, result)
+                found.append(
+                    replace(chunk, tokens=tokens, log_probs=log_probs, compression_ratio=ratio)
+                )
         return found
 
-    def _text(self, segment: Segment) -> str:
-        end_of_text = self.models.special_tokens.end_of_text
-        tokens = [token for token in segment.tokens if token < end_of_text]
-        return str(self.models.tokenizer.decode(tokens))
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self.models.tokenizer.decode(list(tokens)))
 
 
 def _holds_no_speech(result: DecodeResult) -> bool:
@@ -150,4 +158,6 @@ def _chunk(
         avg_logprob=result.avg_logprob,
         no_speech_prob=result.no_speech_prob,
         words=tuple(moved),
+        temperature=result.temperature,
+        window_start=offset,
     )

@@ -19,7 +19,8 @@ from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.pipelines.speaker_verification import PyannoteAudioPretrainedSpeakerEmbedding
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.transcriber import Transcriber
+from asr.transcription import TranscriptionOptions
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved
 from config import DEMO_MODELS
 from demo.build.clip import Samples

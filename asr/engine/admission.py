@@ -1,0 +1,106 @@
+"""Who gets the next free rows, and how long newcomers may hold up the rows that run.
+
+The one decision: windows, not requests, are the unit. A free row goes to the session with the
+fewest rows, among several to the one that has waited longest for its turn. So a short recording
+waits until one row is free, not until a long one has ended, and nothing that runs is interrupted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable
+
+from asr.engine.sequence import Sequence
+
+# Seconds for which the windows of newcomers are encoded between two steps; on a CPU, where windows
+# are encoded one by one, at least one. A step of whisper-base takes a few hundredths of a second.
+HOLD_SECONDS = 0.1
+
+
+class Admission:
+    """Chooses among the waiting sequences of all lanes.
+
+    At most `max_rows` rows run in a lane. `hold_seconds` bounds encoding beside other sessions.
+    """
+
+    def __init__(self, hold_seconds: float = HOLD_SECONDS) -> None:
+        self.max_rows: float = math.inf
+        self.hold_seconds = hold_seconds
+        self.clock: Callable[[], float] = time.perf_counter
+        self._served = 0
+        self._turns: dict[Hashable, int] = {}  # when each session was given a row last
+
+    def choose(
+        self, waiting: Iterable[Sequence], rows: Counter[Hashable], free: int
+    ) -> list[Sequence]:
+        """Up to `free` of the waiting sequences, for rows that are free.
+
+        `rows` counts those that each session has. No session gets more than its batch size; its own
+        sequences keep their order.
+        """
+        queues: dict[Hashable, deque[Sequence]] = defaultdict(deque)
+        for sequence in waiting:
+            queues[sequence.session].append(sequence)
+        self._turns = {each: self._turns.get(each, 0) for each in {*queues, *rows}}
+        sessions, turn = list(queues), self._served
+        chosen: list[Sequence] = []
+        order = [(rows[each], self._turns[each], place) for place, each in enumerate(sessions)]
+        heapq.heapify(order)
+        while order and len(chosen) < free:
+            taken, _, place = heapq.heappop(order)
+            queue = queues[sessions[place]]
+            if taken >= queue[0].options.batch_size:
+                continue
+            chosen.append(queue.popleft())
+            turn += 1
+            if queue:
+                heapq.heappush(order, (taken + 1, turn, place))
+        return chosen
+
+    def count(self, admitted: Iterable[Sequence]) -> None:
+        """Remember whose turn it was: these sequences have been given rows."""
+        for each in admitted:
+            self._served += 1
+            self._turns[each.session] = self._served
+
+    def deadline(self, waiting: Iterable[Sequence], rows: Counter[Hashable]) -> float:
+        """When encoding newcomers must pause for a step; never where only one session is there."""
+        sessions = {*rows, *(each.session for each in waiting)}
+        return self.clock() + self.hold_seconds if len(sessions) > 1 else math.inf
+
+
+class Quarantine:
+    """Sequences that run apart from all others, session by session, because a step that several
+    sessions shared has failed: the one at fault fails again alone, and harms nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._groups: deque[set[Sequence]] = deque()
+
+    def begin(self, sequences: Iterable[Sequence]) -> None:
+        """Put sequences apart, those of each session together."""
+        groups: dict[Hashable, set[Sequence]] = defaultdict(set)
+        for each in sequences:
+            groups[each.session].add(each)
+        self._groups = deque(groups.values())
+
+    def allowed(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> list[Sequence]:
+        """Those of the waiting sequences that may run now: all, once nothing is apart any more."""
+        present = {*waiting, *running}
+        while self._groups and not self._groups[0] & present:
+            self._groups.popleft()
+        if not self._groups:
+            return list(waiting)
+        return [each for each in waiting if each in self._groups[0]]
+
+
+def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
+    """The first of the sequences, and those that are drafted for if it is, or as it is not."""
+
+    def kind(each: Sequence) -> tuple[bool, int | None]:
+        return each.options.assisted, each.options.drafts
+
+    return [each for each in sequences if kind(each) == kind(sequences[0])]

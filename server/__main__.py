@@ -1,0 +1,45 @@
+"""`python -m server`: loads the models and answers until SIGTERM.
+
+The one decision: whatever is wrong with the start is one line and a status that is not 0; the
+address is taken before the models are loaded, and answers only afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+
+from config import ModelSettings, ServerSettings
+from errors import StartError
+from handler import EndpointHandler
+from server.app import create_app
+from server.lifecycle import DrainingServer, bind, close
+from server.service import Service
+
+
+def main() -> None:
+    """Serve what the environment names. Raises SystemExit where that cannot be."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # Until requests are accepted there is nothing to drain.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        settings, models = ServerSettings.from_environment(), ModelSettings.for_demo()
+    except ValueError as error:
+        raise SystemExit(str(StartError(str(error)))) from error
+    try:
+        bound = bind(settings)
+    except OSError as error:
+        where = f"HOST={settings.host} PORT={settings.port}"
+        raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
+    with bound:
+        service = Service(EndpointHandler(settings=models))
+        app = create_app(service, settings)
+        DrainingServer(app, service, settings.drain_timeout).run([bound])
+        close(service)
+
+
+if __name__ == "__main__":
+    main()

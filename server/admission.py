@@ -1,0 +1,152 @@
+"""Who is let in: every refusal that needs no look into the body, cheapest first.
+
+The one decision: a request is judged by its head alone, before a byte of its body is read, so that
+a server under pressure spends nothing on what it refuses. The order: bearer token, draining, queue,
+announced length, media type.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import time
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.datastructures import Headers
+
+from config import ServerSettings
+from errors import EndpointError
+from server.errors import (
+    BodyTooLarge,
+    Busy,
+    Draining,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+
+# Requests for these are answered whatever the load: by which routes, and whether without a token.
+PROBES = ("/health", "/ready", "/metrics")
+WITHOUT_TOKEN = ("/", "/health", "/ready", "/openapi.json")
+TRANSCRIBING = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations")
+FORM = "multipart/form-data"
+# Types that say that the body is no sound; all others are looked into.
+SILENT_TYPES = ("text", "image", "font", "model", "message", "multipart")
+# Parameters, a form's other fields, and up to four voices that OpenAI's clients may add.
+SLACK_BYTES = 16 * 2**20
+# OpenAI's client waits as told up to two minutes, and else gives up.
+LONGEST_WAIT_S = 120
+# Weight of the newest pause between two answers.
+NEWEST = 0.2
+
+
+class Admission:
+    """Which requests are accepted, and how many are not answered yet.
+
+    `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        max_audio_bytes: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_queue = settings.max_queue
+        self.max_audio_bytes = max_audio_bytes
+        self.draining = False
+        self.admitted = 0
+        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
+        self._now = now
+        self._seconds_per_answer = 1.0
+        self._last_answer = self._next_place = now()
+
+    def authorize(self, headers: Headers) -> None:
+        """Raises Unauthorized unless the request has the API key.
+
+        It comes as bearer token or, because that is what a browser can send, as the password of
+        HTTP's Basic scheme. Compared in constant time.
+        """
+        if self._key and not hmac.compare_digest(_token(headers), self._key):
+            raise Unauthorized("the bearer token is missing or wrong")
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """One of the `max_queue` places, held while a request is answered.
+
+        Raises Draining, or Busy with the seconds after which a place may be free.
+        """
+        if self.draining:
+            raise Draining("the server is about to stop")
+        if self.admitted >= self.max_queue:
+            raise Busy(
+                f"{self.max_queue} requests are waiting, and no more may", self._retry_after()
+            )
+        if not self.admitted:
+            self._last_answer = self._now()
+        self.admitted += 1
+        try:
+            yield
+        finally:
+            self.admitted -= 1
+            self._answered()
+
+    def check_body(self, path: str, headers: Headers) -> None:
+        """Raises BodyTooLarge or UnsupportedMediaType by what the head announces."""
+        limit = self.body_limit(headers)
+        announced = headers.get("content-length", "0")
+        if int(announced) > limit:
+            raise too_large(limit)
+        if path not in TRANSCRIBING:
+            return
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise UnsupportedMediaType("bodies are read as they are, without Content-Encoding")
+        kind = media_type(headers)
+        if path.startswith("/v1/") and kind != FORM:
+            raise UnsupportedMediaType(f"this route reads {FORM}")
+        if kind != FORM and kind.partition("/")[0] in SILENT_TYPES:
+            raise UnsupportedMediaType(f"this route reads JSON, {FORM} and audio files")
+
+    def body_limit(self, headers: Headers) -> int:
+        """The most bytes of a body; base64 takes 4/3 of its audio, and line breaks a little."""
+        kind = media_type(headers)
+        binary = kind == FORM or kind.startswith(("audio/", "video/"))
+        audio = self.max_audio_bytes if binary else self.max_audio_bytes * 7 // 5
+        return audio + SLACK_BYTES
+
+    def _answered(self) -> None:
+        now = self._now()
+        pause, self._last_answer = now - self._last_answer, now
+        self._seconds_per_answer += NEWEST * (pause - self._seconds_per_answer)
+
+    def _retry_after(self) -> int:
+        """Seconds until a place is free for this client: each refused one is told a later time, as
+        far apart as answers are.
+        """
+        now = self._now()
+        latest = now + LONGEST_WAIT_S
+        self._next_place = min(max(now, self._next_place) + self._seconds_per_answer, latest)
+        return min(max(1, math.ceil(self._next_place - now)), LONGEST_WAIT_S)
+
+
+def media_type(headers: Headers) -> str:
+    """The body's media type in lower case, without parameters; "" where there is none."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def too_large(limit: int) -> EndpointError:
+    """The refusal of a body of more than `limit` bytes."""
+    return BodyTooLarge(f"the body may have {limit} bytes")
+
+
+def _token(headers: Headers) -> bytes:
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    given = credentials.strip().encode("latin-1")
+    if scheme.lower() != "basic":
+        return given if scheme.lower() == "bearer" else b""
+    try:
+        return b64decode(given, validate=True).partition(b":")[2]
+    except Base64Error:
+        return b""

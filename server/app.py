@@ -1,0 +1,64 @@
+"""All routes as one app.
+
+The one decision: the routers know nothing of load, tokens, deadlines or logs; these stand around
+all of them, mounted pages included.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from config import ServerSettings
+from errors import EndpointError, InvalidRequest
+from server import health, native
+from server.admission import Admission
+from server.error_response import error_response, translated
+from server.errors import InvalidBody, MethodNotAllowed, NotFound
+from server.measured_service import MeasuredService
+from server.metrics import EngineMetrics, Metrics
+from server.middleware import RequestGate
+from server.openai_api import routes
+from server.service import Service
+
+
+def create_app(service: Service, settings: ServerSettings) -> RequestGate:
+    """The app that answers with `service`, as `settings` say."""
+    admission = Admission(settings, service.handler.limits.max_bytes)
+    metrics = Metrics(EngineMetrics(service, admission))
+    app = FastAPI(
+        title="Transcription with speakers",
+        version="1",
+        docs_url=None,  # it would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(health.router(service, admission, metrics, settings.page))
+    measured = MeasuredService(service, metrics)
+    app.include_router(native.router(measured))
+    app.include_router(routes.router(measured))
+    app.add_exception_handler(Exception, _fail)
+    app.add_exception_handler(HTTPException, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse)
+    return RequestGate(app, admission, metrics, settings.request_timeout)
+
+
+def _fail(request: Request, error: Exception) -> Response:
+    return error_response(translated(error), request.scope["path"])
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself, in our words: its own may repeat what was sent."""
+    path = request.scope["path"]
+    if not isinstance(error, HTTPException):
+        return error_response(InvalidBody("the request is not of the documented form"), path)
+    known: dict[int, EndpointError] = {
+        404: NotFound("there is nothing here"),
+        405: MethodNotAllowed("this path takes other methods"),
+    }
+    answer = error_response(known.get(error.status_code, InvalidRequest("cannot be read")), path)
+    if error.headers and "Allow" in error.headers:
+        answer.headers["Allow"] = error.headers["Allow"]
+    return answer

@@ -1,0 +1,175 @@
+"""One request and its answer, between the HTTP library and the routes.
+
+The one decision: whatever ends a request early is handled here and nowhere else, by cancelling the
+task that answers it, which frees its rows: a client that leaves, a body that is too large or too
+slow, the deadline, the end of draining, an exception. What the client gets then depends only on how
+far the answer is: a status, an error event at the end of a stream, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from errors import EndpointError
+from server.admission import too_large
+from server.error_response import error_event, error_response, translated
+from server.errors import DeadlineExceeded, SlowBody
+
+# A body must keep up with this rate, after a start: else its place goes to others.
+SLOWEST_BYTES_PER_S, START_S = 1024, 30.0
+# The time that a client has to take an error that it may not be waiting for.
+FAREWELL_S = 5.0
+# What nginx logs of a client that did not wait for its answer.
+CLIENT_GONE = 499
+DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+class Exchange:
+    """Counts and times what comes in, and knows what went out.
+
+    `limit` is the most bytes of the body. `status` is that of the answer and `code` that of its
+    error; `gone` says that the client left before the answer was complete.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
+        self.scope, self._receive, self._send = scope, receive, send
+        self.limit = limit
+        self.headers = Headers(scope=scope)
+        self.started = time.monotonic()
+        self.answer_headers: list[tuple[bytes, bytes]] = []
+        self.received = 0
+        self.status: int | None = None
+        self.code = "OK"
+        self.first_event_s: float | None = None
+        self._body_read = self._complete = self._streams = False
+        self._watches = False
+        self._ended: asyncio.Future[EndpointError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long ago the request came."""
+        return time.monotonic() - self.started
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client left before it had its answer."""
+        return self._ended.done() and self._ended.result() is None
+
+    def end(self, error: EndpointError | None) -> None:
+        """Answer with `error` now; None where nobody waits for an answer any more."""
+        if not self._ended.done():
+            self._ended.set_result(error)
+
+    async def run(self, app: ASGIApp, timeout: float | None = None) -> None:
+        """Let `app` answer; with a `timeout` in seconds, watch the client and the clock meanwhile.
+
+        Raises no Exception: each becomes an answer.
+        """
+        self._watches = timeout is not None
+        task = asyncio.ensure_future(app(self.scope, self.receive, self.send))
+        try:
+            either: set[asyncio.Future[Any]] = {task, self._ended}
+            await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if self._watcher:
+                self._watcher.cancel()
+            in_time = task.done()
+            if not in_time:
+                task.cancel()
+                await asyncio.wait({task})
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ClientDisconnect):
+            self.end(None)
+        if self._ended.done():
+            if why := self._ended.result():
+                await self._fail(why)
+        elif not in_time:
+            await self._fail(DeadlineExceeded("the request took longer than the server allows"))
+        elif error is not None and not self._complete:
+            await self._fail(translated(error))
+
+    async def fail(self, error: EndpointError) -> None:
+        """Answer with `error` without asking any route."""
+        await error_response(error, self.scope["path"])(self.scope, self.receive, self.send)
+
+    async def receive(self) -> Message:
+        """The next part of the body, or that the client is gone.
+
+        Raises BodyTooLarge or SlowBody.
+        """
+        if self._body_read:
+            if not self._watches:
+                return await self._receive()
+            await asyncio.wait({self._ended})
+            return DISCONNECT
+        message = await self._next_part()
+        if message["type"] == "http.disconnect":
+            self.end(None)
+            return message
+        self.received += len(message.get("body", b""))
+        if self.received > self.limit:
+            raise too_large(self.limit)
+        if not message.get("more_body", False):
+            self._body_read = True
+            if self._watches:
+                self._watcher = asyncio.ensure_future(self._watch())
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the answer on."""
+        if message["type"] == "http.response.start":
+            message = self._started(message)
+        elif message["type"] == "http.response.body":
+            if self._streams and self.first_event_s is None:
+                self.first_event_s = self.seconds
+            self._complete = not message.get("more_body", False)
+        await self._send(message)
+
+    def _started(self, message: Message) -> Message:
+        self.status = message["status"]
+        headers = Headers(raw=message["headers"])
+        if failed := headers.get("x-error-message"):
+            self.code = failed.partition(":")[0]
+        self._streams = headers.get("content-type", "").startswith("text/event-stream")
+        added = list(self.answer_headers)
+        if self._announces_body() and not self._body_read:
+            # Else the library reads the rest of the body only to throw it away.
+            added.append((b"connection", b"close"))
+        return {**message, "headers": [*message["headers"], *added]}
+
+    def _announces_body(self) -> bool:
+        length = self.headers.get("content-length", "0")
+        return "transfer-encoding" in self.headers or length != "0"
+
+    async def _next_part(self) -> Message:
+        left = START_S + self.received / SLOWEST_BYTES_PER_S - self.seconds
+        try:
+            async with asyncio.timeout(left):
+                return await self._receive()
+        except TimeoutError:
+            raise SlowBody("the body does not arrive") from None
+
+    async def _watch(self) -> None:
+        """Nothing comes after a body but the news that the client is gone, or has its answer."""
+        await self._receive()
+        if not self._complete:
+            self.end(None)
+
+    async def _fail(self, error: EndpointError) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                if self.status is None:
+                    await self.fail(error)
+                elif self._streams and not self._complete:
+                    self.code = error.code
+                    await self.send({"type": "http.response.body", "body": error_event(error)})

@@ -1,0 +1,53 @@
+"""What a platform and a person ask a server about itself.
+
+The one decision: none of these answers asks the engine for anything, so they come at once whatever
+is computed; and a full queue is no reason to be called unready.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from server.admission import Admission
+from server.errors import Draining, NotReady
+from server.metrics import Metrics
+from server.service import Service
+
+
+def router(service: Service, admission: Admission, metrics: Metrics, page: bool) -> APIRouter:
+    """`/health`, `/ready`, `/metrics`, and `/` for whoever looks in."""
+    routes = APIRouter()
+
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/health", summary="Whether the process lives")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @routes.head("/ready", include_in_schema=False)
+    @routes.get(
+        "/ready",
+        summary="Whether requests are accepted",
+        responses={503: {"description": "The server is about to stop, or its engine has stopped"}},
+    )
+    async def ready() -> dict[str, str]:
+        if admission.draining:
+            raise Draining("the server is about to stop")
+        if not service.alive:
+            raise NotReady("the engine has stopped")
+        return {"status": "ready"}
+
+    @routes.head("/metrics", include_in_schema=False)
+    @routes.get("/metrics", summary="Prometheus' metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    @routes.head("/", include_in_schema=False)
+    @routes.get("/", summary="A sign of life", response_class=PlainTextResponse)
+    async def root(request: Request) -> Response:
+        if page and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("app/")
+        return PlainTextResponse("OK")
+
+    return routes

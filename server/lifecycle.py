@@ -1,0 +1,115 @@
+"""How the server begins to listen and how it ends.
+
+The one decision: draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM
+the port stays open: what was accepted is computed and answered, what comes is told 503, `/ready`
+says so, and only then, or after the time limit, uvicorn closes connections. The process ends with
+status 0, as nothing was lost; a second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from types import FrameType
+
+import uvicorn
+
+from config import ServerSettings
+from server.middleware import RequestGate
+from server.service import Service
+
+logger = logging.getLogger("server")
+
+# For answers on their way to clients, after the last one is computed.
+SECONDS_TO_LEAVE = 5
+BACKLOG = 2048
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which drains before it shuts down."""
+
+    def __init__(self, gate: RequestGate, service: Service, drain_timeout: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                gate,
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SECONDS_TO_LEAVE,
+                ws="none",
+            )
+        )
+        self.gate, self.service = gate, service
+        self.drain_timeout = drain_timeout
+        self._drain_ends = float("inf")
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody, on the page too, waits for an answer."""
+        return self.gate.admission.admitted > 0 or self.service.outstanding > 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        for bound in sockets or []:
+            logger.info("listening on %s", address(bound))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; the second time, end the process as the signal does by itself."""
+        if self.gate.admission.draining:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        logger.info("draining: %d requests are not answered", self.gate.admission.admitted)
+        self.gate.admission.draining = True
+        self._drain_ends = time.monotonic() + self.drain_timeout
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to shut down, asked ten times a second."""
+        await super().on_tick(counter)
+        if not self.gate.admission.draining:
+            return False
+        if self.busy and time.monotonic() < self._drain_ends:
+            return False
+        logger.info("drained" if not self.busy else "the time to drain is over")
+        self.gate.end_all()
+        return True
+
+
+def close(service: Service) -> None:
+    """End the service's threads, or the process where one does not end."""
+    closing = threading.Thread(target=service.close, daemon=True)
+    closing.start()
+    closing.join(SECONDS_TO_LEAVE)
+    if closing.is_alive():
+        logger.warning("a computation does not end, the process does")
+        logging.shutdown()
+        os._exit(0)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """The server's socket, not listening yet: clients are refused until the models are loaded.
+
+    Raises OSError where the address is taken or none of this machine.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def address(bound: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,54 @@
+"""The contract's routes: POST `/` and `/predict`, with hf-serve's answers to the byte.
+
+The one decision: a route takes only the bare request, so that no framework reads a body before it
+is admitted, or repeats it in an error; what the routes take and give is described by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic_core import to_json
+
+from config import InferenceConfig
+from errors import InvalidParameter
+from response import Answer, response
+from server.request_body import read_request
+from server.service import Service
+from server.sse import native_stream
+
+
+def router(service: Service) -> APIRouter:
+    """The routes of the contract."""
+    routes = APIRouter()
+
+    @routes.post("/", **DESCRIPTION, operation_id="transcribe")
+    @routes.post("/predict", **DESCRIPTION, operation_id="predict")
+    async def predict(request: Request) -> Response:
+        transcription = await read_request(request, service.handler)
+        if wants_events(request):
+            return await native_stream(service, transcription)
+        answer = await service.answer(transcription)
+        body = await asyncio.to_thread(encode, answer, transcription.config)
+        return Response(body, media_type="application/json")
+
+    return routes
+
+
+def wants_events(request: Request) -> bool:
+    """Whether the client asks for progress: by media type, or by `?stream=true`."""
+    streams = request.query_params.get("stream", "false").lower()
+    if streams not in ("true", "false"):
+        raise InvalidParameter("stream: should be true or false")
+    return streams == "true" or "text/event-stream" in request.headers.get("accept", "")
+
+
+def encode(answer: Answer, config: InferenceConfig) -> bytes:
+    """The JSON that hf-serve makes of the handler's dict, by the serializer that it uses."""
+    return to_json(response(answer, config))
+
+
+DESCRIPTION: dict[str, Any] = {"summary": "Transcribe audio, with speakers"}

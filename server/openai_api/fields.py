@@ -1,0 +1,245 @@
+"""What the fields of a form ask for, checked before any audio is decoded.
+
+The one decision: every field is taken from the form by whoever serves it, and what is left when all
+have been asked is refused by name. The endpoint's own parameters are fields too (the SDK's
+`extra_body`), except those that another field of the API already decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from config import BOOLEANS, NUMBER, InferenceConfig
+from errors import InvalidParameter, Unsupported
+from handler import EndpointHandler, TranscriptionRequest
+from server.openai_api.errors import InvalidField
+from server.openai_api.form import Form, shown
+from server.openai_api.models import require_model
+
+TRANSCRIBE, TRANSLATE = "transcribe", "translate"
+FILES = ("srt", "vtt")
+FORMATS = {
+    TRANSCRIBE: ("json", "text", "srt", "verbose_json", "vtt", "diarized_json"),
+    TRANSLATE: ("json", "text", "srt", "verbose_json", "vtt"),
+}
+WITHOUT_SPEAKERS = ("json", "text")
+GRANULARITIES = ("word", "segment")
+HINTS = ("num_speakers", "min_speakers", "max_speakers")
+INSTEAD = {
+    "return_timestamps": "timestamp_granularities",
+    "output": "response_format",
+}
+VAD_OPTIONS = ("prefix_padding_ms", "silence_duration_ms", "threshold")
+LONGEST_STRATEGY = 1000  # characters
+UNKNOWN_VOICES = "speakers cannot be recognised by samples of their voices"
+
+
+@dataclass(frozen=True, slots=True)
+class AudioRequest:
+    """A request of the audio API: what the service is asked, and what becomes of its answer.
+
+    `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
+    log-probability of every token, and `speakers` says that there will be some.
+    """
+
+    request: TranscriptionRequest
+    format: str
+    granularities: frozenset[str] = frozenset()
+    stream: bool = False
+    logprobs: bool = False
+    speakers: bool = False
+
+    @property
+    def task(self) -> str:
+        """What is done: transcribe or translate."""
+        return self.request.config.task
+
+
+class Fields:
+    """The fields of a form that nobody has asked for yet."""
+
+    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
+        self._left = dict(fields)
+
+    def texts(self, name: str) -> list[str]:
+        """Every value of a list, without empty ones."""
+        return [value for value in self._left.pop(name, ()) if value.strip()]
+
+    def text(self, name: str) -> str | None:
+        """The value of a field; None where it is missing or empty."""
+        values = self.texts(name)
+        if len(values) > 1:
+            raise InvalidField(f"{name}: is given more than once")
+        return values[0] if values else None
+
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        """One of the `choices`."""
+        value = self.text(name) or default
+        if value not in choices:
+            raise InvalidField(f"{name}: should be one of {', '.join(choices)}")
+        return value
+
+    def choices(self, name: str, choices: Collection[str]) -> frozenset[str]:
+        """Any of the `choices`."""
+        values = self.texts(name)
+        if not set(values) <= set(choices):
+            raise InvalidField(f"{name}: should be of {', '.join(choices)}")
+        return frozenset(values)
+
+    def flag(self, name: str) -> bool | None:
+        """True or false; None where it is missing."""
+        value = self.text(name)
+        if value is not None and value.lower() not in BOOLEANS:
+            raise InvalidField(f"{name}: should be true or false")
+        return None if value is None else BOOLEANS[value.lower()]
+
+    def require_none(self, name: str, reason: str) -> None:
+        """Raises Unsupported where a field is given."""
+        if self.texts(name):
+            raise Unsupported(f"{name}: {reason}")
+
+    def parameters(self) -> dict[str, Any]:
+        """The endpoint's own parameters. Raises Unsupported for what is left beside them."""
+        given = {name: value for name in InferenceConfig.model_fields if (value := self.text(name))}
+        for name, values in self._left.items():
+            if any(value.strip() for value in values):
+                raise Unsupported(f"{shown(name)}: this server has no such field")
+        return given
+
+
+def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest:
+    """What a form asks for on the route of `task`.
+
+    Raises InvalidParameter, Unsupported or ModelNotFound.
+    """
+    fields = Fields(form.fields)
+    if model := fields.text("model"):
+        require_model(model, handler)
+    wanted = fields.choice("response_format", FORMATS[task], "json")
+    granularities = _granularities(fields, wanted)
+    logprobs = _logprobs(fields, wanted)
+    stream = fields.flag("stream") or False
+    temperature = _temperature(fields)
+    _check_chunking(fields)
+    for name in ("known_speaker_names", "known_speaker_references"):
+        fields.require_none(name, UNKNOWN_VOICES)
+    for name, other in INSTEAD.items():
+        fields.require_none(name, f"{other} says that here")
+    language = _language(fields)
+    keywords, hotwords = fields.texts("keywords"), fields.texts("hotwords")
+    if keywords and hotwords:
+        raise InvalidField("keywords: are the same as hotwords; give one of them")
+    diarize, given = fields.flag("diarize"), fields.parameters()
+    speakers = _speakers(given, diarize, wanted, handler)
+    if given.pop("task", task) != task:
+        raise InvalidField(f"task: on this route it is {task}")
+    parameters = given | {
+        "task": task,
+        "language": language,
+        "diarize": speakers,
+        "hotwords": keywords or hotwords,
+        "output": [wanted] if wanted in FILES else [],
+        "return_timestamps": "word" if "word" in granularities else True,
+    }
+    if wanted == "verbose_json":
+        parameters["group_by_speaker"] = False  # a speaker for each segment
+    request = _parse(form.file, parameters, bool(keywords), handler)
+    options = handler.transcriber.validate(replace(request.options, temperature=temperature))
+    request = request._replace(options=options)
+    return AudioRequest(request, wanted, granularities, stream, logprobs, speakers)
+
+
+def _granularities(fields: Fields, wanted: str) -> frozenset[str]:
+    given = fields.choices("timestamp_granularities", GRANULARITIES)
+    if wanted == "verbose_json":
+        return given or frozenset({"segment"})
+    if given:
+        raise Unsupported("timestamp_granularities: response_format should be verbose_json")
+    return given
+
+
+def _logprobs(fields: Fields, wanted: str) -> bool:
+    given = fields.choices("include", ("logprobs",))
+    if given and wanted != "json":
+        raise Unsupported("include: for logprobs response_format should be json")
+    return bool(given)
+
+
+def _temperature(fields: Fields) -> float:
+    text = fields.text("temperature") or "0"
+    if not NUMBER.fullmatch(text) or not 0 <= float(text) <= 1:
+        raise InvalidField("temperature: should be a number from 0 to 1")
+    return float(text)
+
+
+def _check_chunking(fields: Fields) -> None:
+    """Audio is always cut where nobody speaks, so that both strategies name what is done.
+
+    The detector has no such options. Clients that are no SDK may write the object as JSON.
+    """
+    strategy, kind = fields.text("chunking_strategy"), fields.text("chunking_strategy[type]")
+    names = [name for name in VAD_OPTIONS if fields.texts(f"chunking_strategy[{name}]")]
+    if strategy and strategy.lstrip().startswith("{"):
+        if len(strategy) > LONGEST_STRATEGY:
+            raise InvalidField("chunking_strategy: is too long")
+        try:
+            told = json.loads(strategy)
+        except ValueError as error:
+            raise InvalidField("chunking_strategy: is not JSON") from error
+        strategy, kind = None, str(told.pop("type", None))
+        names += [shown(name) for name, value in told.items() if value is not None]
+    if names:
+        raise Unsupported(f"chunking_strategy[{names[0]}]: the speech detector has no such option")
+    if strategy not in (None, "auto") or kind not in (None, "server_vad"):
+        raise InvalidField("chunking_strategy: should be auto or of type server_vad")
+
+
+def _language(fields: Fields) -> str | None:
+    """The language, whether it is given as one or as a list of one."""
+    languages = list(dict.fromkeys(fields.texts("languages")))
+    if len(languages) > 1:
+        raise Unsupported("languages: one, or none to detect it among all")
+    language = fields.text("language")
+    if language and languages and [language] != languages:
+        raise InvalidField("languages: contradicts language")
+    return language or (languages[0] if languages else None)
+
+
+def _speakers(
+    given: Mapping[str, str], diarize: bool | None, wanted: str, handler: EndpointHandler
+) -> bool:
+    """Whether speakers are looked for: where the format has them, or where a field asks for it.
+
+    Raises Unsupported, by the field's name, where they cannot be had or have no place.
+    """
+    asked = [name for name in HINTS if name in given]
+    asked += ["diarize"] if diarize else []
+    if "group_by_speaker" in given and wanted != "diarized_json":
+        raise Unsupported("group_by_speaker: response_format should be diarized_json")
+    if asked and wanted in WITHOUT_SPEAKERS:
+        raise Unsupported(f"{asked[0]}: response_format {wanted} has no place for speakers")
+    if wanted == "diarized_json":
+        if diarize is False:
+            raise InvalidField("diarize: response_format diarized_json has speakers")
+        asked.append("response_format")
+    if diarize is False or not asked:
+        return False
+    if handler.diarizer is None:
+        raise Unsupported(f"{asked[-1]}: no diarization model is loaded to find speakers")
+    return True
+
+
+def _parse(
+    file: bytes, parameters: dict[str, Any], keywords: bool, handler: EndpointHandler
+) -> TranscriptionRequest:
+    """The service's request; errors name the field that the client sent."""
+    try:
+        return handler.parse({"inputs": file, "parameters": parameters}, as_text=True)
+    except InvalidParameter as error:
+        text = str(error).removeprefix(f"{error.code}: ")
+        if keywords and text.startswith("hotwords"):
+            raise InvalidField(text.replace("hotwords", "keywords", 1)) from error
+        raise

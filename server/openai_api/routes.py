@@ -1,0 +1,93 @@
+"""The routes of OpenAI's audio API.
+
+The one decision: a request is checked in full, and its audio decoded, before an answer begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter, Request
+from pydantic_core import to_json
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from transformers import PreTrainedTokenizerBase
+
+from response import Answer
+from server.openai_api.bodies import file_of, json_body, text_of
+from server.openai_api.fields import FILES, TRANSCRIBE, TRANSLATE, AudioRequest, read_fields
+from server.openai_api.form import read_form
+from server.openai_api.logprobs import token_logprobs
+from server.openai_api.models import model_json, require_model
+from server.openai_api.stream import stream_messages
+from server.service import Service
+from server.sse import EventStream, encode_all, wait_for_audio
+
+MEDIA_TYPES = {"srt": "text/plain", "vtt": "text/vtt"}
+LONGEST_HEADER = 2000  # characters; proxies refuse long ones
+
+
+def router(service: Service) -> APIRouter:
+    """Transcriptions, translations and the list of models, answered by `service`.
+
+    Errors are raised as EndpointError; `server.openai_api.errors` has the body for them.
+    """
+    routes = APIRouter(prefix="/v1")
+    handler, created = service.handler, int(time.time())
+
+    @routes.post("/audio/transcriptions")
+    async def transcribe(request: Request) -> Response:
+        """The transcript of an audio file."""
+        return await _answer(request, TRANSCRIBE, service)
+
+    @routes.post("/audio/translations")
+    async def translate(request: Request) -> Response:
+        """The transcript of an audio file, in English."""
+        return await _answer(request, TRANSLATE, service)
+
+    @routes.get("/models")
+    async def models() -> JSONResponse:
+        """The model that is loaded."""
+        return JSONResponse({"object": "list", "data": [model_json(handler, created)]})
+
+    @routes.get("/models/{model:path}")
+    async def model(model: str) -> JSONResponse:
+        """The loaded model, under any name that requests may give it."""
+        require_model(model, handler)
+        return JSONResponse(model_json(handler, created))
+
+    return routes
+
+
+async def _answer(request: Request, task: str, service: Service) -> Response:
+    asked = read_fields(await read_form(request), task, service.handler)
+    tokenizer = service.handler.transcriber.models.tokenizer
+    if not asked.stream:
+        answer = await service.answer(asked.request)
+        return await asyncio.to_thread(_respond, answer, asked, tokenizer)
+    events = service.stream(asked.request)
+    await wait_for_audio(events)
+    return EventStream(events, encode_all(stream_messages(events, asked, tokenizer)))
+
+
+def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
+    """The answer in the response format; text is sent as it is, not as a JSON string."""
+    headers = _warning_header(answer.warnings)
+    if asked.format in FILES:
+        media_type = MEDIA_TYPES[asked.format]
+        return PlainTextResponse(file_of(answer, asked), media_type=media_type, headers=headers)
+    if asked.format == "text":
+        return PlainTextResponse(text_of(answer), headers=headers)
+    body = json_body(answer, asked)
+    if asked.logprobs:
+        body["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
+    if answer.warnings:
+        body["warnings"] = list(answer.warnings)
+    content = to_json(body, inf_nan_mode="null")
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:
+    """What the client should know, also where the format has no place for it."""
+    line = "; ".join(warnings).encode("ascii", "backslashreplace").decode("ascii")
+    return {"X-Warnings": " ".join(line.split())[:LONGEST_HEADER]} if line else {}

@@ -1,0 +1,58 @@
+"""Speakers by OpenAI's labels: A, B, ... in the order in which they first speak.
+
+The one decision: a segment there always has a speaker. Where diarization has none for it, it is
+given to whoever spoke before it, or else after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from string import ascii_uppercase
+
+from response import Answer
+from transcript import Chunk, SpeakerSegment, Word
+
+
+def with_labels(answer: Answer) -> Answer:
+    """The answer with labels in place of the diarization's names; who has no speaker keeps none."""
+    segments = answer.segments or ()
+    names = [each.speaker for each in segments]
+    names += [word.speaker for each in segments for word in each.words]
+    labels = {name: label(place) for place, name in enumerate(filter(None, dict.fromkeys(names)))}
+
+    def relabel(words: Iterable[Word]) -> tuple[Word, ...]:
+        return tuple(replace(word, speaker=labels.get(word.speaker or "")) for word in words)
+
+    def relabel_chunk(chunk: Chunk) -> Chunk:
+        return replace(chunk, words=relabel(chunk.words))
+
+    labelled = [
+        replace(each, speaker=labels.get(each.speaker or ""), words=relabel(each.words))
+        for each in segments
+    ]
+    chunks = tuple(map(relabel_chunk, answer.transcript.chunks))
+    return replace(
+        answer,
+        transcript=replace(answer.transcript, chunks=chunks),
+        segments=None if answer.segments is None else labelled,
+    )
+
+
+def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
+    """A label for every one of the labelled segments."""
+    first = next((each.speaker for each in segments if each.speaker), label(0))
+    found: list[str] = []
+    for each in segments:
+        found.append(each.speaker or (found[-1] if found else first))
+    return found
+
+
+def label(place: int) -> str:
+    """A to Z, then AA, AB and so on, as spreadsheets count."""
+    letters = ""
+    while place >= 0:
+        place, letter = divmod(place, len(ascii_uppercase))
+        letters = ascii_uppercase[letter] + letters
+        place -= 1
+    return letters

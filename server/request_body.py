@@ -1,0 +1,91 @@
+"""Three ways to send audio and parameters: JSON, a form, or the file itself.
+
+The one decision: a body without a usable type is told by its first character, as no audio format
+begins with a brace. A type is a hint and never believed about audio: the decoder looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from errors import InvalidRequest
+from handler import EndpointHandler, TranscriptionRequest
+from server.admission import FORM, media_type
+from server.errors import InvalidBody
+
+# What clients send that were told no type: nothing, curl's default, or anything.
+UNTYPED = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
+# Not of the transcription: how the answer comes.
+ANSWER_PARAMETERS = {"stream"}
+MOST_FIELDS = 100
+
+
+async def read_request(request: Request, handler: EndpointHandler) -> TranscriptionRequest:
+    """The request that a body asks for.
+
+    Raises InvalidBody for what is no JSON object, and what `EndpointHandler.parse` raises.
+    """
+    kind = media_type(request.headers)
+    if kind == FORM:
+        return handler.parse(await _read_form(request), as_text=True)
+    body = await _read_all(request)
+    is_json = kind == "application/json" or kind.endswith("+json")
+    if is_json or (kind in UNTYPED and body[:100].lstrip()[:1] == b"{"):
+        return handler.parse(await asyncio.to_thread(read_json, body))
+    query = request.query_params
+    parameters = {
+        name: ",".join(query.getlist(name)) for name in query if name not in ANSWER_PARAMETERS
+    }
+    return handler.parse({"inputs": bytes(body), "parameters": parameters}, as_text=True)
+
+
+def read_json(text: bytes | bytearray | str) -> dict[str, Any]:
+    """A JSON object. Raises InvalidRequest for what is not UTF-8, else InvalidBody."""
+    try:
+        value = json.loads(text)
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise InvalidBody("the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidBody("the body should be a JSON object")
+    return value
+
+
+async def _read_all(request: Request) -> bytearray:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+    return body
+
+
+async def _read_form(request: Request) -> dict[str, Any]:
+    """A form's `file` and `parameters`, a JSON text, as the JSON body would have them."""
+    try:
+        async with request.form(max_files=1, max_fields=MOST_FIELDS) as form:
+            file, parameters = form.get("file"), form.get("parameters", "{}")
+            if not isinstance(file, UploadFile):
+                raise InvalidRequest("file: should be a part with an audio file")
+            others = {name: None for name in form if name not in ("file", "parameters")}
+            return {
+                **others,
+                "inputs": await file.read(),
+                "parameters": _read_parameters(parameters),
+            }
+    except HTTPException:
+        raise InvalidRequest("the form cannot be read") from None
+
+
+def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
+    try:
+        if isinstance(parameters, str):
+            return read_json(parameters or "{}")
+    except InvalidBody:
+        pass
+    raise InvalidRequest("parameters: should be a JSON object")
