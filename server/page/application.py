@@ -1,27 +1,29 @@
 """Mounts the page on the server's application.
 
 The one decision: Gradio's defaults are for demos on a trusted machine, so each is set here to what
-a server wants: no analytics, no run history, no traces of exceptions, uploads as large as the audio
-may be, and where there is an API key, nothing but the login without it.
+a server wants: no analytics, no run history, no traces of exceptions, and uploads as large as the
+audio may be. Whether a client may come in at all, the gate around the whole app decides: where the
+server has an API key, a browser asks for it as the password of HTTP's Basic scheme.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Callable
 
 from fastapi import FastAPI
+from starlette.responses import RedirectResponse
 
 from config import ServerSettings, prepare_page
+from server.admission import Admission
 from server.service import Service
 
 PATH = "/app"
-LOGIN = "Any user name will do. The password is this server's API key."
 
 
-def mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
-    """`app` with the page at `/app`. It wraps the app's lifespan, which has to run.
+def mount(
+    app: FastAPI, service: Service, admission: Admission, settings: ServerSettings
+) -> FastAPI:
+    """`app` with the page at `/app/`. It wraps the app's lifespan, which has to run.
 
     Gradio makes locks while it is mounted, and where no event loop runs it makes a loop for each,
     which nobody closes. So one runs here; the locks are bound to a loop when they are used.
@@ -29,29 +31,33 @@ def mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
     prepare_page()
 
     async def in_a_loop() -> FastAPI:
-        return _mount(app, service, settings)
+        return _mount(app, service, admission, settings)
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(in_a_loop())
-    return _mount(app, service, settings)
+    return _mount(app, service, admission, settings)
 
 
-def _mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
+def _mount(
+    app: FastAPI, service: Service, admission: Admission, settings: ServerSettings
+) -> FastAPI:
     import gradio as gr
 
     from server.page.guard import Guard
     from server.page.layout import FOLDER, Page
 
-    page = Page(service, settings)
+    @app.get(PATH, include_in_schema=False)
+    async def with_slash() -> RedirectResponse:
+        return RedirectResponse("app/")
+
+    page = Page(service, admission, settings)
     max_bytes = service.handler.limits.max_bytes
     mounted: FastAPI = gr.mount_gradio_app(
         app,
         page.blocks,
         path=PATH,
-        auth=_login(settings),
-        auth_message=LOGIN,
         max_file_size=max_bytes,
         allowed_paths=[],
         show_error=False,
@@ -68,15 +74,3 @@ def _mount(app: FastAPI, service: Service, settings: ServerSettings) -> FastAPI:
     )
     page.blocks.app.add_middleware(Guard, max_upload_bytes=max_bytes)
     return mounted
-
-
-def _login(settings: ServerSettings) -> Callable[[str, str], bool] | None:
-    """Gradio's check of a login, or None where everybody may come in."""
-    if settings.api_key is None:
-        return None
-    key = settings.api_key.get_secret_value().encode()
-
-    def is_right(_: str, password: str) -> bool:
-        return hmac.compare_digest(password.encode(), key)
-
-    return is_right

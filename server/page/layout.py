@@ -20,13 +20,15 @@ from gradio.processing_utils import save_bytes_to_cache
 from config import InferenceConfig, ServerSettings
 from errors import EndpointError
 from response import Answer
+from server.admission import Admission
+from server.engine_loop import Progress
 from server.page import views
 from server.page.downloads import FORMATS, file_stem, make_files
 from server.page.parameters import ParameterForm, parameter_form
 from server.page.recognition import Tick, follow, read_request
 from server.page.recording import recording_input
 from server.page.speaker_names import clean_name, speakers_of
-from server.service import Decoded, Event, Finished, Progress, Service
+from server.service import Decoded, Event, Finished, Service
 from transcript import Chunk
 
 FOLDER = Path(__file__).resolve().parent
@@ -49,9 +51,9 @@ class Result:
 class Page:
     """The components of the page and the handlers of their events."""
 
-    def __init__(self, service: Service, settings: ServerSettings) -> None:
-        self.service = service
-        self.settings = settings
+    def __init__(self, service: Service, admission: Admission, settings: ServerSettings) -> None:
+        self.service, self.admission = service, admission
+        self.seconds = settings.request_timeout
         # A recording is played and downloaded for a while after the longest request has ended.
         self.kept_seconds = int(settings.request_timeout) + KEPT_SECONDS
         self.blocks = gr.Blocks(
@@ -124,17 +126,17 @@ class Page:
         """
         yield self._started(recording)
         started = time.perf_counter()
+        heard: list[Chunk] = []
         try:
-            request = await read_request(self.service, recording, self.form.read(values))
-            heard: list[Chunk] = []
-            async with aclosing(follow(self.service, self.settings, request)) as events:
-                async for event in events:
-                    if isinstance(event, Finished):
-                        wall = time.perf_counter() - started
+            with self.admission.place():
+                request = await read_request(self.service, recording, self.form.read(values))
+                async with aclosing(follow(self.service, request, self.seconds)) as events:
+                    async for event in events:
+                        if not isinstance(event, Finished):
+                            yield self._advanced(event, heard)
+                            continue
                         result = Result(event.answer, request.config, file_stem(recording or ""))
-                        yield await self._finished(result, wall)
-                    else:
-                        yield self._advanced(event, heard)
+                        yield await self._finished(result, time.perf_counter() - started)
         except EndpointError as error:
             yield {self.status: views.failure(str(error)), **self._at_rest()}
 

@@ -8,16 +8,15 @@ not, and a closed tab frees its rows within it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config import ServerSettings
 from errors import InvalidRequest
 from handler import TranscriptionRequest
-from server.errors import Busy, DeadlineExceeded
+from server.errors import DeadlineExceeded
 from server.service import Event, Service
 
 TICK = 1.0  # seconds
@@ -42,25 +41,23 @@ async def read_request(
 
 
 async def follow(
-    service: Service, settings: ServerSettings, request: TranscriptionRequest
+    service: Service, request: TranscriptionRequest, seconds: float
 ) -> AsyncGenerator[Event | Tick]:
     """The events of a request, and ticks between them.
 
-    Raises EndpointError: the request's own, Busy where the queue is full and DeadlineExceeded. The
-    limits are those of the HTTP routes. Closing the iterator frees the request's rows.
+    Raises EndpointError: the request's own, and DeadlineExceeded after `seconds`. Closing the
+    iterator frees the request's rows.
     """
-    if service.outstanding >= settings.max_queue:
-        raise Busy("as many requests wait as may wait: try again in a moment")
-    now: Callable[[], float] = asyncio.get_running_loop().time
-    deadline = now() + settings.request_timeout
+    now = asyncio.get_running_loop().time
+    deadline = now() + seconds
     async with aclosing(_with_ticks(service.stream(request))) as events:
         async for event in events:
             yield event
             if now() > deadline:
-                raise DeadlineExceeded(f"not answered within {settings.request_timeout:g} s")
+                raise DeadlineExceeded(f"not answered within {seconds:g} s")
 
 
-async def _with_ticks(events: AsyncIterator[Event]) -> AsyncGenerator[Event | Tick]:
+async def _with_ticks(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | Tick]:
     """`events`, and a tick after every second without one."""
     following = asyncio.ensure_future(anext(events))
     try:
@@ -79,5 +76,4 @@ async def _with_ticks(events: AsyncIterator[Event]) -> AsyncGenerator[Event | Ti
         following.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await following
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
+        await events.aclose()
