@@ -12,6 +12,7 @@ import asyncio
 
 from fastapi import FastAPI
 from starlette.responses import RedirectResponse
+from starlette.routing import Mount
 
 from config import ServerSettings, prepare_page
 from server.admission import Admission
@@ -72,5 +73,6 @@ def _mount(
         css=(FOLDER / "page.css").read_text(encoding="utf-8"),
         js=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
-    page.blocks.app.add_middleware(Guard, max_upload_bytes=max_bytes)
+    (route,) = (each for each in mounted.routes if isinstance(each, Mount) and each.path == PATH)
+    route.app = Guard(route.app, max_bytes)
     return mounted
