@@ -16,8 +16,8 @@ from gradio.utils import abspath, is_in_or_equal
 def recording_input() -> gr.Audio:
     """A component that takes an uploaded or recorded file, and nothing else.
 
-    Its methods are replaced on the object: for a class that derives from a component, Gradio writes a
-    stub beside the source file.
+    Its methods are replaced on the object: for a class that derives from a component, Gradio writes
+    a stub beside the source file.
     """
     recording = gr.Audio(
         sources=["upload", "microphone"],
