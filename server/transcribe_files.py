@@ -11,8 +11,8 @@ import argparse
 import json
 import os
 import queue
+import re
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -27,10 +27,10 @@ from server.transcribe_progress import Screen, screen
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 # What is looked for in folders; files that are named are sent whatever they are called.
-ENDINGS = frozenset(
-    ".3gp .aac .ac3 .aif .aiff .amr .asf .au .avi .caf .flac .flv .m4a .m4b .m4v .mka .mkv .mov .mp2"
-    " .mp3 .mp4 .mpeg .mpg .mpga .oga .ogg .ogv .opus .spx .tta .w64 .wav .weba .webm .wma .wmv .wv"
-    "".split()
+ENDING = re.compile(
+    r"\.(3gp|aac|ac3|aiff?|amr|asf|au|avi|caf|flac|flv|m4[abv]|mk[av]|mov|mp[234]|mpeg|mpga?|og[agv]"
+    r"|opus|spx|tta|w64|wav|web[am]|wm[av]|wv)",
+    re.IGNORECASE,
 )
 
 
@@ -80,7 +80,7 @@ def _files(path: Path) -> Iterator[Path]:
         return
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if file.suffix.lower() in ENDINGS and not hidden and file.is_file():
+        if ENDING.fullmatch(file.suffix) and not hidden and file.is_file():
             yield file
 
 
@@ -97,22 +97,16 @@ def write_outputs(recording: Recording, answer: dict[str, Any], formats: Sequenc
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
+    """Write a file that is either whole or not there. No two threads write the same."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    # NamedTemporaryFile makes it readable to its owner alone.
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(file.name, 0o666 & ~umask)
-    os.replace(file.name, path)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

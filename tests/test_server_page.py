@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,11 @@ from audio import AudioLimits, decode_audio
 from config import REPOSITORY, ServerSettings
 
 pytest.importorskip("fastapi")
-uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("gradio")
 
-from server.app import create_app  # noqa: E402
-from server.service import Service  # noqa: E402
+from server.app import create_app
+from server.service import Service
+from tests.live_app import live
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
@@ -38,28 +37,11 @@ KEY = "a key of this test"
 
 @contextmanager
 def serving(handler, **settings) -> Iterator[str]:
-    """The server on a free port of loopback; its address."""
+    """The server's address while it runs."""
     service = Service(handler)
-    app = create_app(service, ServerSettings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
-    started = threading.Event()
-    startup = server.startup
-
-    async def tell(sockets=None):
-        await startup(sockets)
-        started.set()
-
-    server.startup = tell
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert started.wait(60)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
-        service.close()
+    with live(create_app(service, ServerSettings(**settings))) as url:
+        yield url
+    service.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ server has an API key, a browser asks for it as the password of HTTP's Basic sch
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.responses import RedirectResponse
@@ -19,6 +20,7 @@ from server.admission import Admission
 from server.service import Service
 
 PATH = "/app"
+FOLDER = Path(__file__).resolve().parent
 
 
 def mount(
@@ -47,7 +49,7 @@ def _mount(
     import gradio as gr
 
     from server.page.guard import Guard
-    from server.page.layout import FOLDER, Page
+    from server.page.layout import Page
 
     @app.get(PATH, include_in_schema=False)
     async def with_slash() -> RedirectResponse:
