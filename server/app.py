@@ -39,6 +39,11 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     measured = MeasuredService(service, metrics)
     app.include_router(native.router(measured))
     app.include_router(routes.router(measured))
+    if settings.page:
+        # Gradio takes seconds to import.
+        from server.page import mount
+
+        mount(app, measured, admission, settings)
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)

@@ -1,0 +1,166 @@
+"""Sends recordings to a running server, ours or hf-serve, and follows what becomes of them.
+
+The one decision: it asks for events and takes whatever comes. A server that streams tells its
+progress; one that does not know events answers with the JSON alone. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+ACCEPT = "text/event-stream, application/json;q=0.9"
+RETRIED = (429, 503)
+CONNECT_SECONDS = 10.0
+# A full queue is waited for longer than a server that cannot be reached.
+MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
+LONGEST_WAIT_S = 120.0
+
+OnProgress = Callable[[float, float], None]
+
+
+class Failed(Exception):
+    """A recording was not transcribed; `str()` of it is the reason, on one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(" ".join(reason.split()) or "no reason was given")
+
+
+class _Retry(Exception):
+    """The server asks to come back, or could not be reached; `seconds` is what it said, if it
+    did.
+    """
+
+    def __init__(self, reason: str, attempts: int, seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.attempts, self.seconds = attempts, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One server; safe to use from several threads.
+
+    `seconds` is the longest silence that is waited out. `sleep` takes seconds.
+    """
+
+    url: str
+    api_key: str | None = None
+    seconds: float = 3600.0
+    sleep: Callable[[float], object] = time.sleep
+
+    def transcribe(
+        self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
+    ) -> dict[str, Any]:
+        """The server's answer to an audio file.
+
+        `on_progress` is told the seconds done and in total. Raises Failed. Where the queue is full
+        or the server drains (429, 503), it is asked again after the time that it names.
+        """
+        body = json.dumps(
+            {"inputs": base64.b64encode(data).decode(), "parameters": dict(parameters)}
+        ).encode()
+        attempt = 0
+        while True:
+            try:
+                return self._ask(body, on_progress)
+            except _Retry as again:
+                attempt += 1
+                if attempt >= again.attempts:
+                    raise Failed(str(again)) from again
+                wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
+                self.sleep(min(wait, LONGEST_WAIT_S))
+
+    def _ask(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", "Accept": ACCEPT}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
+        try:
+            with httpx2.stream(
+                "POST", self.url, content=body, headers=headers, timeout=timeout
+            ) as response:
+                if response.status_code != 200:
+                    raise _refusal(response)
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    return _follow(response.iter_bytes(), on_progress)
+                return _answer(json.loads(response.read()))
+        except httpx2.TransportError as error:
+            reason = f"{self.url}: {error or type(error).__name__}"
+            raise _Retry(reason, MOST_LOST_CONNECTIONS) from error
+        except httpx2.InvalidURL as error:
+            raise Failed(f"{self.url}: {error}") from error
+        except ValueError as error:
+            raise Failed(f"{self.url} does not answer as a transcription server") from error
+
+
+def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
+    """The answer that ends a stream of events. Raises Failed, also where none ends it."""
+    total = 0.0
+    for event in events(parts):
+        kind = event.get("type")
+        if "error" in event:
+            error = event["error"]
+            raise Failed(str(error.get("message") if isinstance(error, dict) else error))
+        if kind == "decoded":
+            total = float(event["duration"])
+            on_progress(0.0, total)
+        elif kind == "progress":
+            on_progress(float(event["done"]), float(event["total"]))
+        elif kind == "answer":
+            return _answer(event["answer"])
+    raise Failed("the server's answer broke off")
+
+
+def events(parts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of server-sent events with one line of data each, from parts of a body."""
+    for line in _lines(parts):
+        if line.startswith(b"data:"):
+            event = json.loads(line.removeprefix(b"data:"))
+            if isinstance(event, dict):
+                yield event
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines end at line feeds alone: a transcript may hold what Unicode calls a line's end."""
+    begun: list[bytes] = []
+    for part in parts:
+        first, *others = part.split(b"\n")
+        begun.append(first)
+        for other in others:
+            yield b"".join(begun)
+            begun = [other]
+
+
+def _answer(body: object) -> dict[str, Any]:
+    if not isinstance(body, dict) or "text" not in body:
+        raise ValueError("no transcription")
+    return body
+
+
+def _refusal(response: httpx2.Response) -> Exception:
+    reason = _reason(response)
+    if response.status_code not in RETRIED:
+        return Failed(reason)
+    seconds = response.headers.get("retry-after", "")
+    wait = float(seconds) if seconds.isdecimal() else None
+    return _Retry(reason, MOST_REFUSALS, wait)
+
+
+def _reason(response: httpx2.Response) -> str:
+    """What the server says, in any of the shapes that servers of the contract use."""
+    if message := response.headers.get("x-error-message"):
+        return str(message)
+    try:
+        body = json.loads(response.read())
+    except ValueError:
+        body = None
+    said = body.get("detail", body.get("error")) if isinstance(body, dict) else None
+    return (
+        said if isinstance(said, str) else f"the server answers with status {response.status_code}"
+    )
