@@ -34,6 +34,7 @@ from av.packet import Packet
 from av.stream import Discard
 from numpy.typing import NDArray
 
+from container_bombs import refuse_mp4_bomb, without_id3
 from errors import AudioTooLong, InvalidAudio
 from timebase import SAMPLE_RATE
 from versions import open_container
@@ -145,6 +146,8 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     decoding, or while decoding if the packets' durations are wrong.
     """
     _refuse_large(len(data), limits)
+    data = without_id3(data)
+    refuse_mp4_bomb(data)
     progress = _Progress()
     with _opened(data) as (container, stream):
         _refuse_bomb(container, stream, len(data), limits)

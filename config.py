@@ -206,6 +206,25 @@ class ServerSettings(BaseSettings):
             raise ValueError(_first_error(error, str.upper)) from error
 
 
+class DeploySecrets(BaseSettings):
+    """What deploy.py gives an endpoint as its secrets, from ENDPOINT_HF_TOKEN and ENDPOINT_API_KEY.
+
+    They are not HF_TOKEN and API_KEY, because the token that creates endpoints may do more than an
+    endpoint needs, and the key is that of another server than the one on this machine.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    endpoint_hf_token: SecretStr = SecretStr("")
+    endpoint_api_key: SecretStr = SecretStr("")
+
+    def values(self) -> dict[str, str]:
+        """The endpoint's variables in the clear, those that are set."""
+        given = {"HF_TOKEN": self.endpoint_hf_token, "API_KEY": self.endpoint_api_key}
+        texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
+        return {name: text for name, text in texts.items() if text}
+
+
 def _split_list(value: object) -> object:
     """Split the text `"srt, vtt"` into `["srt", "vtt"]`."""
     if not isinstance(value, str):

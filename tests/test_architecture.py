@@ -33,7 +33,8 @@ ENDPOINT: dict[str, set[str]] = {
     "device": {"errors"},
     "device_errors": {"errors", "versions"},
     "model_errors": {"errors", "versions"},
-    "audio": {"errors", "timebase", "versions"},
+    "container_bombs": {"errors"},
+    "audio": {"container_bombs", "errors", "timebase", "versions"},
     "subtitles": {"transcript"},
     "response": {"config", "subtitles", "transcript"},
     "diarization_utils": {"transcript"},
@@ -98,11 +99,12 @@ ENDPOINT: dict[str, set[str]] = {
 }
 # What uses the endpoint without being part of it.
 AROUND: dict[str, set[str]] = {
+    "deploy": {"audio", "config", "timebase"},
     "server": {*ENDPOINT},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
     "benchmarks": {*ENDPOINT, "demo", "server", "testing"},
-    "tests": {*ENDPOINT, "benchmarks", "demo", "server", "testing"},
+    "tests": {*ENDPOINT, "benchmarks", "demo", "deploy", "server", "testing"},
 }
 ARROWS = ENDPOINT | AROUND
 # Root modules that may load torch. All others settle a request's form and start without it.

@@ -1,0 +1,259 @@
+"""Dockerfile, .dockerignore and compose.yaml: what they name exists, and the packages are installed
+as scripts/setup installs them. Nothing here builds an image.
+"""
+
+from __future__ import annotations
+
+import ast
+import http.server
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config import REPOSITORY, ModelSettings, ServerSettings
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions in order, each with its arguments on one line."""
+    text = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines) if word]
+
+
+def stages() -> list[dict[str, list[str]]]:
+    """For each stage the arguments of its instructions, by the instruction's name."""
+    found: list[dict[str, list[str]]] = []
+    for word, rest in instructions():
+        if word == "FROM":
+            found.append({})
+        found[-1].setdefault(word, []).append(rest)
+    return found
+
+
+BUILD, FINAL = stages()
+SETUP = (REPOSITORY / "scripts" / "setup").read_text(encoding="utf-8")
+COPIED = [
+    pattern for copy in FINAL["COPY"] if "--from" not in copy for pattern in copy.split()[:-1]
+]
+ENVIRONMENT = dict(word.split("=", 1) for line in FINAL["ENV"] for word in shlex.split(line))
+COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text(encoding="utf-8"))
+IGNORED = [
+    line
+    for line in (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def is_sent(path: Path) -> bool:
+    """Whether the builder gets a file: the last pattern of .dockerignore that matches it, or a
+    folder above it, decides.
+    """
+    places = [str(path), *map(str, path.parents)]
+    sent = True
+    for line in IGNORED:
+        pattern = line.removeprefix("!").removeprefix("**/")
+        names = [Path(place).name for place in places] if "**/" in line else places
+        if any(fnmatch(name, pattern) for name in names if "/" not in name or "/" in pattern):
+            sent = line.startswith("!")
+    return sent
+
+
+def in_image(path: Path) -> bool:
+    """Whether the image holds this file of the repository."""
+    places = [path, *path.parents]
+    named = any(place.match(pattern) for place in places for pattern in COPIED)
+    return named and is_sent(path)
+
+
+def local_module(name: str) -> Path | None:
+    base = Path(*name.split("."))
+    candidates = [base.with_suffix(".py"), base / "__init__.py"]
+    return next((path for path in candidates if (REPOSITORY / path).is_file()), None)
+
+
+def imported(path: Path) -> set[Path]:
+    """This repository's files that a file imports, wherever it does."""
+    names = []
+    for node in ast.walk(ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return {found for name in names if (found := local_module(name))}
+
+
+# ---- what is in the image
+
+
+def test_what_is_copied_exists():
+    for pattern in (*COPIED, *BUILD["COPY"][0].split()[:-1]):
+        assert list(REPOSITORY.glob(pattern)), pattern
+
+
+def test_the_image_holds_everything_that_the_server_imports():
+    reached: set[Path] = set()
+    ahead = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "server").rglob("*.py")}
+    while ahead:
+        reached |= ahead
+        ahead = set().union(*map(imported, ahead)) - reached
+    assert {Path("handler.py"), Path("asr/engine/engine.py")} <= reached
+    assert {path for path in reached if not in_image(path)} == set()
+
+
+def test_the_image_holds_the_embedded_models():
+    assert in_image(Path("demo/models/asr/model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".venv/ready",
+        ".env",
+        "tests/conftest.py",
+        "demo/conversation.ogg",
+        "benchmarks/speed.py",
+        "deploy.py",
+        "asr/__pycache__/x.pyc",
+        "server/__pycache__/x.pyc",
+    ],
+)
+def test_nothing_else_is_sent_to_the_builder(path):
+    assert not is_sent(Path(path))
+
+
+# ---- how its packages are installed
+
+
+def test_packages_are_installed_by_the_steps_of_setup():
+    """The same uv and torch, then the same files in the same order; hf-serve and the tests' needs
+    are left out.
+    """
+    steps = " && ".join(BUILD["RUN"])
+    files = re.findall(r"-r (\S+)", steps)
+    in_setup = re.findall(r"-r (requirements[\w-]*\.txt)", SETUP)
+    assert files == [name for name in in_setup if name != "requirements-dev.txt"]
+    assert files == BUILD["COPY"][0].split()[:-1]
+    (server,) = re.findall(r"^hf_serve=\((.*)\)$", SETUP, re.MULTILINE)
+    pins = re.findall(r"\S+==\S+", steps)
+    assert [pin for pin in pins if pin.startswith("torch")] == [
+        pin for pin in server.split() if pin.startswith(("torch==", "torchaudio=="))
+    ]
+    (uv,) = set(re.findall(r"uv==[\d.]+", SETUP))
+    assert [pin for pin in pins if pin.startswith("uv")] == [uv]
+    assert len(pins) == 3
+
+
+def test_both_stages_have_the_python_of_setup():
+    (version,) = re.findall(r"^prepare \.venv ([\d.]+)", SETUP, re.MULTILINE)
+    images = {stage["FROM"][0].split()[0] for stage in (BUILD, FINAL)}
+    (image,) = images
+    assert image.startswith(f"python:{version}-slim")
+
+
+def test_the_final_stage_installs_nothing():
+    text = " ".join(FINAL["RUN"])
+    assert not re.search(r"\b(apt-get|pip|uv|curl|wget|gcc)\b", text)
+    assert [copy for copy in FINAL["COPY"] if "--from" in copy] == [
+        "--from=packages /opt/venv /opt/venv"
+    ]
+    assert ENVIRONMENT["PATH"].startswith("/opt/venv/bin:")
+
+
+# ---- how it runs
+
+
+def test_it_does_not_run_as_root_and_owns_its_cache_only():
+    (user,) = FINAL["USER"]
+    assert user.isdigit()
+    assert int(user) > 0
+    (made,) = FINAL["RUN"]
+    assert f"--uid {user} " in made
+    assert f"install -d -o server -g server {ENVIRONMENT['HF_HOME']}" in made
+    assert "--chown" not in " ".join(FINAL["COPY"])
+    assert FINAL["VOLUME"] == [ENVIRONMENT["HF_HOME"]]
+
+
+def test_it_starts_the_server_itself_which_gets_the_signal():
+    assert json.loads(FINAL["CMD"][0]) == ["python", "-m", "server"]
+    assert "ENTRYPOINT" not in FINAL
+    settings = ServerSettings(host=ENVIRONMENT["HOST"], port=int(ENVIRONMENT["PORT"]))
+    assert (settings.host, FINAL["EXPOSE"]) == ("0.0.0.0", [str(settings.port)])
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_the_health_check_asks_health(status, healthy):
+    paths = []
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    (check,) = FINAL["HEALTHCHECK"]
+    command = json.loads(check.partition("CMD ")[2])
+    assert command[0] == "python"
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as listening:
+        thread = threading.Thread(target=listening.handle_request)
+        thread.start()
+        port = {"PORT": str(listening.server_address[1])}
+        done = subprocess.run(
+            [sys.executable, *command[1:]], env=os.environ | port, capture_output=True, check=False
+        )
+        thread.join()
+    assert (paths, done.returncode == 0) == (["/health"], healthy)
+
+
+# ---- compose
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+class TestCompose:
+    def test_each_service_is_asked_for_by_its_profile(self, name):
+        service = COMPOSE["services"][name]
+        assert service["profiles"] == [name]
+        assert service["build"] == "."
+        assert service["ports"] == ["${PORT:-8000}:" + ENVIRONMENT["PORT"]]
+
+    def test_it_may_write_to_the_cache_and_tmp_alone(self, name):
+        service = COMPOSE["services"][name]
+        assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}"]
+        assert "models" in COMPOSE["volumes"]
+        assert (service["read_only"], service["tmpfs"]) == (True, ["/tmp"])
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        written = [value for value in ENVIRONMENT.values() if value.startswith("/tmp/")]
+        assert ENVIRONMENT["MPLCONFIGDIR"] in written
+
+    def test_variables_are_settings_and_no_value_is_written_down(self, name):
+        variables = COMPOSE["services"][name]["environment"]
+        fields = {*ModelSettings.model_fields, *ServerSettings.model_fields}
+        assert {variable.lower() for variable in variables} <= fields
+        assert {"asr_model", "hf_token", "api_key"} <= {variable.lower() for variable in variables}
+        assert set(variables.values()) == {None}
+
+    def test_it_may_drain(self, name):
+        grace = COMPOSE["services"][name]["stop_grace_period"]
+        assert int(grace.removesuffix("s")) > ServerSettings.model_fields["drain_timeout"].default
+
+    def test_a_gpu_is_reserved_where_one_is_asked_for(self, name):
+        reserved = COMPOSE["services"][name].get("deploy")
+        assert (reserved is not None) == (name == "gpu")
+        if reserved:
+            (device,) = reserved["resources"]["reservations"]["devices"]
+            assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])

@@ -1,0 +1,229 @@
+"""Headers that announce far more than the file holds: refused in little memory; what people record
+is not.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+import container_bombs
+from audio import AudioLimits, decode_audio
+from config import REPOSITORY
+from container_bombs import refuse_mp4_bomb, without_id3
+from errors import InvalidAudio
+from testing import audio_files as files
+
+LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
+# The most for which one table still fits into the largest block that audio.py lets libav allocate.
+MANY = 1_390_000
+VIDEO = ("-f", "lavfi", "-i", "testsrc=s=64x64:r=25", "-shortest", "-c:v", "mjpeg")
+
+
+def box(kind: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack(">I4s", 8 + len(body), kind) + body
+
+
+def table(kind: bytes, *numbers: int) -> bytes:
+    return box(kind, struct.pack(f">{1 + len(numbers)}I", 0, *numbers))
+
+
+def track(samples: int, ticks: int = 2, chunk: int = 1, extra: bytes = b"") -> bytes:
+    """A track of `samples` one-byte samples of so many ticks, in one chunk of `chunk` samples."""
+    entry = struct.pack(">I4s6xH8xHHHHI", 36, b"sowt", 1, 1, 16, 0, 0, 44_100 << 16)
+    tables = box(
+        b"stbl",
+        box(b"stsd", struct.pack(">II", 0, 1), entry),
+        table(b"stts", 1, samples, ticks),
+        extra,
+        table(b"stsc", 1, 1, chunk, 1),
+        table(b"stsz", 1, samples),
+        table(b"stco", 1, 40),
+    )
+    media = box(
+        b"mdia",
+        table(b"mdhd", 0, 0, 44_100, 2**20, 0),
+        box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13),
+        box(b"minf", box(b"smhd", b"\0" * 8), tables),
+    )
+    return box(b"trak", box(b"tkhd", struct.pack(">5I", 0, 0, 0, 1, 0) + b"\0" * 68), media)
+
+
+def mp4(moov: bytes, *after: bytes) -> bytes:
+    start = box(b"ftyp", b"isom\0\0\2\0isom") + box(b"mdat", bytes(64))
+    return (
+        start
+        + box(b"moov", table(b"mvhd", 0, 0, 44_100, 2**20) + bytes(80), moov)
+        + b"".join(after)
+    )
+
+
+def compressed(movie: bytes) -> bytes:
+    packed = box(b"cmvd", struct.pack(">I", len(movie)), zlib.compress(movie, 9))
+    return mp4(box(b"cmov", box(b"dcom", b"zlib"), packed))
+
+
+def id3(frames: int, size: int = 2_000_000) -> bytes:
+    """An ID3v2.4 tag of objects that hold `size` zeros each, compressed."""
+    content = b"\0a/b\0f\0d\0" + bytes(size)
+    packed = zlib.compress(content, 9)
+    frame = b"GEOB" + syncsafe(len(packed) + 4) + struct.pack(">HI", 9, len(content)) + packed
+    return b"ID3\4\0\0" + syncsafe(len(frame) * frames) + frame * frames
+
+
+def syncsafe(number: int) -> bytes:
+    return bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
+
+
+def fragment(samples: int) -> bytes:
+    run = box(b"traf", table(b"tfhd", 1), table(b"trun", samples, 40))
+    return box(b"moof", table(b"mfhd", 1), run)
+
+
+DECOY = box(b"free", b"hdlr" + bytes(8) + b"text" + b"stsz" * 3)
+MP4S = {
+    "samples": mp4(track(MANY) * 16),
+    "samples in more tracks": mp4(track(MANY // 4) * 60),
+    "with offsets": mp4(track(MANY, extra=table(b"ctts", 1, MANY, 1)) * 16),
+    "with decoys": mp4(track(MANY, extra=DECOY) * 16),
+    "chunks of sound": mp4(track(5, ticks=1, chunk=MANY * 1_024) * 16),
+    "chunks of what may not be sound": mp4(track(5, ticks=1, chunk=MANY * 1_024, extra=DECOY) * 16),
+    "tracks elsewhere": mp4(box(b"udta", track(MANY) * 16)),
+    "fragments": mp4(track(0), *[fragment(MANY)] * 16),
+    "fragments in the data": mp4(track(0), box(b"sidx"), box(b"mdat", fragment(MANY) * 16)),
+    "compressed": compressed(box(b"moov", track(MANY) * 16)),
+}
+MEASURE = """
+import json, sys
+from pathlib import Path
+import audio
+from errors import ClientError
+def kib(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+limits = audio.AudioLimits(7200, 2**28)
+audio.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
+results, before = [], kib("VmRSS")
+for path in sys.argv[2:]:
+    try:
+        results.append(audio.decode_audio(Path(path).read_bytes(), 16000, limits).duration)
+    except ClientError as error:
+        results.append(error.code)
+print(json.dumps([results, kib("VmHWM") - before]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_bombs_need_little_memory(source, tmp_path):
+    tagged = id3(100) + files.encoded(source, "a.mp3")
+    bombs = {"harmless": source, **MP4S, "tag": tagged}
+    for name, data in bombs.items():
+        assert len(data) < 2**19
+        (tmp_path / name).write_bytes(data)
+    paths = [str(tmp_path / name) for name in bombs]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, *paths], capture_output=True, check=True, cwd=REPOSITORY
+    )
+    (*codes, duration), grown = json.loads(done.stdout)
+    assert codes == ["INVALID_AUDIO"] * len(MP4S)
+    assert duration == pytest.approx(
+        len(decode_audio(source, 16_000, LIMITS).samples) / 16_000, 0.1
+    )
+    assert grown < 32 * 1024
+
+
+@pytest.mark.parametrize("name", MP4S)
+def test_an_mp4_bomb_is_refused_before_libav_sees_it(name):
+    with pytest.raises(InvalidAudio):
+        refuse_mp4_bomb(MP4S[name])
+
+
+class TestWhatIsNoBomb:
+    def test_no_format_is_touched(self, every_format):
+        for data in every_format.values():
+            refuse_mp4_bomb(data)
+            kept = without_id3(data)
+            assert data.endswith(kept)
+            assert len(data) - len(kept) < 200
+
+    @pytest.mark.parametrize("codec", ["pcm_s16le", "pcm_mulaw", "adpcm_ima_qt", "alac", "aac"])
+    @pytest.mark.parametrize("video", [(), VIDEO], ids=["sound", "film"])
+    def test_quicktime_is_decoded_however_many_samples_its_tables_announce(
+        self, source, monkeypatch, codec, video
+    ):
+        """Without the entries that any file may have, so that two seconds are as two hours."""
+        if video:
+            film = files.encoded(source, "a.mov", *video, "-c:a", codec)
+        else:
+            film = files.encoded(source, "a.mov", "-c:a", codec)
+        monkeypatch.setattr(container_bombs, "FREE_ENTRIES", 100)
+        assert len(decode_audio(film, 16_000, LIMITS).samples) > 16_000
+
+    def test_two_hours_of_the_smallest_packets(self):
+        refuse_mp4_bomb(mp4(track(7_200 * 50) + track(7_200 * 60)))
+
+    def test_a_track_may_be_called_a_track(self):
+        refuse_mp4_bomb(mp4(track(100, extra=box(b"name", b"soundtrak")) * 3))
+
+    def test_what_is_no_mp4_is_not_searched(self, monkeypatch):
+        data = files.raw_wav(b"moovtrakstsz" + b"\xff" * 2**10, 16_000)
+        refuse_mp4_bomb(data)
+        assert container_bombs._mp4_headers(data) == []
+
+    def test_data_between_headers_is_not_searched(self):
+        refuse_mp4_bomb(mp4(track(100), box(b"mdat", b"stsz" + b"\xff" * 99)))
+
+
+class TestHostileHeaders:
+    def test_boxes_of_every_size_end_the_walk(self):
+        for size in (0, 1, 2, 7, 8, 2**32 - 1):
+            start = box(b"ftyp", b"isom\0\0\2\0")
+            for rest in (b"", bytes(8), struct.pack(">Q", 2**64 - 1), struct.pack(">Q", 3)):
+                refuse_mp4_bomb(start + struct.pack(">I4s", size, b"moov") + rest)
+
+    @pytest.mark.parametrize(
+        ("moov", "said"),
+        [
+            (b"\0\1\0\0trak" * 99 + bytes(2**16), "within each other"),
+            (box(b"trak", b"stsc" * 9, struct.pack(">I", 99) * 99), "tables overlap"),
+        ],
+    )
+    def test_what_would_be_read_again_and_again_is_refused(self, moov, said):
+        with pytest.raises(InvalidAudio, match=said):
+            refuse_mp4_bomb(mp4(moov))
+
+    def test_names_without_end_are_refused(self, monkeypatch):
+        monkeypatch.setattr(container_bombs, "MAX_PLACES", 50)
+        with pytest.raises(InvalidAudio, match="without end"):
+            refuse_mp4_bomb(mp4(b"stsz" * 51))
+
+
+class TestTags:
+    def test_a_tag_changes_no_sample(self, source):
+        plain = files.encoded(source, "a.mp3", "-id3v2_version", "0")
+        expected = decode_audio(plain, 16_000, LIMITS).samples
+        footer = id3(1, 10)
+        footer = footer[:5] + b"\x10" + footer[6:] + b"3DI\4\0\0" + bytes(4)
+        for tag in (id3(1, 10), id3(1) * 2, footer):
+            assert without_id3(tag + plain) == plain
+            samples = decode_audio(tag + plain, 16_000, LIMITS).samples
+            assert np.array_equal(samples, expected)
+
+    def test_a_tag_in_a_chunk_is_not_read(self):
+        tag = id3(1, 10)
+        wav = files.raw_wav(bytes(3_200), 16_000)
+        tagged = wav + b"id3 " + struct.pack("<I", len(tag)) + tag
+        defused = without_id3(tagged)
+        assert defused == wav + tagged[len(wav) : len(wav) + 8] + b"\0" + tag[1:]
+        assert decode_audio(tagged, 16_000, LIMITS).duration == 0.1
+
+    def test_nothing_else_is_changed(self):
+        for data in (b"", b"ID3", b"ID3\2\0\0\0\0\0\0 rest", b"an ID3 tag", bytes(99)):
+            assert without_id3(data) is data

@@ -1,0 +1,399 @@
+"""deploy.py against a stand-in for the platform's API and for the endpoint, both on loopback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+
+import deploy
+from audio import AudioLimits, decode_audio
+from config import REPOSITORY
+
+TOKEN, READ_TOKEN, KEY = "hf_manages_endpoints", "hf_only_reads", "key_of_the_server"
+NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/whisper-large-v3"]
+HF_SERVE_IMAGE = "ghcr.io/huggingface/hf-serve:abcdef0"
+TIME = "2026-01-01T00:00:00Z"
+ANSWER = {
+    "text": " good morning",
+    "speakers": [{"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}],
+    "chunks": [],
+}
+
+
+class Platform(ThreadingHTTPServer):
+    """Holds endpoints as the API does. `states` are what an endpoint is in at each look, the last
+    of them for good; the endpoint itself answers under /served.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Api)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.endpoints: dict[str, dict[str, Any]] = {}
+        self.states = ["pending", "initializing", "running"]
+        self.calls: list[tuple[str, str, Any]] = []
+        self.accepts = {TOKEN}
+        self.tokens: dict[str, str] = {}
+        self.refusal: tuple[int, Any] | None = None
+        self.answer: Any = lambda body: ANSWER
+
+    def described(self, name: str) -> dict[str, Any]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        url = {"url": f"{self.url}/served"} if state == "running" else {}
+        status = {"state": state, "createdAt": TIME, "updatedAt": TIME} | url
+        route = {"healthRoute": self.health_route(name)}
+        return self.endpoints[name] | {"status": status} | route
+
+    def health_route(self, name: str) -> str:
+        (image,) = self.endpoints[name]["model"]["image"].values()
+        return str(image.get("healthRoute", "/health"))
+
+    def made(self, method: str) -> list[Any]:
+        """The bodies of the calls made with `method`."""
+        return [body for made, _, body in self.calls if made == method]
+
+
+class Api(BaseHTTPRequestHandler):
+    server: Platform
+
+    def do_GET(self) -> None:
+        self.respond(None)
+
+    def do_POST(self) -> None:
+        self.respond(self.read())
+
+    def do_PUT(self) -> None:
+        self.respond(self.read())
+
+    def read(self) -> Any:
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        return json.loads(data) if data else {}
+
+    def respond(self, body: Any) -> None:
+        self.server.calls.append((self.command, self.path, body))
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        self.server.tokens[self.path] = token
+        if token not in self.server.accepts:
+            return self.send(401, {"error": f"Invalid credentials: {token}"})
+        return self.send(*self.outcome(body))
+
+    def outcome(self, body: Any) -> tuple[int, Any]:
+        platform = self.server
+        parts = self.path.strip("/").split("/")
+        if parts == ["api", "whoami-v2"]:
+            return 200, {"name": "me", "type": "user"}
+        if parts[0] == "served":
+            return self.served(parts[1:], body)
+        if platform.refusal and self.command != "GET":
+            return platform.refusal
+        if self.command == "POST" and len(parts) == 2:
+            platform.endpoints[body["name"]] = body | {"namespace": parts[1]}
+            return 200, platform.described(body["name"])
+        if parts[2] not in platform.endpoints:
+            return 404, {"error": "Endpoint not found"}
+        if self.command == "PUT":
+            for part, changes in body.items():
+                platform.endpoints[parts[2]][part].update(changes)
+        if parts[3:] == ["resume"]:
+            platform.states = ["running"]
+        return 200, platform.described(parts[2])
+
+    def served(self, parts: list[str], body: Any) -> tuple[int, Any]:
+        if self.command == "GET":
+            (name,) = self.server.endpoints
+            asked = "/" + "/".join(parts)
+            return (200, {}) if asked == self.server.health_route(name) else (404, {})
+        answer = self.server.answer(body)
+        return answer if isinstance(answer, tuple) else (200, answer)
+
+    def send(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def platform(monkeypatch) -> Iterator[Platform]:
+    with Platform() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(deploy, "REFRESH_SECONDS", 0.001)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The line that a failed deployment ends with; nothing on stdout, and no secret anywhere."""
+    assert deploy.main([*NAMED, *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    for secret in (TOKEN, READ_TOKEN, KEY):
+        assert secret not in err
+    line = err.splitlines()[-1]
+    assert line.startswith("deploy.py: ")
+    return line.removeprefix("deploy.py: ")
+
+
+def wrong_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The only line that a wrong command line prints."""
+    with pytest.raises(SystemExit) as ended:
+        deploy.main([*NAMED, *arguments])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert out == ""
+    return line.removeprefix("deploy.py: ")
+
+
+class TestCreate:
+    def test_it_is_created_waited_for_and_asked(self, platform, capsys):
+        assert deploy.main(NAMED) == 0
+        out, err = capsys.readouterr()
+        assert out == "text: good morning\nSPEAKER_00   0.62 s  good morning\n"
+        assert err.splitlines() == [
+            "creating me/who-said-what",
+            "waiting at most 1800 s for it to run",
+            f"asking {platform.url}/served",
+        ]
+        created, asked = platform.made("POST")
+        assert created["model"] == {
+            "repository": "me/handler",
+            "revision": None,
+            "framework": "pytorch",
+            "task": "custom",
+            "image": {"huggingface": {}},
+            "env": {"ASR_MODEL": "openai/whisper-large-v3"},
+        }
+        assert created["type"] == "authenticated"
+        assert asked["parameters"] == {"return_timestamps": True}
+        assert platform.calls[-2][:2] == ("GET", "/served/health")
+
+    def test_the_request_is_the_beginning_of_the_conversation(self, platform):
+        deploy.main(NAMED)
+        limits = AudioLimits(3600, 2**24)
+        sent = decode_audio(
+            base64.b64decode(platform.made("POST")[-1]["inputs"]), 16_000, limits
+        ).samples
+        whole = decode_audio(
+            (REPOSITORY / "demo" / "conversation.ogg").read_bytes(), 16_000, limits
+        ).samples
+        assert len(sent) == 12 * 16_000
+        assert np.abs(sent - whole[: len(sent)]).max() <= 1 / 32_767
+
+    def test_the_handler_answers_the_request(self, platform, capsys, demo_handler):
+        platform.answer = demo_handler
+        assert deploy.main(NAMED) == 0
+        text, *turns = capsys.readouterr().out.splitlines()
+        assert text.startswith("text: good morning how can i help you my name is david")
+        assert len({turn.split()[0] for turn in turns}) == 2
+
+    def test_models_variables_secrets_and_scaling(self, platform, monkeypatch):
+        monkeypatch.setenv("ENDPOINT_HF_TOKEN", f"  {READ_TOKEN}\n")
+        models = ["--assistant-model", "a/b@v1", "--diarization-model", "/repository/diarization"]
+        variables = ["--env", "DTYPE=float16", "--env", "MAX_AUDIO_SECONDS=60"]
+        scaling = ["--max-replica", "3", "--scale-to-zero", "15"]
+        place = ["--namespace", "org", "--revision", "v2", "--region", "eu-west-1"]
+        assert deploy.main([*NAMED, *models, *variables, *scaling, *place, "--no-wait"]) == 0
+        (body,) = platform.made("POST")
+        assert platform.calls[-1][1] == "/endpoint/org"
+        assert body["compute"]["scaling"] == {
+            "minReplica": 0,
+            "maxReplica": 3,
+            "scaleToZeroTimeout": 15,
+        }
+        assert body["provider"] == {"vendor": "aws", "region": "eu-west-1"}
+        assert body["model"]["revision"] == "v2"
+        assert body["model"]["env"] == {
+            "ASR_MODEL": "openai/whisper-large-v3",
+            "ASSISTANT_MODEL": "a/b@v1",
+            "DIARIZATION_MODEL": "/repository/diarization",
+            "DTYPE": "float16",
+            "MAX_AUDIO_SECONDS": "60",
+        }
+        assert body["model"]["secrets"] == {"HF_TOKEN": READ_TOKEN}
+
+    def test_hf_serve_by_name(self, platform):
+        options = ["--container", "hf-serve", "--image", HF_SERVE_IMAGE]
+        assert deploy.main([*NAMED, *options]) == 0
+        assert platform.made("POST")[0]["model"]["image"] == {"hfServe": {"url": HF_SERVE_IMAGE}}
+
+    def test_an_image_of_ones_own_with_a_key(self, platform, monkeypatch):
+        monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
+        platform.accepts = {TOKEN, KEY}
+        options = ["--container", "custom", "--image", "registry/ours:1", "--type", "public"]
+        assert deploy.main([*NAMED, *options]) == 0
+        body = platform.made("POST")[0]
+        image = {"url": "registry/ours:1", "port": 8000, "healthRoute": "/ready"}
+        assert body["model"]["image"] == {"custom": image}
+        assert (body["type"], body["model"]["secrets"]) == ("public", {"API_KEY": KEY})
+        assert ("GET", "/served/ready") in [call[:2] for call in platform.calls]
+        assert (platform.tokens["/endpoint/me"], platform.tokens["/served"]) == (TOKEN, KEY)
+
+    def test_nothing_is_waited_for_or_asked_with_no_wait(self, platform, capsys):
+        assert deploy.main([*NAMED, "--no-wait"]) == 0
+        assert capsys.readouterr().out == "who-said-what: pending\n"
+        assert len(platform.made("POST")) == 1
+
+
+class TestUpdate:
+    @pytest.fixture(autouse=True)
+    def existing(self, platform, capsys) -> None:
+        assert deploy.main([*NAMED, "--no-wait", "--container", "custom", "--image", "old:1"]) == 0
+        capsys.readouterr()
+        platform.calls.clear()
+        platform.states = ["updating", "running"]
+
+    def test_one_that_exists_is_brought_to_the_command_line(self, platform, capsys):
+        assert deploy.main([*NAMED, "--max-replica", "4", "--env", "DTYPE=float32"]) == 0
+        assert "updating me/who-said-what" in capsys.readouterr().err
+        (body,) = platform.made("PUT")
+        assert body.keys() == {"compute", "model"}
+        assert body["compute"]["scaling"] == {"minReplica": 1, "maxReplica": 4}
+        assert body["model"]["image"] == {"huggingface": {}}
+        assert body["model"]["env"]["DTYPE"] == "float32"
+        assert len(platform.made("POST")) == 1  # the request to the endpoint itself
+
+    def test_one_that_is_paused_starts_again(self, platform):
+        platform.states = ["paused"]
+        assert deploy.main(NAMED) == 0
+        assert ("POST", "/endpoint/me/who-said-what/resume", {}) in platform.calls
+
+    def test_one_that_sleeps_is_not_waited_for(self, platform, monkeypatch):
+        platform.states = ["scaledToZero"]
+        described = platform.described
+        platform.described = lambda name: (
+            described(name)
+            | {"status": described(name)["status"] | {"url": f"{platform.url}/served"}}
+        )
+        assert deploy.main([*NAMED, "--timeout", "0"]) == 0
+        assert "/served/health" not in [path for _, path, _ in platform.calls]
+
+    def test_what_cannot_be_changed_is_refused(self, platform, capsys):
+        for option, value in (("--region", "eu-west-1"), ("--type", "public")):
+            line = failure(capsys, option, value)
+            assert line.startswith(f"me/who-said-what exists with {option[2:]} ")
+        assert platform.made("PUT") == []
+
+
+class TestFailures:
+    @pytest.mark.parametrize("state", ["failed", "updateFailed"])
+    def test_an_endpoint_that_fails(self, platform, capsys, state):
+        platform.states = ["pending", state]
+        assert "failed to " in failure(capsys)
+
+    def test_an_endpoint_that_never_runs(self, platform, capsys):
+        platform.states = ["initializing"]
+        assert failure(capsys, "--timeout", "0").startswith("Timeout while waiting")
+
+    @pytest.mark.parametrize("namespace", [[], ["--namespace", "org"]])
+    def test_a_wrong_token(self, platform, capsys, namespace):
+        platform.accepts = {"hf_another"}
+        line = failure(capsys, *namespace)
+        assert line.startswith("127.0.0.1 answered 401: the token is missing, wrong or expired")
+
+    def test_a_token_that_may_not(self, platform, capsys):
+        platform.refusal = (403, {"error": "Forbidden"})
+        assert failure(capsys).startswith("127.0.0.1 answered 403: the token may not manage")
+
+    def test_a_refusal_is_repeated_without_secrets(self, platform, capsys, monkeypatch):
+        monkeypatch.setenv("ENDPOINT_HF_TOKEN", READ_TOKEN)
+        platform.refusal = (400, {"error": f"no such\ninstance; {READ_TOKEN} {TOKEN}"})
+        line = failure(capsys)
+        assert line == "127.0.0.1 answered 400: no such instance; <hidden> <hidden>"
+
+    def test_no_token(self, platform, capsys, monkeypatch):
+        monkeypatch.setattr(deploy, "get_token", lambda: None)
+        assert failure(capsys) == "no token: set HF_TOKEN or run `hf auth login`"
+        assert platform.calls == []
+
+    def test_nobody_listens(self, platform, capsys, monkeypatch):
+        monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", "http://127.0.0.1:1")
+        assert "onnect" in failure(capsys, "--namespace", "me")
+
+    def test_the_endpoint_refuses_the_request(self, platform, capsys):
+        platform.answer = lambda body: (500, {"detail": "OUT_OF_MEMORY: one window does not fit"})
+        assert "answered 500: " in (line := failure(capsys))
+        assert "OUT_OF_MEMORY" in line
+
+    @pytest.mark.parametrize(
+        "answer", [{"text": "only"}, {"text": "odd", "speakers": [{"speaker": "A"}]}]
+    )
+    def test_an_answer_of_another_server(self, platform, capsys, answer):
+        platform.answer = lambda body: answer
+        assert failure(capsys) == "it answered, but not with text and speakers"
+
+
+class TestDryRun:
+    def test_it_prints_what_would_be_sent_without_secrets(self, platform, capsys, monkeypatch):
+        monkeypatch.setenv("ENDPOINT_HF_TOKEN", READ_TOKEN)
+        assert deploy.main([*NAMED, "--dry-run"]) == 0
+        printed = capsys.readouterr().out
+        assert platform.calls == []
+        assert READ_TOKEN not in printed
+        deploy.main([*NAMED, "--no-wait"])
+        sent = platform.made("POST")[0]
+        assert sent["model"].pop("secrets") == {"HF_TOKEN": READ_TOKEN}
+        dry = json.loads(printed)
+        assert dry["model"].pop("secrets") == {"HF_TOKEN": "<hidden>"}
+        assert dry == sent
+
+    def test_it_needs_neither_token_nor_network(self, capsys, monkeypatch):
+        monkeypatch.setattr(deploy, "get_token", lambda: None)
+        assert deploy.main([*NAMED, "--dry-run"]) == 0
+        assert "secrets" not in json.loads(capsys.readouterr().out)["model"]
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--env", "DTYPE"], "--env: not of the form NAME=VALUE"),
+            (["--env", f"HF_TOKEN={READ_TOKEN}"], "set ENDPOINT_HF_TOKEN in the environment"),
+            (["--env", f"API_KEY={KEY}"], "set ENDPOINT_API_KEY in the environment"),
+            (["--asr-model", "no model"], "--asr-model: neither a hub id"),
+            (["--container", "custom"], "--image goes with --container"),
+            (["--image", "registry/ours:1"], "--image goes with --container"),
+            (["--scale-to-zero", "15", "--min-replica", "1"], "--scale-to-zero takes"),
+            (["--scale-to-zero", "0"], "--scale-to-zero takes"),
+            (["--min-replica", "2"], "--max-replica is at least 1"),
+            (["--max-replica", "-1"], "--max-replica: not a whole number"),
+            (["--dry-run", "--no-wait"], "not allowed with"),
+        ],
+    )
+    def test_a_wrong_one_is_one_line(self, capsys, arguments, said):
+        line = wrong_command(capsys, *arguments)
+        assert said in line
+        assert READ_TOKEN not in line
+        assert KEY not in line
+
+    @pytest.mark.parametrize("name", ["Upper", "a/b", "a-", ""])
+    def test_a_name_that_is_no_name(self, capsys, name):
+        with pytest.raises(SystemExit):
+            deploy.parse_arguments([name, *NAMED[1:]])
+        assert "name: only lower-case" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("options", [[], ["--container", "custom", "--image", "ours:1"]])
+    def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):
+        monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
+        line = failure(capsys, *options)
+        assert line == "ENDPOINT_API_KEY goes with --container custom --type public"
