@@ -18,7 +18,7 @@ from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
 from server.measured_service import MeasuredService
-from server.metrics import Metrics
+from server.metrics import EngineMetrics, Metrics
 from server.middleware import RequestGate
 from server.openai_api import routes
 from server.service import Service
@@ -26,8 +26,8 @@ from server.service import Service
 
 def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     """The app that answers with `service`, as `settings` say."""
-    metrics = Metrics()
     admission = Admission(settings, service.handler.limits.max_bytes)
+    metrics = Metrics(EngineMetrics(service, admission))
     app = FastAPI(
         title="Transcription with speakers",
         version="1",

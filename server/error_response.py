@@ -1,22 +1,22 @@
 """How an error looks on the wire.
 
 The one decision: every refusal and every failure of every route is rendered here, in the shape
-that the route's clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's. The header X-Error-Message
-has the same line, because the hub's client shows that and nothing else; metrics and logs take the
-code from it.
+that the route's clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's under /v1. The
+header X-Error-Message has the same line, because the hub's client shows that and nothing else;
+metrics and logs take the code from it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import JSONResponse
 
 from errors import EndpointError
 from handler import endpoint_errors
-from server import sse
-from server.openai_api import errors as openai
 from server.errors import DeadlineExceeded, Refusal, Unauthorized, status_of
+from server.openai_api.errors import error_body as openai_body
 
 
 def translated(error: BaseException) -> EndpointError:
@@ -44,14 +44,13 @@ def error_response(error: EndpointError, path: str) -> JSONResponse:
 
 def error_body(error: EndpointError, path: str, status: int) -> dict[str, Any]:
     """The JSON of an error, by the clients that use `path`."""
-    return openai.error_body(error, status) if _is_openai(path) else {"detail": str(error)}
+    if path.startswith("/v1/"):
+        return openai_body(error, status)
+    return {"detail": str(error)}
 
 
-def error_event(error: EndpointError, path: str) -> bytes:
-    """The server-sent event that ends a stream which fails on its way."""
-    describe = openai.error_body(error, status_of(error)) if _is_openai(path) else None
-    return sse.encode(describe or {"error": sse.native_error(error)})
-
-
-def _is_openai(path: str) -> bool:
-    return path.startswith("/v1/")
+def error_event(error: EndpointError) -> bytes:
+    """The server-sent event that ends a stream of any route; OpenAI's client raises APIError on
+    it.
+    """
+    return b"data: " + to_json(openai_body(error, status_of(error))) + b"\n\n"

@@ -172,5 +172,4 @@ class Exchange:
                     await self.fail(error)
                 elif self._streams and not self._complete:
                     self.code = error.code
-                    last = error_event(error, self.scope["path"])
-                    await self.send({"type": "http.response.body", "body": last})
+                    await self.send({"type": "http.response.body", "body": error_event(error)})

@@ -41,8 +41,6 @@ def router(service: Service, admission: Admission, metrics: Metrics, page: bool)
     @routes.head("/metrics", include_in_schema=False)
     @routes.get("/metrics", summary="Prometheus' metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
-        metrics.in_progress.set(admission.admitted)
-        metrics.queue.set(service.outstanding)
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @routes.head("/", include_in_schema=False)

@@ -7,6 +7,8 @@ long recording takes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -15,7 +17,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from server.admission import Admission
+from server.service import Service
 from versions import describe_versions
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -25,11 +31,45 @@ BYTES = tuple(10.0**power for power in range(3, 10))
 disable_created_metrics()
 
 
+class EngineMetrics(Collector):
+    """What the service and its engine say of themselves when somebody reads the metrics."""
+
+    def __init__(self, service: Service, admission: Admission) -> None:
+        self.service, self.admission = service, admission
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series with its value of now."""
+        gauges = {
+            "asr_requests_in_progress": ("Requests admitted", self.admission.admitted),
+            "asr_queue_requests": ("Requests read, not answered", self.service.outstanding),
+            "asr_running_rows": ("Windows being decoded", self.service.running_rows),
+            "asr_waiting_windows": ("Windows that wait for a row", self.service.waiting_windows),
+            "asr_engine_alive": ("Whether the engine's thread runs", int(self.service.alive)),
+        }
+        for name, (what, number) in gauges.items():
+            yield GaugeMetricFamily(name, what, number)
+        counts = self.service.counts
+        counters = {
+            "asr_windows": ("Windows decoded", counts.windows),
+            "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
+            "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
+            "asr_tokens": ("Tokens decoded", counts.tokens),
+            "asr_fallbacks": ("Windows decoded again", counts.retries),
+        }
+        for name, (what, number) in counters.items():
+            yield CounterMetricFamily(name, what, number)
+        drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
+        drafts.add_metric(["accepted"], counts.accepted)
+        drafts.add_metric(["rejected"], counts.drafted - counts.accepted)
+        yield drafts
+
+
 class Metrics:
     """The series of one server, on a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Collector) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(engine)
         self.requests = Counter(
             "asr_requests",
             "Requests by route, HTTP status and error code (OK where there is none)",

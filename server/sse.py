@@ -8,11 +8,11 @@ request's rows.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +20,9 @@ from config import InferenceConfig
 from errors import EndpointError
 from handler import TranscriptionRequest, endpoint_errors
 from response import chunks_json, clamp_times, response
-from server.service import Decoded, Event, Finished, Progress, Service
+from server.engine_loop import Progress
+from server.error_response import error_event
+from server.service import Decoded, Event, Finished, Service
 from transcript import Chunk
 
 PING = b": ping\n\n"
@@ -92,34 +94,27 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
                     "chunks": chunks_json(chunks, config),
                 }
             elif isinstance(event, Finished):
-                yield {"type": "answer", "answer": response(event.answer, config)}
+                answer = await asyncio.to_thread(response, event.answer, config)
+                yield {"type": "answer", "answer": answer}
 
 
-def native_error(error: EndpointError) -> dict[str, Any]:
-    """What an error event of the native routes says."""
-    return {"message": str(error), "code": error.code}
-
-
-async def encode_all(
-    messages: Messages, describe: Callable[[EndpointError], Mapping[str, Any]] = native_error
-) -> Parts:
+async def encode_all(messages: Messages) -> Parts:
     """The messages as events; one that cannot be had is replaced by an error event, the last.
 
-    Status and headers have left by then. OpenAI's client raises on `{"error": {...}}` alone.
+    Status and headers have left by then, so that there is no other way to say it.
     """
     try:
         async with aclosing(messages):
             with endpoint_errors():
                 async for message in messages:
-                    yield encode(message)
+                    yield await asyncio.to_thread(encode, message)
     except EndpointError as error:
-        yield encode({"error": describe(error)})
+        yield error_event(error)
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One event: a line of JSON in UTF-8. Raises ValueError for a number that JSON has not."""
-    line = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"data: {line}\n\n".encode()
+    """One event: a line of JSON in UTF-8."""
+    return b"data: " + to_json(message, inf_nan_mode="null") + b"\n\n"
 
 
 async def with_pings(parts: Parts, seconds: float) -> Parts:

@@ -28,18 +28,18 @@ class InvalidField(InvalidParameter):
 
 
 def error_body(error: EndpointError, status: int) -> dict[str, Any]:
-    """The JSON of an answer with `status`."""
-    return {"error": describe(error, status)}
+    """The JSON of an answer with `status`, and of an event that ends a stream.
 
-
-def describe(error: EndpointError, status: int) -> dict[str, Any]:
-    """What the SDK's exceptions take their `message`, `type`, `param` and `code` from."""
+    The SDK's exceptions take their `message`, `type`, `param` and `code` from it.
+    """
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {
-        "message": str(error),
-        "type": TYPES.get(status, kind),
-        "param": _field(error),
-        "code": error.code,
+        "error": {
+            "message": str(error),
+            "type": TYPES.get(status, kind),
+            "param": _field(error),
+            "code": error.code,
+        }
     }
 
 

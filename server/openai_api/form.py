@@ -6,6 +6,7 @@ as clients write `keywords[]`, `keywords[0]` or `keywords`.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from errors import InvalidRequest
+from server.admission import FORM, media_type
 from server.errors import UnsupportedMediaType
 from server.openai_api.errors import InvalidField
 
-MULTIPART = "multipart/form-data"
 MAX_FIELDS, MAX_FILES = 1000, 8
 # Four speakers' voices of 10 s in CD quality, as data URLs, are refused by name and not by size.
 MAX_FIELD_BYTES = 16 * 2**20
@@ -44,9 +45,8 @@ async def read_form(request: Request) -> Form:
 
     Raises UnsupportedMediaType, InvalidRequest, or InvalidField for a file that is missing.
     """
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != MULTIPART:
-        raise UnsupportedMediaType(f"this route reads {MULTIPART}")
+    if media_type(request.headers) != FORM:
+        raise UnsupportedMediaType(f"this route reads {FORM}")
     parser = _InMemoryParser(
         request.headers,
         request.stream(),
@@ -64,7 +64,7 @@ async def read_form(request: Request) -> Form:
         if isinstance(value, str):
             fields.setdefault(LIST_INDEX.sub("", name), []).append(value)
         elif name == "file":
-            files.append(_content(value))
+            files.append(await asyncio.to_thread(_content, value))
         else:
             raise InvalidField(f"{shown(name)}: should be text, not a file")
     if len(files) != 1 or "file" in fields:

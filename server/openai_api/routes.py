@@ -5,15 +5,16 @@ The one decision: a request is checked in full, and its audio decoded, before an
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from fastapi import APIRouter, Request
+from pydantic_core import to_json
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from transformers import PreTrainedTokenizerBase
 
-from errors import EndpointError
-from server.errors import status_of
+from response import Answer
 from server.openai_api.bodies import file_of, json_body, text_of
-from server.openai_api.errors import describe
 from server.openai_api.fields import FILES, TRANSCRIBE, TRANSLATE, AudioRequest, read_fields
 from server.openai_api.form import read_form
 from server.openai_api.logprobs import token_logprobs
@@ -22,7 +23,8 @@ from server.openai_api.stream import stream_messages
 from server.service import Service
 from server.sse import EventStream, encode_all, wait_for_audio
 
-MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
+MEDIA_TYPES = {"srt": "text/plain", "vtt": "text/vtt"}
+LONGEST_HEADER = 2000  # characters; proxies refuse long ones
 
 
 def router(service: Service) -> APIRouter:
@@ -59,9 +61,17 @@ def router(service: Service) -> APIRouter:
 
 async def _answer(request: Request, task: str, service: Service) -> Response:
     asked = read_fields(await read_form(request), task, service.handler)
-    if asked.stream:
-        return await _stream(asked, service)
-    answer = await service.answer(asked.request)
+    tokenizer = service.handler.transcriber.models.tokenizer
+    if not asked.stream:
+        answer = await service.answer(asked.request)
+        return await asyncio.to_thread(_respond, answer, asked, tokenizer)
+    events = service.stream(asked.request)
+    await wait_for_audio(events)
+    return EventStream(events, encode_all(stream_messages(events, asked, tokenizer)))
+
+
+def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
+    """The answer in the response format; text is sent as it is, not as a JSON string."""
     headers = _warning_header(answer.warnings)
     if asked.format in FILES:
         media_type = MEDIA_TYPES[asked.format]
@@ -70,25 +80,14 @@ async def _answer(request: Request, task: str, service: Service) -> Response:
         return PlainTextResponse(text_of(answer), headers=headers)
     body = json_body(answer, asked)
     if asked.logprobs:
-        tokenizer = service.handler.transcriber.models.tokenizer
         body["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
     if answer.warnings:
         body["warnings"] = list(answer.warnings)
-    return JSONResponse(body, headers=headers)
-
-
-async def _stream(asked: AudioRequest, service: Service) -> EventStream:
-    events = service.stream(asked.request)
-    await wait_for_audio(events)
-    messages = stream_messages(events, asked, service.handler.transcriber.models.tokenizer)
-    return EventStream(events, encode_all(messages, _error))
-
-
-def _error(error: EndpointError) -> dict[str, object]:
-    return describe(error, status_of(error))
+    content = to_json(body, inf_nan_mode="null")
+    return Response(content, media_type="application/json", headers=headers)
 
 
 def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:
-    """What the client should know, where the format has no place for it."""
+    """What the client should know, also where the format has no place for it."""
     line = "; ".join(warnings).encode("ascii", "backslashreplace").decode("ascii")
-    return {"X-Warnings": " ".join(line.split())} if line else {}
+    return {"X-Warnings": " ".join(line.split())[:LONGEST_HEADER]} if line else {}

@@ -6,12 +6,14 @@ holds back the space at its end until text follows, and what a format adds comes
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from response import Answer
+from server.engine_loop import Progress
 from server.openai_api.bodies import (
     diarized_segments,
     file_of,
@@ -22,7 +24,7 @@ from server.openai_api.bodies import (
 )
 from server.openai_api.fields import FILES, AudioRequest
 from server.openai_api.logprobs import token_logprobs
-from server.service import Finished, Progress
+from server.service import Finished
 from server.sse import Events, Messages
 
 
@@ -46,9 +48,9 @@ async def stream_messages(
                 if not sent:  # the first event is a delta, says the SDK
                     yield {"type": "transcript.text.delta", "delta": text_of(event.answer)}
                 if asked.format == "diarized_json":
-                    for segment in diarized_segments(event.answer):
+                    for segment in await asyncio.to_thread(diarized_segments, event.answer):
                         yield segment
-                yield _done(event.answer, asked, tokenizer)
+                yield await asyncio.to_thread(_done, event.answer, asked, tokenizer)
 
 
 def _done(
