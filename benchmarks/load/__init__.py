@@ -1,0 +1,1 @@
+"""How the server bears many clients at once."""
