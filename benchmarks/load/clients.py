@@ -95,19 +95,24 @@ async def arriving(url: str, body: bytes, rate: float, seconds: float) -> Load:
 
 
 async def beside(url: str, body: bytes, long: bytes, pause: float, most: int) -> tuple[Load, Load]:
-    """Short requests, one every `pause` seconds while a `long` one runs, `most` at the most; and
-    the long one's.
+    """`most` short requests, one every `pause` seconds, while `long` ones run, one after another;
+    and the long ones'.
     """
     load, of_long = Load(), Load()
     async with _client() as client:
-        running = asyncio.ensure_future(_ask(client, url, long, time.perf_counter(), of_long))
+
+        async def keep_busy() -> None:
+            while True:
+                await _ask(client, url, long, time.perf_counter(), of_long)
+
+        running = asyncio.ensure_future(keep_busy())
         asked = []
         for _ in range(most):
-            await asyncio.wait({running}, timeout=pause)
-            if running.done():
-                break
+            await asyncio.sleep(pause)
             asked.append(asyncio.ensure_future(_ask(client, url, body, time.perf_counter(), load)))
-        await asyncio.gather(running, *asked)
+        await asyncio.gather(*asked)
+        running.cancel()
+        await asyncio.wait({running})
     return load, of_long
 
 

@@ -35,8 +35,9 @@ until arrivals end; what is asked of the two servers differs, as their capacitie
 
 BESIDE = """## Short requests beside a long one
 
-One request for {short} s of audio every so often while one for {long} min is computed, the same \
-pause for both servers. `long` is what the long one took."""
+One request for {short} s of audio every so often, the same pause for both servers, while requests \
+for {long} min come one after another. `long` is the most that one of these took; where it says \
+nothing, none was answered before the last of the short ones."""
 
 SEEDS = """## The seeds' table
 
@@ -70,7 +71,7 @@ def summary(figures: Figures) -> str:
     """One measurement in a line."""
     known = ("models", "server", "seconds", "assisted", "users", "share")
     what = ", ".join(f"{name} {figures[name]}" for name in known if name in figures)
-    return f"{what}: {' '.join(_cells(figures))} {figures['rate']:.2f}/s {_others(figures)}"
+    return f"{what}: {' '.join(_cells(figures))} ({figures['requests']}){_others(figures)}"
 
 
 def charts(results: Figures) -> dict[str, Chart]:
