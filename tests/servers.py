@@ -26,6 +26,7 @@ TOOLKIT_SOURCE = REPOSITORY.parent / "shared" / "toolkit" / "src"
 SAME_NUMBERS = {"DTYPE": "float32"}
 TOOLKIT_PYTHON = REPOSITORY / ".venv-toolkit" / "bin" / "python"
 HF_SERVE_LISTENS = r"running on \S*?(http://127\.0\.0\.1:\d+)"
+OURS_LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
 TOOLKIT_LISTENS = "Model initialized successfully"
 
 
@@ -41,6 +42,12 @@ def hf_serve(**variables: str) -> subprocess.Popen[str]:
     """hf-serve on a free port, with `variables` as the deployer's environment."""
     program = str(Path(sys.executable).with_name("hf-serve"))
     return _start([program, "--host", "127.0.0.1", "--port", "0"], variables)
+
+
+def ours(command: list[str] | None = None, **variables: str) -> subprocess.Popen[str]:
+    """`python -m server`, or a `command` that runs it, on a free port."""
+    where = {"HOST": "127.0.0.1", "PORT": "0", "PAGE": "false", "PYTHONPATH": str(REPOSITORY)}
+    return _start(command or [sys.executable, "-m", "server"], where | variables)
 
 
 def toolkit(listening: socket.socket | None = None, **variables: str) -> subprocess.Popen[str]:

@@ -33,6 +33,7 @@ SCRIPTS = (
     "accuracy.__main__",
     "diarization.__main__",
     "real.__main__",
+    "load.__main__",
     "speed.kernels",
     "speed.cpu",
 )

@@ -1,0 +1,163 @@
+"""The server beside hf-serve under load: `scripts/bench load [--quick] [--model FOLDER]...`.
+
+The demo models, and each FOLDER with a Whisper, through both servers by turns: the table of users,
+arrivals at fixed rates, and short requests beside a recording of ten minutes. Results are kept in
+build/bench/load.json after every measurement; `--render` makes the page again without measuring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.charts import publish_page
+from benchmarks.load.clients import Load, arriving, beside, closed
+from benchmarks.load.page import charts, page, summary
+from benchmarks.load.servers import SERVERS, demo_models, running
+from benchmarks.report import RESULTS, keep, read, save, settings
+from benchmarks.speed.recordings import recording
+from testing.audio_files import wav_file
+from timebase import SAMPLE_RATE
+
+PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
+SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio
+SHARES = (0.5, 0.8, 1.2)  # of the capacity
+SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests do not fill either
+DEMO = "demo models"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and for how many seconds each.
+
+    A user asks at least `fewest` times; `beside` short requests are sent beside long ones.
+    """
+
+    users: tuple[int, ...]
+    lengths: tuple[int, ...]
+    very_long: int
+    cell: float
+    arrivals: float
+    fewest: int
+    beside: int
+
+
+WHOLE = Plan((1, 4, 16), (SHORT, LONG), VERY_LONG, cell=15.0, arrivals=30.0, fewest=2, beside=40)
+QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, arrivals=4.0, fewest=1, beside=6)
+
+
+def main() -> None:
+    """Measure what is asked for and write the page."""
+    options = _options()
+    path = RESULTS / ("load-quick.json" if options.quick else "load.json")
+    if not options.render:
+        models = {DEMO: demo_models(options.diarize)} if options.demo else {}
+        models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
+        run(models, QUICK if options.quick else WHOLE, options.diarize, path)
+    results = read(path)
+    keep("load", page(results), results, options.quick)
+    if not options.quick:
+        publish_page("load", page(results) + "\n", charts(results))
+
+
+def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path) -> None:
+    """Measure every model through both servers; `path` is written after each measurement."""
+    facts: dict[str, Any] = {
+        **settings(PACKAGES),
+        "seconds a cell": plan.cell,
+        "seconds of arrivals": plan.arrivals,
+        "diarization": diarize,
+    }
+    results: dict[str, Any] = {
+        "settings": facts,
+        "very long": plan.very_long,
+        "users": [],
+        "arrivals": [],
+        "beside": [],
+    }
+    started = time.perf_counter()
+    for name, environment in models.items():
+        with running(environment) as urls:
+            assisted = (False, True) if "ASSISTANT_MODEL" in environment else (False,)
+            for part, figures in _measured(urls, plan, assisted, diarize):
+                results[part].append({"models": name, **figures})
+                facts["minutes"] = round((time.perf_counter() - started) / 60, 1)
+                save(path, results)
+                print(f"{facts['minutes']:5.1f} min  {summary(results[part][-1])}", flush=True)
+
+
+def body_of(seconds: int, **parameters: object) -> bytes:
+    """The JSON body with a recording of so many seconds."""
+    file = wav_file(recording(seconds), SAMPLE_RATE)
+    content = {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
+    return json.dumps(content).encode()
+
+
+def _measured(
+    urls: dict[str, str], plan: Plan, assisted: Sequence[bool], diarize: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every measurement of one set of models, each server in turn: its part and its figures."""
+    short = body_of(plan.lengths[0], language="en", diarize=diarize)
+    _warm_up(urls, short)
+    capacity: dict[str, float] = {}
+    for seconds in plan.lengths:
+        for assists in assisted:
+            body = body_of(seconds, language="en", diarize=diarize, assisted=assists)
+            for users in plan.users:
+                for server in _by_turns(users):
+                    load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
+                    if seconds == plan.lengths[0] and not assists:
+                        capacity[server] = max(capacity.get(server, 0.0), load.rate)
+                    cell = {"seconds": seconds, "assisted": assists, "users": users}
+                    yield "users", {**cell, "server": server, **load.figures()}
+    for share in SHARES:
+        for server in SERVERS:
+            rate = share * capacity[server]
+            load = asyncio.run(arriving(urls[server], short, rate, plan.arrivals))
+            yield "arrivals", {"share": share, "asked": rate, "server": server, **load.figures()}
+    yield from _beside(urls, plan, short, min(capacity.values()), diarize)
+
+
+def _beside(
+    urls: dict[str, str], plan: Plan, short: bytes, capacity: float, diarize: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    long = body_of(plan.very_long, language="en", diarize=diarize)
+    pause = 1 / (SHARE_BESIDE * capacity)
+    for server in SERVERS:
+        load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
+        took = max(of_long.seconds, default=None)
+        yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
+
+
+def _by_turns(users: int) -> Sequence[str]:
+    """The servers; the other one begins every other time."""
+    return SERVERS if users % 3 else tuple(reversed(SERVERS))
+
+
+def _warm_up(urls: dict[str, str], body: bytes) -> None:
+    """Whatever a server sets up at its first requests."""
+    for url in urls.values():
+        first: Load = asyncio.run(closed(url, body, 4, 0.0, 1))
+        if first.statuses:
+            raise SystemExit(f"a server refuses what is to be measured: {first.statuses}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench load", description=__doc__)
+    parser.add_argument("--model", type=Path, action="append", default=[], metavar="FOLDER")
+    parser.add_argument("--no-demo", dest="demo", action="store_false", help="only --model")
+    parser.add_argument("--diarize", action="store_true", help="with speakers: demo models only")
+    parser.add_argument("--quick", action="store_true", help="a few seconds a cell; proves nothing")
+    parser.add_argument("--render", action="store_true", help="only write the page again")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

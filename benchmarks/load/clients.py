@@ -1,0 +1,136 @@
+"""Clients that send one body again and again, and what each request took.
+
+Closed loops: some users, each of whom sends as soon as the last answer is there, as k6 does; they
+never queue more than themselves. Open loops: arrivals at a fixed rate whatever is answered, as the
+world's; they show the queue that closed ones hide (Schroeder, Wierman and Harchol-Balter 2006).
+
+The one decision: a request is timed from the moment at which it was due, so that a slow client
+cannot flatter a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import numpy as np
+
+# A minute's recording of the largest model on a slow machine, and then the queue before it.
+TIMEOUT_S = 1800.0
+COLUMNS = ("avg", "min", "med", "max", "p90", "p95")
+OK = 200
+
+
+@dataclass
+class Load:
+    """What became of the requests of one measurement.
+
+    `seconds` has those that were answered, in order of their answers; `statuses` counts the others.
+    `texts` are the different transcripts that came. `wall` is until the last answer.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[str, int] = field(default_factory=dict)
+    texts: set[str] = field(default_factory=set)
+    wall: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return len(self.seconds) / self.wall if self.wall else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as they are kept."""
+        return {
+            **columns(self.seconds),
+            "requests": len(self.seconds),
+            "other statuses": self.statuses,
+            "different texts": len(self.texts),
+            "rate": self.rate,
+            "wall": self.wall,
+        }
+
+
+def columns(seconds: Sequence[float]) -> dict[str, float]:
+    """k6's columns; empty where nothing was answered."""
+    if not seconds:
+        return {}
+    p50, p90, p95 = (float(each) for each in np.percentile(seconds, [50, 90, 95]))
+    values = (float(np.mean(seconds)), min(seconds), p50, max(seconds), p90, p95)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int) -> Load:
+    """`users` that ask for `seconds`, and until each has asked `fewest` times."""
+    load, started = Load(), time.perf_counter()
+    async with _client() as client:
+
+        async def user() -> None:
+            asked = 0
+            while asked < fewest or time.perf_counter() - started < seconds:
+                await _ask(client, url, body, time.perf_counter(), load)
+                asked += 1
+
+        await asyncio.gather(*(user() for _ in range(users)))
+    load.wall = time.perf_counter() - started
+    return load
+
+
+async def arriving(url: str, body: bytes, rate: float, seconds: float) -> Load:
+    """One request every 1/`rate` seconds for `seconds`; ends with the last answer."""
+    load, started = Load(), time.perf_counter()
+    async with _client() as client:
+        asked = []
+        for place in range(max(1, round(seconds * rate))):
+            due = started + place / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            asked.append(asyncio.ensure_future(_ask(client, url, body, due, load)))
+        await asyncio.gather(*asked)
+    load.wall = time.perf_counter() - started
+    return load
+
+
+async def beside(url: str, body: bytes, long: bytes, pause: float, most: int) -> tuple[Load, Load]:
+    """`most` short requests, one every `pause` seconds, while `long` ones run, one after another;
+    and the long ones'.
+    """
+    load, of_long = Load(), Load()
+    async with _client() as client:
+
+        async def keep_busy() -> None:
+            while True:
+                await _ask(client, url, long, time.perf_counter(), of_long)
+
+        running = asyncio.ensure_future(keep_busy())
+        asked = []
+        for _ in range(most):
+            await asyncio.sleep(pause)
+            asked.append(asyncio.ensure_future(_ask(client, url, body, time.perf_counter(), load)))
+        await asyncio.gather(*asked)
+        running.cancel()
+        await asyncio.wait({running})
+    return load, of_long
+
+
+def _client() -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    return httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False)
+
+
+async def _ask(client: httpx2.AsyncClient, url: str, body: bytes, due: float, load: Load) -> None:
+    headers = {"content-type": "application/json"}
+    try:
+        answer = await client.post(url, content=body, headers=headers)
+    except httpx2.HTTPError as error:
+        status = type(error).__name__
+    else:
+        status = str(answer.status_code)
+        if answer.status_code == OK:
+            load.seconds.append(time.perf_counter() - due)
+            load.texts.add(answer.json()["text"])
+            return
+    load.statuses[status] = load.statuses.get(status, 0) + 1

@@ -1,0 +1,84 @@
+"""The two servers that are compared, each a process of its own on loopback.
+
+The one decision: both get the same models through the same environment variables and are asked with
+the same bytes, so that nothing but the server differs. The one that waits for its turn sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from config import DEMO_MODELS, REPOSITORY
+
+HF_SERVE, OURS = "hf-serve", "ours"
+SERVERS = (OURS, HF_SERVE)
+LISTENS = {
+    HF_SERVE: r"running on \S*?(http://127\.0\.0\.1:\d+)",
+    OURS: r"listening on (http://127\.0\.0\.1:\d+)",
+}
+# The queue is long enough for every arrival that is measured: waiting is to be seen, not refusals.
+ENVIRONMENT = {
+    "HF_MODEL_DIR": str(REPOSITORY),
+    "HF_TASK": "custom",
+    "HF_TRUST_REMOTE_CODE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HOST": "127.0.0.1",
+    "PORT": "0",
+    "PAGE": "false",
+    "MAX_QUEUE": "100000",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONPATH": str(REPOSITORY),
+}
+MODELS = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
+
+
+def demo_models(diarization: bool) -> dict[str, str]:
+    """The environment that names the demo's recogniser and assistant, and who tells speakers."""
+    folders = ("asr", "assistant", "diarization")[: 3 if diarization else 2]
+    return dict(zip(MODELS, (str(DEMO_MODELS / folder) for folder in folders), strict=False))
+
+
+@contextmanager
+def running(models: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The addresses of both servers with these models, by name. Raises OSError for one that does
+    not start.
+    """
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(_running(name, models)) for name in SERVERS}
+
+
+@contextmanager
+def _running(name: str, models: Mapping[str, str]) -> Iterator[str]:
+    program = Path(sys.executable)
+    commands = {
+        HF_SERVE: [str(program.with_name("hf-serve")), "--host", "127.0.0.1", "--port", "0"],
+        OURS: [str(program), "-m", "server"],
+    }
+    unset = [part for variable in MODELS for part in ("-u", variable)]
+    variables = [f"{key}={value}" for key, value in {**ENVIRONMENT, **models}.items()]
+    with tempfile.TemporaryFile("w+") as log:
+        command = ["env", *unset, *variables, *commands[name]]
+        with subprocess.Popen(command, cwd="/", stdout=log, stderr=subprocess.STDOUT) as process:
+            try:
+                yield _address(name, process, log.fileno())
+            finally:
+                process.terminate()
+
+
+def _address(name: str, process: subprocess.Popen[bytes], log: int) -> str:
+    """Where the server listens, once it says so in its log."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        text = os.pread(log, 2**20, 0).decode(errors="replace")
+        if found := re.search(LISTENS[name], text):
+            return found[1]
+        if process.returncode is not None:
+            raise OSError(f"{name} does not start: {' '.join(text.split())[-300:]}")

@@ -1,0 +1,71 @@
+"""Servers that the tests of this folder share, with tiny models and tight limits, and what the
+endpoint itself answers to the same bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic_core import to_json
+from test_robustness import ANSWERS, LIMITS, SECRET
+from traffic import HF_SERVE, KEY, OURS, Subject, in_json, subject
+
+from config import ModelSettings
+from handler import EndpointHandler
+
+
+@pytest.fixture(scope="session")
+def models(whisper_folder, assistant_folder) -> dict[str, str]:
+    """The environment that names the models; in float32 no batch changes a number."""
+    return {
+        "ASR_MODEL": str(whisper_folder),
+        "ASSISTANT_MODEL": str(assistant_folder),
+        "DTYPE": "float32",
+    }
+
+
+@pytest.fixture(scope="session")
+def ours(models, tmp_path_factory) -> Iterator[Subject]:
+    """Our server; after all tests its log and what it did to the outside are looked at."""
+    with subject(OURS, tmp_path_factory.mktemp("ours"), MAX_QUEUE="20", **models) as running:
+        yield running
+        assert running.events.read_text() == "", "reached out"
+        for secret in (SECRET, KEY):
+            assert secret not in running.log
+        assert "Traceback" not in running.log
+
+
+@pytest.fixture(scope="session")
+def faulty(models, tmp_path_factory) -> Iterator[Subject]:
+    """Our server, in which steps fail."""
+    with subject(OURS, tmp_path_factory.mktemp("faulty"), faults=True, **models) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hf(models, tmp_path_factory) -> Iterator[Subject]:
+    """hf-serve."""
+    with subject(HF_SERVE, tmp_path_factory.mktemp("hf"), **models) as running:
+        yield running
+        assert SECRET not in running.log
+
+
+@pytest.fixture(scope="session")
+def servers(ours, hf) -> dict[str, Subject]:
+    return {OURS: ours, HF_SERVE: hf}
+
+
+@pytest.fixture(scope="session")
+def expected(whisper_folder, assistant_folder) -> list[tuple[dict, bytes]]:
+    """Good requests, each with the answer of the handler alone, to the byte."""
+    settings = ModelSettings(
+        asr_model=str(whisper_folder),
+        assistant_model=str(assistant_folder),
+        dtype="float32",
+        max_audio_seconds=LIMITS.max_seconds,
+        max_audio_bytes=LIMITS.max_bytes,
+    )
+    handler = EndpointHandler(settings=settings)
+    bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)]
+    return [(in_json(body), to_json(handler(body))) for body in bodies]

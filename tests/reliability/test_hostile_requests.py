@@ -1,0 +1,148 @@
+"""Hostile and broken requests over HTTP: each gets its code, whatever it is, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import httpx2
+import pytest
+from test_audio_faults import BOMBS
+from test_container_bombs import MP4S
+from test_robustness import REFUSALS, text64
+from traffic import CODES, KEY, OURS, SERVERS, code_of, in_json, scaled, send_all
+
+from testing.audio_files import mutated
+from tests.fuzz import SOUND, file_bodies, nonsense_bodies
+
+CLIENTS = 4
+# The most MiB that a server's memory may grow for a request that is refused.
+BOMB_MEMORY = 64
+# What hf-serve itself refuses, in words of its own, before the handler sees it.
+NO_OBJECT = {"body is null", "body is a list", "body is text"}
+
+
+def as_requests(bodies):
+    """Those bodies that JSON can say, as requests."""
+    found = {}
+    for name, body in bodies.items():
+        try:
+            found[name] = in_json(body)
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_every_fault_has_its_code(servers, kind):
+    requests = as_requests({name: body for name, (body, _) in REFUSALS.items()})
+    answers = dict(
+        zip(requests, send_all(servers[kind].url, list(requests.values()), CLIENTS), strict=True)
+    )
+    for name in NO_OBJECT:
+        assert answers.pop(name).status_code == 422
+    found = {name: (answer.status_code, code_of(answer)) for name, answer in answers.items()}
+    assert found == {name: (400, REFUSALS[name][1]) for name in found}
+    assert len(found) > 80
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_bombs_are_refused_in_little_memory(servers, kind):
+    bombs = {name: make() for name, make in BOMBS.items()} | MP4S
+    requests = [in_json({"inputs": text64(data)}) for data in bombs.values()]
+    subject = servers[kind]
+    send_all(subject.url, requests[:2], 1)
+    subject.reset_peak()
+    before = subject.resident
+    answers = send_all(subject.url, requests, 1)
+    assert {code_of(answer) for answer in answers} <= {"INVALID_AUDIO", "AUDIO_TOO_LONG"}
+    grown = subject.peak - before
+    print(f"{kind}: {len(bombs)} bombs, peak {grown:+.1f} MiB")
+    assert grown < BOMB_MEMORY
+
+
+@pytest.mark.parametrize(("files", "bodies"), scaled((60, 150), (2_000, 10_000)))
+@pytest.mark.parametrize("kind", SERVERS)
+def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(servers, kind, files, bodies):
+    file, nonsense = file_bodies(0), nonsense_bodies(0)
+    made = dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
+    requests = as_requests(made)
+    answers = send_all(servers[kind].url, list(requests.values()), CLIENTS)
+    strange = []
+    for number, answer in zip(requests, answers, strict=True):
+        if isinstance(answer, httpx2.HTTPError):
+            strange.append((number, repr(answer)))
+        elif answer.status_code == 422:
+            if isinstance(made[number], dict) and (kind == OURS or _is_plain(made[number])):
+                strange.append((number, answer.text))
+        elif code_of(answer) not in ("OK", *CODES):
+            strange.append((number, answer.status_code, answer.text[:300]))
+    assert strange == []
+
+
+def _is_plain(body) -> bool:
+    """Whether hf-serve can read it: half characters, say, are none of its."""
+    return "\\ud800" not in repr(body)
+
+
+PATHS = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/models", "/x")
+TYPES = (
+    None,
+    "application/json",
+    "application/json; charset=utf-16",
+    "multipart/form-data; boundary=x",
+    "multipart/form-data",
+    "audio/wav",
+    "audio/mpeg",
+    "application/octet-stream",
+    "text/html",
+    "image/png; a=\x7f",
+)
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="parameters"\r\n\r\n{"batch_size": 2}\r\n'
+    b"--x--\r\n"
+)
+SPOKEN = json.dumps({"inputs": SOUND}).encode()
+BODIES = [FORM, SPOKEN, b"", b"{", b"\xff\xfe{", b'{"inputs": NaN}']
+
+
+def request_of_anything(number: int) -> dict:
+    """A request with a path, a type and a body that need not fit each other."""
+    chance = random.Random(f"request {number}")
+    body = chance.choice(BODIES)
+    if chance.random() < 0.7:
+        body = mutated(body or b"x", BODIES, chance)
+    headers = {}
+    if kind := chance.choice(TYPES):
+        headers["content-type"] = kind
+    if chance.random() < 0.1:
+        headers["accept"] = "text/event-stream"
+    query = chance.choice(
+        ["", "?stream=true", "?batch_size=0", "?language=%ff", "?" + "a=1&" * 200]
+    )
+    return {"url": chance.choice(PATHS) + query, "content": body, "headers": headers}
+
+
+@pytest.mark.parametrize("count", scaled(300, 10_000))
+def test_requests_of_any_shape_get_a_status_and_a_code(ours, count):
+    requests = [request_of_anything(number) for number in range(count)]
+    strange = []
+    for number, answer in enumerate(send_all(ours.url, requests, CLIENTS)):
+        if isinstance(answer, httpx2.HTTPError):
+            strange.append((number, repr(answer)))
+        elif answer.status_code >= 500 or (
+            answer.status_code >= 400 and not answer.headers.get("x-error-message")
+        ):
+            strange.append((number, answer.status_code, answer.text[:200]))
+        elif SOUND[:40] in answer.text:
+            strange.append((number, "echoed"))
+    assert strange == []
+
+
+def test_without_the_key_nothing_is_read(ours):
+    headers = {"authorization": f"Bearer {KEY}x"}
+    requests = [{**in_json({"inputs": SOUND}), "headers": headers}, {"headers": headers}]
+    answers = send_all(ours.url, requests, 1)
+    assert [answer.status_code for answer in answers] == [401, 401]

@@ -1,0 +1,129 @@
+"""Nothing stays behind: memory, descriptors, threads, files, rows of clients that left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+from test_robustness import REFUSALS
+from traffic import (
+    JSON,
+    KEY,
+    OURS,
+    SERVERS,
+    code_of,
+    in_json,
+    run,
+    running_requests,
+    scaled,
+    send_all,
+)
+
+MOST_MEMORY = 20  # MiB
+REFUSED = ("inputs null", "batch_size 0", "no base64", "NaN", "above the time limit", "a playlist")
+
+
+@pytest.mark.parametrize(("before", "count"), scaled((60, 120), (200, 1_000)))
+@pytest.mark.parametrize("kind", SERVERS)
+def test_mixed_requests_leave_nothing_behind(servers, expected, kind, before, count):
+    subject = servers[kind]
+    bodies = [*(request for request, _ in expected), *map(in_json, map(_body, REFUSED))]
+    mixed = [bodies[number % len(bodies)] for number in range(count)]
+    clients = 8 if kind == OURS else 2
+    send_all(subject.url, mixed[:before], clients)
+    _settle(subject)
+    held, footprint = subject.resident, subject.footprint
+    answers = send_all(subject.url, mixed, clients)
+    _settle(subject)
+    grown, now = subject.resident - held, subject.footprint
+    print(f"{kind}: {count} requests, RSS {grown:+.1f} MiB, {footprint} -> {now}")
+    assert {code_of(answer) for answer in answers} <= {
+        "OK",
+        *(REFUSALS[name][1] for name in REFUSED),
+    }
+    assert now[2] == footprint[2] == []
+    assert now[0] <= footprint[0]
+    assert now[1] <= footprint[1]
+    assert grown < MOST_MEMORY
+
+
+def _body(name):
+    return REFUSALS[name][0]
+
+
+def _settle(subject) -> None:
+    """Wait until the server has closed the connections that clients have left."""
+    ends = time.monotonic() + 30
+    while subject.process.net_connections(kind="tcp")[1:] and time.monotonic() < ends:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("count", scaled(12, 300))
+def test_clients_that_leave_free_their_rows(ours, expected, count):
+    request, answer = expected[0]
+    whole = _raw(request["content"])
+
+    async def leave(part: float) -> None:
+        _, writer = await asyncio.open_connection(*_address(ours.url))
+        writer.write(whole[: int(len(whole) * part)])
+        await writer.drain()
+        writer.close()
+
+    async def all_leave(http) -> None:
+        for start in range(0, count, 4):
+            parts = (0.001, 0.5, 1.0, 1.0)
+            await asyncio.gather(*(leave(part) for part in parts[: count - start]))
+        ends = time.monotonic() + 60
+        while await running_requests(http):
+            assert time.monotonic() < ends, "requests of clients that left are still there"
+            await asyncio.sleep(0.02)
+        assert (await http.post("/", **request)).content == answer
+
+    run(all_leave, ours.url)
+
+
+def test_slow_senders_hold_up_nobody(ours, expected):
+    request, answer = expected[0]
+    whole = _raw(request["content"])
+
+    async def beside(http) -> None:
+        slow = [await asyncio.open_connection(*_address(ours.url)) for _ in range(8)]
+        for _, writer in slow:
+            writer.write(whole[:-100])
+            await writer.drain()
+        quick = await asyncio.gather(*(http.post("/", **request) for _ in range(8)))
+        assert [each.content for each in quick] == [answer] * 8
+        for _, writer in slow:
+            writer.write(whole[-100:])
+        for reader, writer in slow:
+            assert json.loads((await reader.read()).partition(b"\r\n\r\n")[2]) == json.loads(answer)
+            writer.close()
+
+    run(beside, ours.url)
+
+
+@pytest.mark.reliability
+def test_who_sends_nothing_is_told_so(ours, expected):
+    whole = _raw(expected[0][0]["content"])
+
+    async def wait() -> bytes:
+        reader, writer = await asyncio.open_connection(*_address(ours.url))
+        writer.write(whole[:-100])
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    assert asyncio.run(wait()).startswith(b"HTTP/1.1 408 ")
+
+
+def _raw(content: bytes) -> bytes:
+    head = {**JSON, "authorization": f"Bearer {KEY}", "content-length": len(content)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    return f"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{lines}\r\n".encode() + content
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return host, int(port)

@@ -1,0 +1,135 @@
+"""Many clients, too many clients, failing steps and the end of the process: every answer is looked
+at, and it is the right one or a refusal with a code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import signal
+import time
+
+import httpx2
+import pytest
+from traffic import JSON, OURS, code_of, in_json, run, running_requests, scaled, send_all, subject
+from watched_server import POISON
+
+CLIENTS = 16
+OVERLOAD = 10
+
+
+@pytest.mark.parametrize("seconds", scaled(2, 300))
+def test_many_clients_get_the_answers_that_one_gets(ours, expected, seconds):
+    counted = itertools.count()
+    wrong: list[tuple[int, int, str]] = []
+
+    async def all_clients(http) -> None:
+        ends = time.monotonic() + seconds
+
+        async def work(first: int) -> None:
+            for number in itertools.count(first):
+                request, answer = expected[number % len(expected)]
+                got = await http.post("/", **request)
+                next(counted)
+                if got.content != answer:
+                    wrong.append((number % len(expected), got.status_code, got.text[:200]))
+                if time.monotonic() > ends:
+                    return
+
+        await asyncio.gather(*(work(first) for first in range(CLIENTS)))
+
+    run(all_clients, ours.url)
+    print(f"{next(counted)} answers in {seconds} s, {len(wrong)} wrong")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("times", scaled(1, 10))
+def test_overload_is_refused_and_what_is_accepted_is_answered(ours, expected, times):
+    """Ten times as many requests at once as may wait."""
+    request, answer = expected[0]
+    health, statuses = [], []
+
+    async def overload(http) -> None:
+        done = asyncio.Event()
+
+        async def ask_health() -> None:
+            while not done.is_set():
+                started = time.perf_counter()
+                assert (await http.get("/health")).status_code == 200
+                health.append(time.perf_counter() - started)
+                await asyncio.sleep(0.02)
+
+        asking = asyncio.ensure_future(ask_health())
+        for _ in range(times):
+            posts = (http.post("/", **request) for _ in range(20 * OVERLOAD))
+            for got in await asyncio.gather(*posts):
+                statuses.append(got.status_code)
+                if got.status_code == 429:
+                    assert code_of(got) == "BUSY"
+                    assert 1 <= int(got.headers["retry-after"]) <= 120
+                else:
+                    assert got.content == answer
+        done.set()
+        await asking
+
+    run(overload, ours.url)
+    counts = {status: statuses.count(status) for status in set(statuses)}
+    slowest = 1000 * max(health)
+    print(f"overload: {counts}, slowest of {len(health)} health checks {slowest:.0f} ms")
+    assert set(counts) == {200, 429}
+    assert counts[200] >= 20 * times
+
+
+@pytest.mark.parametrize("rounds", scaled(1, 30))
+def test_failing_steps_harm_their_own_request_alone(faulty, expected, rounds):
+    """Memory runs out again and again, and every fourth request has a step fail."""
+    poisoned = json.loads(expected[0][0]["content"])
+    poisoned["parameters"] = {"batch_size": POISON}
+    requests, answers = [], []
+    for number in range(rounds * 3 * len(expected)):
+        request, answer = expected[number % len(expected)]
+        requests += [request] if number % 3 else [in_json(poisoned), request]
+        answers += [answer] if number % 3 else [None, answer]
+    got = send_all(faulty.url, requests, 8)
+    for each, answer in zip(got, answers, strict=True):
+        if answer is None:
+            assert (each.status_code, code_of(each)) == (500, "MODEL_ERROR")
+        else:
+            assert each.content == answer
+    assert send_all(faulty.url, [{"url": "/"}], 1)[0].status_code == 422
+
+    async def ready(http) -> tuple[int, int]:
+        return (await http.get("/ready")).status_code, await running_requests(http)
+
+    assert run(ready, faulty.url) == (200, 0)
+
+
+@pytest.mark.parametrize("number", scaled(0, *range(1, 21)))
+def test_what_was_accepted_is_answered_before_the_process_ends(models, expected, tmp_path, number):
+    with subject(OURS, tmp_path, **models) as running:
+        process = running.process
+
+        async def end_under_load(http) -> list[httpx2.Response]:
+            posts = [
+                asyncio.ensure_future(http.post("/", **expected[place % len(expected)][0]))
+                for place in range(CLIENTS)
+            ]
+            while await running_requests(http) + sum(post.done() for post in posts) < CLIENTS:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(number * 0.01)  # each of the many at another moment
+            process.send_signal(signal.SIGTERM)
+            late = asyncio.ensure_future(http.post("/", content=b"{}", headers=JSON))
+            answers = await asyncio.gather(*posts)
+            try:
+                refused = await late
+            except httpx2.HTTPError:
+                pass  # the port was closed already
+            else:
+                assert refused.status_code in (400, 503)
+            return answers
+
+        answers = run(end_under_load, running.url)
+        assert running.exit_status() == 0
+    contents = [expected[place % len(expected)][1] for place in range(CLIENTS)]
+    assert [answer.content for answer in answers] == contents

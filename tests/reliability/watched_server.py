@@ -1,0 +1,58 @@
+"""`python -m server` under observation: `python watched_server.py EVENTS [--faults]`.
+
+What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each.
+With `--faults` memory runs out now and then where several rows run, and a step fails in which there
+is a row of a request with POISON as its `batch_size`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+POISON = 77
+EVERY = 25  # steps of several rows
+WATCHED = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec")
+
+
+def watch(path: str) -> None:
+    """Write what the process does to the outside to `path`."""
+    events = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event in WATCHED:
+            os.write(
+                events, f"{event} {arguments[1:] if 'connect' in event else arguments}\n".encode()
+            )
+
+    sys.addaudithook(note)
+
+
+def add_faults() -> None:
+    """Let steps of the engine fail."""
+    import torch
+
+    from asr.engine.scheduler import Scheduler
+
+    launch, steps = Scheduler._launch, count(1)
+
+    def failing(scheduler: Scheduler) -> None:
+        if any(row.options.batch_size == POISON for row in scheduler.running):
+            raise RuntimeError("a kernel failed")
+        if len(scheduler.running) > 1 and next(steps) % EVERY == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        launch(scheduler)
+
+    Scheduler._launch = failing
+
+
+if __name__ == "__main__":
+    watch(sys.argv[1])
+    if "--faults" in sys.argv:
+        add_faults()
+    from server.__main__ import main
+
+    main()
