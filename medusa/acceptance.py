@@ -113,7 +113,7 @@ def measure(
         for text in states.texts()
         if len(text.tokens) > 1
     ]
-    count = len(heads.bias)
+    count = heads.count
     return Acceptance(
         tuple(sum(each.tried[depth] for each in walks) for depth in range(count)),
         tuple(sum(each.accepted[depth] for each in walks) for depth in range(count)),

@@ -5,6 +5,7 @@ A head is a residual block before the main model's own projection onto the vocab
 
     head_i(h) = h + SiLU(W_i h + b_i)          logits_i = proj_out(head_i(h))
 
+or several such blocks, one behind the other.
 `h` is the decoder's hidden state after its final layer norm at the place that chose token t + 1;
 head i, from 0, predicts token t + 2 + i.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -23,24 +25,32 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from asr.checkpoint.medusa import base_digest
 from transformers import PreTrainedModel
 
-MODEL_TYPE, HEADS_ONLY = "medusa_heads", "heads_only"
+from asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, base_digest
 
 
 class Heads(nn.Module):
-    """`count` heads over hidden states of `d_model`; fresh ones repeat the newest token."""
+    """`count` heads of `layers` blocks each over hidden states of `d_model`; fresh ones repeat the
+    newest token.
+    """
 
-    def __init__(self, count: int, d_model: int) -> None:
+    def __init__(self, count: int, layers: int, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(count, d_model, d_model))
-        self.bias = nn.Parameter(torch.zeros(count, d_model))
+        self.weight = nn.Parameter(torch.zeros(layers, count, d_model, d_model))
+        self.bias = nn.Parameter(torch.zeros(layers, count, d_model))
+
+    @property
+    def count(self) -> int:
+        """How many tokens they predict."""
+        return self.bias.shape[1]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(positions, d_model) -> (heads, positions, d_model), still to be projected."""
-        every = hidden.expand(len(self.weight), -1, -1)
-        return hidden + F.silu(torch.baddbmm(self.bias[:, None], every, self.weight.mT))
+        every = hidden.expand(self.count, -1, -1)
+        for weight, bias in zip(self.weight, self.bias, strict=True):
+            every = every + F.silu(torch.baddbmm(bias[:, None], every, weight.mT))
+        return every
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,22 +91,22 @@ class Projection:
 def save_heads(folder: Path, heads: Heads, projection: Projection, model: PreTrainedModel) -> None:
     """Write `config.json` and `model.safetensors`, float32, as the endpoint loads them."""
     folder.mkdir(parents=True, exist_ok=True)
-    count, d_model = heads.bias.shape
+    layers, count, d_model = heads.bias.shape
     config = {
-        "model_type": MODEL_TYPE,
+        "model_type": HEADS_MODEL_TYPE,
         "medusa_num_heads": count,
-        "medusa_num_layers": 1,
+        "medusa_num_layers": layers,
         "medusa_hidden_size": d_model,
         "medusa_heads_type": HEADS_ONLY,
         "base_digest": base_digest(model),
     }
     tensors = {}
-    for number in range(count):
-        prefix = f"medusa_heads.{number}.0.linear"
-        tensors[f"{prefix}.weight"] = heads.weight[number].detach().cpu().clone()
-        tensors[f"{prefix}.bias"] = heads.bias[number].detach().cpu().clone()
+    for number, layer in product(range(count), range(layers)):
+        prefix = f"medusa_heads.{number}.{layer}.linear"
+        tensors[f"{prefix}.weight"] = heads.weight[layer, number].detach().cpu().clone()
+        tensors[f"{prefix}.bias"] = heads.bias[layer, number].detach().cpu().clone()
     if not projection.complete:
-        config["shortlist"] = True
-        tensors["shortlist"] = projection.shortlist.cpu()
+        config[SHORTLIST] = True
+        tensors[SHORTLIST] = projection.shortlist.cpu()
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, folder / "model.safetensors")

@@ -40,6 +40,7 @@ class Plan:
     """
 
     heads: int = 5
+    layers: int = 1
     epochs: int = 20
     fitting: int = 2
     patience: int = 4
@@ -102,11 +103,11 @@ class Examples:
 
     def fitting_loss(self, heads: Heads, rows: Tensor) -> Tensor:
         """How far each head is from the hidden state that chooses its token (smooth L1)."""
-        ahead = torch.arange(1, len(heads.bias) + 1, device=rows.device)
+        ahead = torch.arange(1, heads.count + 1, device=rows.device)
         inside = self.wanted[rows].T != MISSING
         next_states = self.hidden[(rows + ahead[:, None]) * inside].float()
         found = heads(self.hidden[rows].float())
-        return F.smooth_l1_loss(found[inside], next_states[inside]) * len(heads.bias)
+        return F.smooth_l1_loss(found[inside], next_states[inside]) * heads.count
 
     def loss(self, heads: Heads, projection: Projection, rows: Tensor) -> Tensor:
         """Cross entropy of the tokens, summed over the heads."""
@@ -143,7 +144,7 @@ class Training:
         self.examples = Examples(training, projection, plan.heads)
         self.held_out = Examples(held_out, projection, plan.heads)
         d_model, device = states.hidden.shape[1], projection.weight.device
-        self.heads = Heads(plan.heads, d_model).to(device)
+        self.heads = Heads(plan.heads, plan.layers, d_model).to(device)
         self.optimizer = torch.optim.AdamW(self.heads.parameters(), lr=plan.rate, weight_decay=0.0)
         self.best = {name: each.clone() for name, each in self.heads.state_dict().items()}
         self.chain, self.best_epoch, self.epoch = -1.0, 0, 0
