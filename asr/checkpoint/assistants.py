@@ -1,9 +1,10 @@
-"""Loads the assistant, the smaller model that drafts tokens, and checks that it fits the main one.
+"""Loads what drafts tokens for the main model, and checks that it fits: an assistant or heads.
 
-There are two kinds. Distil-Whisper checkpoints keep the main model's encoder and a few of its
-decoder layers: only their decoder is loaded, and it reads the main model's encoder output (Gandhi
-et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper with the same vocabulary, for example
-whisper-tiny, uses an encoder of its own.
+An assistant is a smaller model, of which there are two kinds. Distil-Whisper checkpoints keep the
+main model's encoder and a few of its decoder layers: only their decoder is loaded, and it reads the
+main model's encoder output (Gandhi et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper
+with the same vocabulary, for example whisper-tiny, uses an encoder of its own. Heads alone are read
+by `asr.checkpoint.medusa`.
 
 The one decision: an encoder is shared only if its weights are equal. Equal shapes prove nothing,
 since fine-tuned models have them too, so the weights are compared tensor by tensor in float16, the
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from transformers import (
@@ -35,6 +38,7 @@ from asr.checkpoint.loading import (
     on_device,
     require_whisper,
 )
+from asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_heads
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
 from versions import dtype_argument, tokenizer_arguments
@@ -50,10 +54,16 @@ ENCODER_SHAPE = (
 
 
 def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperModels:
-    """The same models with an assistant, on the main model's device and in its dtype.
+    """The same models with an assistant or with heads, on the main model's device and in its dtype.
 
-    Raises StartError naming both models if they do not fit; errors of transformers are passed on.
+    Raises StartError naming both models if they do not fit, or if the main one has heads of its
+    own; errors of transformers are passed on.
     """
+    if models.medusa is not None:
+        raise _misfit(models, checkpoint, "that model has Medusa heads of its own, which draft")
+    heads = heads_alone(checkpoint.source)
+    if heads is not None:
+        return _with_heads(models, checkpoint, heads)
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
     _require_same_input(models, checkpoint, config)
@@ -68,6 +78,23 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
         only_language=_only_language(model, special),
     )
     return dataclasses.replace(models, assistant=assistant)
+
+
+def _with_heads(
+    models: WhisperModels, checkpoint: Checkpoint, config: Mapping[str, Any]
+) -> WhisperModels:
+    """The models with heads that were made for the main one."""
+    medusa = read_heads(checkpoint.source, config, models.model)
+    if config["base_digest"] != _base_digest(models):
+        raise _misfit(models, checkpoint, "its heads were made for another model")
+    return dataclasses.replace(models, medusa=medusa)
+
+
+def _base_digest(models: WhisperModels) -> str:
+    """The main model's digest, from its files where the loaded weights are rounded."""
+    if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
+        return base_digest(models.model)
+    return file_digest(models.checkpoint.source)
 
 
 def _load(

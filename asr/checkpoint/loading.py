@@ -6,6 +6,7 @@ thresholds) has no effect of its own. What decoding needs from it is read once i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +16,22 @@ from transformers import (
     AutoFeatureExtractor,
     AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
 )
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
+from asr.checkpoint.medusa import (
+    WHISPER_KEYS,
+    MedusaHeads,
+    is_medusa,
+    read_heads,
+    read_whisper,
+)
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
 from versions import dtype_argument, tokenizer_arguments
@@ -65,11 +75,11 @@ class Assistant:
 
 @dataclass(frozen=True, slots=True)
 class WhisperModels:
-    """A main model with all that belongs to it, and its assistant if any; immutable, so that
-    threads can share it.
+    """A main model with all that belongs to it, and what drafts for it if anything does: an
+    assistant or Medusa heads. Immutable, so that threads can share it.
 
     `product_dtype` is the precision of a CPU's large products, bfloat16 or int8; None where it is
-    that of the weights.
+    that of the weights. `checkpoint` is where the main model was loaded from, if from anywhere.
     """
 
     name: str
@@ -79,6 +89,8 @@ class WhisperModels:
     special_tokens: SpecialTokens
     assistant: Assistant | None = None
     product_dtype: torch.dtype | None = None
+    medusa: MedusaHeads | None = None
+    checkpoint: Checkpoint | None = None
 
     @property
     def device(self) -> torch.device:
@@ -106,7 +118,12 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     )
     product_dtype = dtype if device.type == "cpu" and dtype in PRODUCT_DTYPES else None
     stored = dtype if product_dtype is None else torch.float32
-    model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, stored)
+    medusa = None
+    if is_medusa(config):
+        model = _load_medusa_base(checkpoint, config, device, stored)
+        medusa = read_heads(checkpoint.source, config.to_dict(), model)
+    else:
+        model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, stored)
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
     return WhisperModels(
         checkpoint.name,
@@ -115,6 +132,8 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
         feature_extractor,
         special,
         product_dtype=product_dtype,
+        medusa=medusa,
+        checkpoint=checkpoint,
     )
 
 
@@ -128,12 +147,39 @@ def load_weights(
     pickle can run code).
     """
     model: PreTrainedModel = auto_class.from_pretrained(
-        **checkpoint.source,
-        **dtype_argument(dtype),
-        attn_implementation="sdpa",
-        use_safetensors=True,
+        **checkpoint.source, **_weight_arguments(dtype)
     )
     return on_device(model, device)
+
+
+def _load_medusa_base(
+    checkpoint: Checkpoint, config: PretrainedConfig, device: torch.device, dtype: torch.dtype
+) -> PreTrainedModel:
+    """The Whisper inside a Medusa checkpoint, where its keys have a prefix.
+
+    Raises StartError where a weight is missing, for which transformers would draw random numbers,
+    or one is no Whisper's.
+    """
+    loaded: Any = WhisperForConditionalGeneration.from_pretrained(
+        None,
+        config=config,
+        state_dict=read_whisper(checkpoint.source),
+        output_loading_info=True,
+        **_weight_arguments(dtype),
+    )
+    model, said = loaded
+    for keys, fault in (("missing_keys", "lacks"), ("unexpected_keys", "holds an unknown")):
+        if said[keys]:
+            raise StartError(f"{checkpoint.name} {fault} {WHISPER_KEYS}{min(said[keys])}")
+    with suppress(OSError):  # where there is none, the model's own says what its configuration does
+        model.generation_config = GenerationConfig.from_pretrained(
+            checkpoint.name, revision=checkpoint.revision, token=checkpoint.token
+        )
+    return on_device(model, device)
+
+
+def _weight_arguments(dtype: torch.dtype) -> dict[str, Any]:
+    return {**dtype_argument(dtype), "attn_implementation": "sdpa", "use_safetensors": True}
 
 
 def on_device(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
