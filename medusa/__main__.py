@@ -12,21 +12,20 @@ import hashlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 
-from asr import Checkpoint, load_whisper
+from asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.medusa import base_digest
-from asr.engine.logit_filters import LogitFilter
-from benchmarks.real.manifest import Recording
 from config import REPOSITORY, ModelReference, nvidia_device_present
 from device import choose_device, prepare_device
 from errors import EndpointError
 from medusa.acceptance import Acceptance, measure
 from medusa.card import CARD, TrainingFacts, acceptance_table, write_card
+from medusa.evaluation import summary, transcribe_both, write_csv
 from medusa.heads import Heads, Projection, save_heads
 from medusa.hidden_states import HiddenStates, Teacher, cache_name, cached_hidden_states
 from medusa.recordings import find_recordings
@@ -47,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(options: argparse.Namespace) -> None:
     """Train heads and write them, with their card, to the output folder."""
     models, recordings = load_model(options), find_recordings(options.recordings)
+    if models.medusa is not None:
+        raise ValueError(f"{models.name} has heads of its own")
     plan = Plan(**{field.name: getattr(options, field.name) for field in fields(Plan)})
     folder = options.work / cache_name(models, recordings)
     states = cached_hidden_states(Teacher(models), recordings, folder, _Progress())
@@ -73,28 +74,57 @@ def train(options: argparse.Namespace) -> None:
     print(f"heads in {options.output}\n\n{acceptance_table(facts.acceptance)}")
 
 
+def evaluate(options: argparse.Namespace) -> None:
+    """Print what heads are worth on recordings, and write it as CSV where asked."""
+    recordings = find_recordings(options.recordings)
+    models = load_model(options)
+    acceptance: dict[str, Acceptance] = {}
+    if options.heads is not None:
+        models = with_assistant(models, _checkpoint(options.heads))
+    if models.medusa is None:
+        raise ValueError("there are no heads: name them with --heads")
+    if models.medusa.base is None and models.medusa.block is None:
+        teacher = Teacher(replace(models, medusa=None))
+        states = HiddenStates.joined([teacher.read([each]) for each in recordings])
+        projection = Projection.of(models.model, models.medusa.shortlist)
+        heads = Heads.of(models.medusa)
+        acceptance = acceptance_by_style(models, heads, projection, states)
+    results = []
+    transcriber = Transcriber(models)
+    for each in transcribe_both(transcriber, recordings, options.batch_size, options.repeats):
+        results.append(each)
+        print(f"transcribed {len(results)} of {len(recordings)} recordings", flush=True)
+    print(f"\n{summary(results, acceptance)}")
+    if options.csv is not None:
+        write_csv(options.csv, results)
+
+
 def load_model(options: argparse.Namespace) -> WhisperModels:
     """The main model, in float32 on a CPU and in float16 on CUDA. Raises StartError."""
     device = choose_device(options.device, nvidia_device_present())
     prepare_device(device)
-    named = ModelReference.parse(options.model, Path.cwd())
     dtype = torch.float16 if device.type == "cuda" else torch.float32
-    return load_whisper(Checkpoint(named.name, named.revision), device, dtype)
+    return load_whisper(_checkpoint(options.model), device, dtype)
 
 
 def acceptance_by_style(
     models: WhisperModels, heads: Heads, projection: Projection, states: HiddenStates
 ) -> dict[str, Acceptance]:
     """What is accepted of texts with timestamps, and of those without."""
-    filters = LogitFilter.of(models.special_tokens, projection.every)
     return {
-        name: measure(heads, projection, filters, states.where(kept))
+        name: measure(heads, projection, models.special_tokens, states.where(kept))
         for name, kept in (
             ("with timestamps", states.timestamps),
             ("without timestamps", ~states.timestamps),
         )
         if kept.any()
     }
+
+
+def _checkpoint(name: str) -> Checkpoint:
+    """A hub id, or a folder relative to the current one."""
+    named = ModelReference.parse(name, Path.cwd())
+    return Checkpoint(named.name, named.revision)
 
 
 class _Progress:
@@ -132,6 +162,10 @@ def _parser() -> argparse.ArgumentParser:
         training.add_argument(f"--{field.name}", type=kind, default=field.default)
     evaluation = commands.add_parser("evaluate", help="WER, CER, speed and acceptance of heads")
     evaluation.set_defaults(run=evaluate)
+    evaluation.add_argument("--heads", help="a hub id or a folder, as in ASSISTANT_MODEL")
+    evaluation.add_argument("--csv", type=Path, help="file for a row a recording")
+    evaluation.add_argument("--batch-size", type=int, default=24, help="windows at once")
+    evaluation.add_argument("--repeats", type=int, default=3, help="of every timing")
     for each in (training, evaluation):
         each.add_argument("--model", required=True, help="a hub id or a folder, as in ASR_MODEL")
         each.add_argument(

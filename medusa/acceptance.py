@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.logit_filters import NEVER, History, LogitFilter
 from medusa.heads import Heads, Projection
 from medusa.hidden_states import HiddenStates
@@ -103,11 +104,13 @@ def walk(drafts: Tensor, text: HiddenStates) -> Acceptance:
 def measure(
     heads: Heads,
     projection: Projection,
-    filters: LogitFilter,
+    special_tokens: SpecialTokens,
     states: HiddenStates,
     grammar: bool = True,
 ) -> Acceptance:
     """The rounds over all texts, drafting as many tokens as there are heads."""
+    like = projection.weight.new_empty(projection.size, 0)
+    filters = LogitFilter.of(special_tokens, like)
     walks = [
         walk(draft(heads, projection, filters, text, grammar), text)
         for text in states.texts()

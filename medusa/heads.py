@@ -24,10 +24,15 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
-
 from transformers import PreTrainedModel
 
-from asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, base_digest
+from asr.checkpoint.medusa import (
+    HEADS_MODEL_TYPE,
+    HEADS_ONLY,
+    SHORTLIST,
+    MedusaHeads,
+    base_digest,
+)
 
 
 class Heads(nn.Module):
@@ -39,6 +44,16 @@ class Heads(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(layers, count, d_model, d_model))
         self.bias = nn.Parameter(torch.zeros(layers, count, d_model))
+
+    @classmethod
+    def of(cls, loaded: MedusaHeads) -> Heads:
+        """Heads alone as the endpoint has loaded them, in float32 on their device."""
+        blocks = [list(blocks) for blocks in zip(*loaded.heads, strict=True)]
+        weight = torch.stack([torch.stack([each.weight for each in layer]) for layer in blocks])
+        bias = torch.stack([torch.stack([each.bias for each in layer]) for layer in blocks])
+        heads = cls(weight.shape[1], weight.shape[0], weight.shape[2])
+        heads.weight.data, heads.bias.data = weight.float(), bias.float()
+        return heads
 
     @property
     def count(self) -> int:

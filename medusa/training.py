@@ -6,8 +6,8 @@ large vocabulary. The projection is frozen, so heads do not influence each other
 are added without weights.
 
 The one decision: what is kept is the epoch with the longest accepted chains on windows that no
-step has seen, and an epoch draws its order from a generator of its own number. A run that was broken
-off ends in the same weights as one that was not.
+step has seen, and an epoch draws its order from a generator of its own number. A run that was
+broken off ends in the same weights as one that was not.
 """
 
 from __future__ import annotations
