@@ -261,15 +261,15 @@ class Transcriber:
     def _use_assistant(
         self, languages: Sequence[str | None], options: TranscriptionOptions
     ) -> tuple[bool, tuple[str, ...]]:
-        """Whether an assistant drafts, and a warning where one was asked for and does not."""
+        """Whether anything drafts, and a warning where that was asked for and does not."""
         if not options.assisted:
             return False, ()
         assistant = self.models.assistant
-        if assistant is None:
+        if assistant is None and self.models.medusa is None:
             return False, ("assisted: no assistant model is loaded; decoded without one",)
         if options.num_beams > 1:
             return False, ("assisted: beam search does not draft; decoded without the assistant",)
-        only = assistant.only_language
+        only = None if assistant is None else assistant.only_language
         if only is not None and not {None, only}.issuperset(languages):
             known = language_name(only)
             warning = f"assisted: the assistant model knows {known} alone; decoded without it"

@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from asr.checkpoint.loading import Assistant, WhisperModels
+from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, DecodeResult, Request
@@ -236,3 +237,30 @@ def rules_of(models: WhisperModels, timestamps: bool, begin: int) -> LogitsProce
     if timestamps:
         processors.append(WhisperTimeStampLogitsProcessor(models.model.generation_config, begin))
     return processors
+
+
+def random_heads(
+    models: WhisperModels, count: int, kind: str = HEADS_ONLY, blocks: int = 1, scale: float = 0.3
+) -> WhisperModels:
+    """The models with random heads, of which those near 0 in `scale` draft the newest token again.
+
+    A further layer (`kind` BLOCK) is random too, and so is head 0 of the main path (LINEAR).
+    """
+    random, width = torch.Generator().manual_seed(3), models.model.config.d_model
+    dtype = models.model.dtype
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return scale * torch.randn(*shape, generator=random, dtype=dtype)
+
+    def stack(heads: int) -> Heads:
+        each = range(blocks)
+        return tuple(ResidualBlocks(drawn(heads, width, width), drawn(heads, width)) for _ in each)
+
+    block = None
+    if kind == BLOCK:
+        block = copy.deepcopy(models.model.model.decoder.layers[-1])
+        with torch.no_grad():
+            for weight in block.parameters():
+                weight.add_(drawn(*weight.shape))
+    base = stack(1) if kind == LINEAR else None
+    return dataclasses.replace(models, medusa=MedusaHeads("random", stack(count), base, block))

@@ -8,7 +8,8 @@ import oracle
 import pytest
 import torch
 
-from asr.engine.decode_state import ALIGNMENT, DecodeState, SequenceState
+from asr.engine.decode_state import ALIGNMENT, DecodeState
+from asr.engine.row_state import SequenceState
 from asr.model.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -64,7 +65,7 @@ def test_a_row_holds_the_longest_text_and_its_drafts(decoder, drafts):
     assert max_len >= decoder.max_positions + drafts + 1
     assert max_len % ALIGNMENT == 0
     assert state.rows.tokens.shape == (2, max_len)
-    assert state.assistant.cache.max_len == max_len
+    assert state.drafter.cache.max_len == max_len
     per_row = 2 * decoder.cache_bytes_per_row(max_len)
     assert DecodeState.bytes_per_row(decoder, decoder, drafts) == per_row
 

@@ -31,13 +31,13 @@ def costs(step: float, verify: float, draft: float) -> StepCosts:
 def observed(acceptance: float, table: StepCosts) -> DraftLength:
     drafting = DraftLength(table, DRAFTS)
     for _ in range(100):
-        drafting.observe(round(100 * acceptance), 100)
+        drafting.observe([round(100 * acceptance)], [100])
     return drafting
 
 
 def test_expected_tokens_is_the_geometric_sum():
-    assert expected_tokens(0.8, 5) == pytest.approx((1 - 0.8**6) / (1 - 0.8))
-    assert expected_tokens(1.0, 5) == 6
+    assert expected_tokens([0.8], 5)[-1] == pytest.approx((1 - 0.8**6) / (1 - 0.8))
+    assert expected_tokens([1.0], 5) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.8, 0.9, 0.97])
@@ -46,7 +46,7 @@ def test_the_choice_is_the_fastest_one(acceptance, rows):
     drafting = observed(acceptance, costs(step=10, verify=0.6, draft=1))
 
     def speed(k):
-        return expected_tokens(round(drafting.acceptance, 2), k) / (10 + 1.6 * k)
+        return expected_tokens([round(drafting.rates[0].mean, 2)], k)[-1] / (10 + 1.6 * k)
 
     chosen = drafting.choose(rows, rows)
     assert speed(chosen) == max(speed(k) for k in (0, *DRAFTS))
@@ -65,7 +65,7 @@ def test_it_drafts_before_it_knows_and_learns_fast():
     assert drafting.choose(4, 4) > 0
     rounds = 0
     while drafting.choose(4, 4):
-        drafting.observe(0, 4)
+        drafting.observe([0] * 4, [1] * 4)
         rounds += 1
     assert rounds < 12
 

@@ -102,7 +102,8 @@ def test_noise_in_the_assistant_spans_all_of_acceptance():
         models = with_assistant(models_of(TINY), noise)
         engine = DecodeEngine(models)
         decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, drafts=4))
-        rates.append(engine.context.drafting.accepted / engine.context.drafting.drafted)
+        (rate,) = engine.context.drafting.rates
+        rates.append(rate.accepted / rate.drafted)
     assert rates[0] == 1
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.1
@@ -145,10 +146,10 @@ def test_rows_that_never_end_stop_at_448_tokens(assisted):
 def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_size):
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     lengths = itertools.cycle([0, 3, 0, 0, 0, 0, 10, 1, 0])
-    engine.scheduler._worth_drafting = lambda sequences: True
+    engine.scheduler.drafts.prepares = lambda *_: True
     drafting, counts = engine.context.drafting, []
     drafting.choose = lambda rows, draftable: next(lengths)
-    drafting.observe = lambda accepted, drafted: counts.append(drafted)
+    drafting.observe = lambda accepted, drafted: counts.append(sum(drafted))
     answers = decode(
         engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, batch_size=batch_size)
     )

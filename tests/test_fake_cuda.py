@@ -15,10 +15,10 @@ from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.engine import cuda_graphs, speculative, warmup
 from asr.engine.cuda_graphs import CAPTURED_LAG, DRAFTED_WARMUP_ROWS, KV_LENGTHS, ROW_COUNTS
-from asr.engine.decode_state import StepShape
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.row_state import StepShape
 from asr.engine.self_test import decode_noise, step_kinds
 from testing.tiny_whispers import noise
 

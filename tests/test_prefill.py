@@ -7,9 +7,10 @@ import pytest
 import torch
 from oracle import TINY, models_of
 
-from asr.engine.decode_state import DecodeState, SequenceState
+from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillInput, init_rows, language_posterior, prefill
+from asr.engine.row_state import SequenceState
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from asr.engine.decode_state import SequenceState
+from asr.engine.row_state import SequenceState
 from asr.engine.runner import EagerRunner, StepResult, collect
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.engine.decode_state import SequenceState
 from asr.engine.logit_filters import Choice
+from asr.engine.row_state import SequenceState
 from asr.engine.speculative import accept, count_accepted
 
 END = 99

@@ -71,9 +71,7 @@ def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog,
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert engine.context.drafting is None
     assert engine.memory.state is None
-    assert warnings_of(caplog) == [
-        "memory ran out while timing steps: the assistant will not draft"
-    ]
+    assert warnings_of(caplog) == ["memory ran out while timing steps: nothing will be drafted"]
     assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5)).drafted == 0
     # A client that fixes the number of drafts still has them.
     assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5, drafts=2)).drafted > 0

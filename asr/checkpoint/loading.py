@@ -171,10 +171,9 @@ def _load_medusa_base(
     for keys, fault in (("missing_keys", "lacks"), ("unexpected_keys", "holds an unknown")):
         if said[keys]:
             raise StartError(f"{checkpoint.name} {fault} {WHISPER_KEYS}{min(said[keys])}")
+    options: dict[str, Any] = {"revision": checkpoint.revision, "token": checkpoint.token}
     with suppress(OSError):  # where there is none, the model's own says what its configuration does
-        model.generation_config = GenerationConfig.from_pretrained(
-            checkpoint.name, revision=checkpoint.revision, token=checkpoint.token
-        )
+        model.generation_config = GenerationConfig.from_pretrained(checkpoint.name, **options)
     return on_device(model, device)
 
 

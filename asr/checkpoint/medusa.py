@@ -47,19 +47,19 @@ Source = Mapping[str, Any]
 NamedShape = tuple[str, tuple[int, ...]]
 
 
-class ResidualBlock(NamedTuple):
-    """One block of a head: h + SiLU(weight h + bias)."""
+class ResidualBlocks(NamedTuple):
+    """One block of each of some heads: h + SiLU(weight h + bias)."""
 
-    weight: Tensor  # (d_model, d_model)
-    bias: Tensor  # (d_model,)
+    weight: Tensor  # (heads, d_model, d_model)
+    bias: Tensor  # (heads, d_model)
 
 
-Head = tuple[ResidualBlock, ...]
+Heads = tuple[ResidualBlocks, ...]  # their blocks in order
 
 
 @dataclass(frozen=True, slots=True)
 class MedusaHeads:
-    """Heads that draft: `heads[j - 1]` the j-th token after the newest one.
+    """Heads that draft: number j, from 1, the j-th token after the newest one.
 
     Each reads the hidden state that chose the newest token, or with `block` that layer's output
     for it. `base` stands in the main path: the model's scores are those of its output. Drafts come
@@ -67,10 +67,18 @@ class MedusaHeads:
     """
 
     name: str
-    heads: tuple[Head, ...]
-    base: Head | None = None
+    heads: Heads
+    base: Heads | None = None
     block: WhisperDecoderLayer | None = None
     shortlist: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that they hold."""
+        every = [each for blocks in (*self.heads, *(self.base or ())) for each in blocks]
+        if self.block is not None:
+            every += self.block.parameters()
+        return every if self.shortlist is None else [*every, self.shortlist]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +191,12 @@ def read_heads(source: Source, config: Mapping[str, Any], model: PreTrainedModel
         if shape and tuple(weight.shape) != shape:
             raise StartError(f"{tensors.name}: {key} is {tuple(weight.shape)}, not {shape}")
         read[key] = weight.to(model.device, None if key == SHORTLIST else model.dtype)
-    heads = [_head(read, number, said.blocks) for number in range(said.modules)]
     if block is not None:
         block.load_state_dict({key: read[BLOCK_KEYS + key] for key in block.state_dict()})
-    base = heads.pop(0) if said.kind == LINEAR else None
+    heads = _stacked(read, range(said.modules - said.count, said.modules), said.blocks)
+    base = _stacked(read, range(1), said.blocks) if said.kind == LINEAR else None
     shortlist = _shortlist(tensors.name, read.get(SHORTLIST), model)
-    return MedusaHeads(tensors.name, tuple(heads), base, block, shortlist)
+    return MedusaHeads(tensors.name, heads, base, block, shortlist)
 
 
 class _Tensors:
@@ -260,9 +268,15 @@ def _empty_block(model: PreTrainedModel) -> WhisperDecoderLayer:
     return empty
 
 
-def _head(read: Mapping[str, Tensor], number: int, blocks: int) -> Head:
-    prefixes = [f"{HEAD_KEYS}{number}.{layer}.linear." for layer in range(blocks)]
-    return tuple(ResidualBlock(read[f"{each}weight"], read[f"{each}bias"]) for each in prefixes)
+def _stacked(read: Mapping[str, Tensor], numbers: Iterable[int], blocks: int) -> Heads:
+    """The heads with these numbers."""
+
+    def stack(layer: int, name: str) -> Tensor:
+        return torch.stack([read[f"{HEAD_KEYS}{each}.{layer}.linear.{name}"] for each in numbers])
+
+    return tuple(
+        ResidualBlocks(stack(layer, "weight"), stack(layer, "bias")) for layer in range(blocks)
+    )
 
 
 def _shortlist(name: str, ids: Tensor | None, model: PreTrainedModel) -> Tensor | None:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.engine.decode_state import BeamState, DecodeState, SequenceState, StepShape
+from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import NEVER, Choice, History, LogitFilter
+from asr.engine.row_state import BeamState, SequenceState, StepShape
 from asr.model.kv_cache import KVCache
 
 

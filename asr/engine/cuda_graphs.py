@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr.engine.decode_state import DecodeState, StepShape
+from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
+from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, collect
 from asr.engine.speculative import decode_step
 from device_errors import is_device_lost, is_out_of_memory

@@ -1,13 +1,15 @@
 """How many tokens to draft: from what a step costs on this device and how many drafts were right.
 
-A step that drafts k tokens yields (1 - a^(k+1)) / (1 - a) tokens if each is accepted with
-probability a (Leviathan et al. 2023, equation 1), and costs k steps of the assistant and a longer
-pass of the main model. Both costs depend on the models, the device and the number of rows in ways
-no formula gives, so they are measured once at load.
+A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens, where pj is how often draft j is
+right if those before it were, and costs k steps of the assistant, or the heads, and a longer pass
+of the main model. An assistant is as good at every depth, so one rate is kept for it (Leviathan et
+al. 2023, equation 1); heads that look farther ahead are right less often, so each has a rate of its
+own. Costs depend on the models, the device and the number of rows in ways no formula gives, so they
+are measured once at load.
 
 The one decision: where the best k does not clearly beat none, nothing is drafted, so that asking
-for an assistant never costs time. While drafting is off, the acceptance estimate decays towards its
-prior, until a few drafts are worth another try.
+for a drafter never costs time. While drafting is off, the estimates decay towards their prior,
+until a few drafts are worth another try.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 2, 4, 0.5
 # Preparing a window for drafts costs a little too, and measured costs are not exact.
 MIN_SPEEDUP = 1.1
 PRIOR_MEAN = 0.8  # acceptance before anything is known
+HEADS_PRIOR_MEAN = 0.7  # of heads, at every depth
 PRIOR_WEIGHT = 12.0  # drafted tokens that the prior is worth
 HORIZON = 600.0  # drafted tokens after which older ones hardly count
 DECAY = 0.97  # of the counts, for each window decoded without drafts
@@ -65,60 +68,97 @@ class StepCosts:
         """At measured rows: each draft after the first few costs the same."""
         if drafts == 0:
             return self.seconds[rows, 0]
-        few, many = sorted(k for count, k in self.seconds if count == rows and k > 0)
+        measured = sorted(k for count, k in self.seconds if count == rows and k > 0)
+        few, many = measured[0], measured[-1]
         low, high = self.seconds[rows, few], self.seconds[rows, many]
-        return low + (high - low) * (drafts - few) / (many - few)
+        return low + (high - low) * (drafts - few) / max(1, many - few)
 
 
 @dataclass
-class DraftLength:
-    """The running estimate for one assistant.
+class AcceptanceRate:
+    """How often drafts were right: `accepted` of `drafted`, newer ones counting more."""
 
-    `accepted` of `drafted` tokens were right, newer ones counting more. `lengths` are the numbers
-    of drafts to choose from.
-    """
-
-    costs: StepCosts
-    lengths: Sequence[int]
     accepted: float = 0.0
     drafted: float = 0.0
-    _best: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    prior: float = PRIOR_MEAN
+
+    @classmethod
+    def by_depth(cls, depths: int) -> list[AcceptanceRate]:
+        """One for each of the heads."""
+        return [cls(prior=HEADS_PRIOR_MEAN) for _ in range(depths)]
 
     @property
-    def acceptance(self) -> float:
-        """The probability that the next drafted token is right."""
-        return (self.accepted + PRIOR_MEAN * PRIOR_WEIGHT) / (self.drafted + PRIOR_WEIGHT)
+    def mean(self) -> float:
+        """The probability that the next one is right."""
+        return (self.accepted + self.prior * PRIOR_WEIGHT) / (self.drafted + PRIOR_WEIGHT)
 
     def observe(self, accepted: int, drafted: int) -> None:
-        """Count the drafts of a step."""
+        """Count drafts."""
         kept = max(0.0, 1.0 - drafted / HORIZON)
         self.accepted = self.accepted * kept + accepted
         self.drafted = self.drafted * kept + drafted
 
     def decay(self, windows: int) -> None:
-        """Forget a little, for `windows` that are decoded without drafts."""
+        """Forget a little."""
         self.accepted *= DECAY**windows
         self.drafted *= DECAY**windows
+
+
+@dataclass
+class DraftLength:
+    """The running estimate for one drafter.
+
+    `lengths` are the numbers of drafts to choose from. `rates` holds one rate for drafts at every
+    depth, or one for each depth.
+    """
+
+    costs: StepCosts
+    lengths: Sequence[int]
+    rates: Sequence[AcceptanceRate] = field(default_factory=lambda: [AcceptanceRate()])
+    _seconds: dict[int, list[float]] = field(default_factory=dict)
+
+    def observe(self, accepted: Sequence[int], drafted: Sequence[int]) -> None:
+        """Count the drafts of a step: those of each row up to its first wrong one, and the right
+        ones among them.
+        """
+        if len(self.rates) == 1:
+            self.rates[0].observe(sum(accepted), sum(drafted))
+            return
+        for depth, rate in enumerate(self.rates, start=1):
+            reached = sum(count >= depth for count in drafted)
+            if not reached:
+                break
+            rate.observe(sum(count >= depth for count in accepted), reached)
+
+    def decay(self, windows: int) -> None:
+        """Forget a little, for `windows` that are decoded without drafts."""
+        for rate in self.rates:
+            rate.decay(windows)
 
     def choose(self, rows: int, draftable: int) -> int:
         """How many tokens to draft in a step of `rows` rows of which `draftable` accept drafts."""
         if not draftable:
             return 0
-        percent = round(100 * self.acceptance)
-        key = (rows, draftable, percent)
-        if key not in self._best:
-            self._best[key] = self._search(rows, draftable, percent / 100)
-        return self._best[key]
-
-    def _search(self, rows: int, draftable: int, acceptance: float) -> int:
-        def speed(drafts: int) -> float:
-            tokens = draftable * expected_tokens(acceptance, drafts) + rows - draftable
-            return tokens / self.costs.step(rows, drafts)
-
-        best = max(self.lengths, key=speed)
-        return best if speed(best) >= MIN_SPEEDUP * speed(0) else 0
+        if rows not in self._seconds:
+            self._seconds[rows] = [self.costs.step(rows, k) for k in (0, *self.lengths)]
+        plain, *drafted = self._seconds[rows]
+        gains = expected_tokens([round(rate.mean, 2) for rate in self.rates], self.lengths[-1])
+        speeds = [
+            (draftable * gains[drafts] + rows - draftable) / seconds
+            for drafts, seconds in zip(self.lengths, drafted, strict=True)
+        ]
+        best = max(speeds)
+        return self.lengths[speeds.index(best)] if best >= MIN_SPEEDUP * rows / plain else 0
 
 
-def expected_tokens(acceptance: float, drafts: int) -> float:
-    """Tokens a row gains in a step, on average."""
-    return float(sum(acceptance**k for k in range(drafts + 1)))
+def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
+    """Tokens a row gains in a step of 0 to `drafts` drafts, on average.
+
+    `rates` are the probabilities that each draft is right if those before it were; the last is that
+    of all that follow.
+    """
+    gains, standing = [1.0], 1.0
+    for depth in range(drafts):
+        standing *= rates[min(depth, len(rates) - 1)]
+        gains.append(gains[-1] + standing)
+    return gains

@@ -21,21 +21,22 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.cuda_graphs import CudaGraphRunner
-from asr.engine.decode_state import ModelWithCache
-from asr.engine.draft_length import DraftLength
+from asr.engine.drafters import draft_model
 from asr.engine.lanes import Lanes
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior, language_posterior
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.row_state import ModelWithCache
 from asr.engine.runner import EagerRunner, StepRunner
 from asr.engine.scheduler import DecodeContext, Scheduler
 from asr.engine.sequence import Sequence
 from asr.engine.session import Session
 from asr.engine.state_memory import StateMemory
-from asr.engine.warmup import measure_costs, prepare_shapes
+from asr.engine.warmup import measured_drafting, prepare_shapes
 from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder
+from asr.model.draft_heads import BaseHead
 from asr.model.encoder import Encoder
 from device_errors import is_out_of_memory
 from errors import OutOfMemory
@@ -54,8 +55,14 @@ class DecodeEngine:
         """Prepare the device; `cuda_graphs` False runs every step eagerly on CUDA too."""
         self.models = models
         dtype = models.product_dtype
-        self.main = Decoder(models.model, alignment_heads(models.model), dtype)
-        self.assistant = Decoder(models.assistant.model, dtype=dtype) if models.assistant else None
+        base_head = models.medusa.base if models.medusa else None
+        self.main = Decoder(
+            models.model,
+            alignment_heads(models.model),
+            dtype,
+            BaseHead(base_head, dtype) if base_head else None,
+        )
+        self.draft_model = draft_model(models, self.main)
         self.runner = runner_for(models.device, cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
         self.context = DecodeContext(
@@ -70,9 +77,8 @@ class DecodeEngine:
         self.memory = self.scheduler.memory
         self._lock, self._next = Lock(), Lock()
         prepare_shapes(self.memory, self.context)
-        costs = measure_costs(self.memory, self.context) if self.assistant else None
-        if costs is not None:
-            self.context.drafting = DraftLength(costs, self.runner.draft_lengths)
+        if self.draft_model is not None:
+            self.context.drafting = measured_drafting(self.memory, self.context)
 
     def session(self, options: DecodeOptions) -> Session:
         """A new session; see `asr.engine.session`."""
@@ -204,7 +210,7 @@ class DecodeEngine:
         """The scheduler of a number of beams; drafting is for rows without."""
         memory = StateMemory(
             self.main,
-            self.assistant if num_beams == 1 else None,
+            self.draft_model if num_beams == 1 else None,
             self.runner,
             num_beams if num_beams > 1 else None,
             lanes.release_idle,

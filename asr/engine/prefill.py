@@ -18,8 +18,9 @@ from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
-from asr.engine.decode_state import BeamState, ModelWithCache, SequenceState
+from asr.engine.drafters import Drafter
 from asr.engine.logit_filters import LogitFilter, upcast
+from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
 from asr.engine.speculative import accept, sample_first
 
 
@@ -82,7 +83,7 @@ def _upload(values: Sequence[Sequence[float]] | Tensor, device: torch.device) ->
 
 def prefill(
     main: ModelWithCache,
-    assistant: ModelWithCache | None,
+    drafter: Drafter | None,
     rows: SequenceState,
     filters: LogitFilter,
     special_tokens: SpecialTokens,
@@ -97,12 +98,12 @@ def prefill(
     longest = int(rows.prompt_len.max())
     tokens = rows.tokens[:, :longest]
     positions = torch.arange(longest, device=tokens.device).expand(tokens.shape)
-    if assistant is not None:
-        assistant.decoder.forward(tokens, positions, assistant.cache, longest)
     hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), longest)
+    if drafter is not None:
+        drafter.read_prompt(tokens, positions, hidden, rows.prompt_len)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
-    at_start = main.decoder.logits(hidden[every, start])
+    at_start = main.decoder.logits(hidden[every, start], whisper_alone=True)
     logits = main.decoder.logits(hidden[every, rows.prompt_len - 1], filters.first_bias)[:, None]
     history = rows.before(rows.length[:, None])
     if beams is not None:
@@ -160,7 +161,7 @@ def language_posterior(
     """The languages of the window in the first row (openai/whisper, `detect_language`)."""
     start = torch.tensor([[special_tokens.start_of_transcript]], device=encoded.device)
     hidden = main.decoder.forward(start, torch.zeros_like(start), main.cache, 1)
-    logits = main.decoder.logits(hidden[:, 0])
+    logits = main.decoder.logits(hidden[:, 0], whisper_alone=True)
     codes, ids = zip(*special_tokens.languages.items(), strict=True)
     probabilities = upcast(logits[0, list(ids)]).softmax(dim=-1)
     no_speech_prob = _probability(logits, special_tokens.no_speech)

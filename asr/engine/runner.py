@@ -13,8 +13,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from asr.engine.decode_state import DecodeState, SequenceState, StepShape
+from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
+from asr.engine.row_state import SequenceState, StepShape
 from asr.engine.speculative import decode_step
 
 

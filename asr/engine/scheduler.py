@@ -17,14 +17,16 @@ from typing import Any
 import torch
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.decode_state import DecodeState, StepShape
+from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import DraftLength
+from asr.engine.draft_policy import DraftPolicy
 from asr.engine.fallback import is_better
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import init_rows, prefill
 from asr.engine.repetition import ends_in_repetition
 from asr.engine.request import DecodeResult
 from asr.engine.results import ResultReader
+from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.sequence import Sequence
 from asr.engine.state_memory import StateMemory
@@ -73,7 +75,7 @@ class Scheduler:
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
         self._steps = 0
         self._longest = 0  # no live row is longer
-        self._assistant_lag = 2  # newest tokens that the assistant may not have read
+        self.drafts = DraftPolicy(memory.draft_model)
         self._view: DecodeState | None = None
 
     def add(self, sequences: Iterable[Sequence]) -> None:
@@ -176,7 +178,10 @@ class Scheduler:
 
     def _prepare(self, state: DecodeState, sequences: list[Sequence]) -> None:
         """Encode sequences and prefill them in the next rows."""
-        drafted = self._worth_drafting(sequences)
+        start, stop = len(self.running), len(self.running) + len(sequences)
+        drafted = self.drafts.prepares(
+            sequences[0].options, self.context.drafting, stop, len(sequences)
+        )
         requests = [each.request for each in sequences]
         started = time.perf_counter()
         encoded = self.context.encoder.encode(
@@ -184,34 +189,19 @@ class Scheduler:
             drafted,
             [each.request.encoded if each.encoded is None else each.encoded for each in sequences],
         )
-        start, stop = len(self.running), len(self.running) + len(sequences)
         self.attempted = stop
         view = state.view(start, stop)
         view.main.decoder.fill_cross_kv(encoded.main, view.main.cache)
-        if view.assistant is not None and encoded.assistant is not None:
-            view.assistant.decoder.fill_cross_kv(encoded.assistant, view.assistant.cache)
+        if view.drafter is not None and drafted:
+            view.drafter.listen(encoded)
         self._add_seconds(sequences, "encode_seconds", started)
         for number, sequence in enumerate(sequences):
-            sequence.drafted = encoded.assistant is not None
+            sequence.drafted = drafted
             if sequence.may_change_lane and sequence.encoded is None:
                 sequence.encoded = encoded.main[number : number + 1].clone()
             self.waiting.remove(sequence)
         self.running += sequences
         self._prefill(start, stop)
-
-    def _worth_drafting(self, sequences: list[Sequence]) -> bool:
-        """Whether sequences of one kind are prepared for drafting."""
-        options, drafting = sequences[0].options, self.context.drafting
-        if not options.assisted or self.memory.assistant is None:
-            return False
-        if options.drafts is not None:
-            return options.drafts > 0
-        rows = len(self.running) + len(sequences)
-        if drafting is None or drafting.choose(rows, rows) == 0:
-            if drafting is not None:
-                drafting.decay(len(sequences))
-            return False
-        return True
 
     def _prefill(self, start: int, stop: int) -> None:
         """Read the prompts of rows `start` to `stop` and choose their first tokens."""
@@ -219,10 +209,10 @@ class Scheduler:
         view, sequences = self.memory.state.view(start, stop), self.running[start:stop]
         started, longest = time.perf_counter(), view.main.decoder.max_positions
         init_rows([each.prefill_input(longest) for each in sequences], view.rows)
-        assistant = view.assistant if any(each.draftable for each in sequences) else None
+        drafter = view.drafter if any(each.draftable for each in sequences) else None
         context = self.context
         starts = prefill(
-            view.main, assistant, view.rows, context.filters, context.special_tokens, view.beams
+            view.main, drafter, view.rows, context.filters, context.special_tokens, view.beams
         )
         for sequence, said in zip(sequences, starts.tolist(), strict=True):
             sequence.read_start(said, context.special_tokens)
@@ -236,35 +226,28 @@ class Scheduler:
         assert state is not None
         self.attempted = len(self.running)
         rows = min(runner.rows(len(self.running)), state.capacity)
-        drafts = self._drafts(rows)
+        draftable = [each.options for each in self.running if each.draftable]
+        drafts = self.drafts.choose(draftable, self.context.drafting, rows)
         shape = StepShape(
             drafts=drafts,
-            assistant_lag=min(self._assistant_lag, self._longest) if drafts else 1,
+            assistant_lag=self.drafts.lag(drafts, self._longest),
             kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
             sampled=any(each.temperature for each in self.running),
             timestamps=any(each.timestamps for each in self.running),
             shared_len=self._shared_len(),
+            followed=self.drafts.follows and bool(draftable),
         )
         if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
             self._view = state.view(0, rows)
         result = runner.launch(self._view, self.context.filters, shape)
         self._pending.append((result, drafts))
         self._longest += drafts + 1
-        self._assistant_lag = 2 if drafts else self._assistant_lag + 1
 
     def _shared_len(self) -> int:
         """Positions of the shortest prompt, which all beams share."""
         if self.num_beams == 1:
             return 0
         return self.context.runner.shared_len(min(len(each.prompt) for each in self.running))
-
-    def _drafts(self, rows: int) -> int:
-        """How many tokens to draft for the rows that accept drafts."""
-        options = [each.options for each in self.running if each.draftable]
-        fixed = [each.drafts for each in options if each.drafts is not None]
-        if len(fixed) < len(options) and self.context.drafting is not None:
-            fixed.append(self.context.drafting.choose(rows, len(options)))
-        return max(fixed, default=0)
 
     def _collect(self) -> StepResult | None:
         """The newest result where rows finished and nothing is pending any more, else None."""
@@ -289,7 +272,7 @@ class Scheduler:
         longest = max(max(result.length), *(each.prefilled_length for each in self.running))
         self._longest = longest + sum(drafts + 1 for _, drafts in self._pending)
         if self.context.drafting is not None:
-            self.context.drafting.observe(sum(result.accepted), sum(result.drafted))
+            self.context.drafting.observe(result.accepted, result.drafted)
         self._count(result, drafts)
         return result
 

@@ -56,7 +56,7 @@ def step_kinds(engine: DecodeEngine) -> list[DecodeOptions]:
         replace(plain, fallback=ALWAYS),
         replace(plain, num_beams=5),
     ]
-    if engine.assistant is not None:
+    if engine.draft_model is not None:
         options.append(replace(plain, assisted=True, drafts=engine.runner.draft_lengths[0]))
     return options
 

@@ -1,11 +1,11 @@
 """Speculative decoding of many rows at once: draft, verify, accept, each row at its own pace.
 
-A small assistant drafts k tokens one after the other; the main model reads all of them in one pass
-and so yields, for every position, the token it would have chosen itself. The longest prefix of the
-draft that equals those choices is accepted, and so is the main model's next choice: between 1 and
-k + 1 tokens a pass, and exactly the tokens of greedy decoding (Leviathan, Kalman and Matias 2023,
-"Fast inference from transformers via speculative decoding"; for greedy choice their acceptance
-test is equality).
+A drafter, which is a small assistant or heads on the main model (`asr.engine.drafters`), writes k
+tokens; the main model reads all of them in one pass and so yields, for every position, the token it
+would have chosen itself. The longest prefix of the draft that equals those choices is accepted, and
+so is the main model's next choice: between 1 and k + 1 tokens a pass, and exactly the tokens of
+greedy decoding (Leviathan, Kalman and Matias 2023, "Fast inference from transformers via
+speculative decoding"; for greedy choice their acceptance test is equality).
 
 What batching changes: rows accept different numbers of tokens. Advancing all rows by the smallest
 number would lose almost everything (all of B rows accept a token with probability a to the power
@@ -25,45 +25,54 @@ import torch
 from torch import Tensor
 
 from asr.engine.beam_search import beam_step
-from asr.engine.decode_state import DecodeState, ModelWithCache, SequenceState, StepShape
+from asr.engine.decode_state import DecodeState
+from asr.engine.drafters import Drafter
 from asr.engine.logit_filters import Choice, LogitFilter, SamplingParams
+from asr.engine.row_state import ModelWithCache, SequenceState, StepShape
 
 
 def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> None:
     """Advance every unfinished row by 1 to `shape.drafts` + 1 tokens, or each of its beams by 1."""
     if state.beams is not None:
-        return beam_step(state, state.beams, filters, shape)
-    if state.assistant is not None and shape.drafts:
-        draft(state.assistant, state.rows, filters, shape)
-    choice = verify(state.main, state.rows, filters, shape)
-    return accept(state.rows, choice, count_accepted(state.rows, choice), filters.eos)
+        beam_step(state, state.beams, filters, shape)
+        return
+    rows, drafter = state.rows, state.drafter
+    if drafter is not None and shape.drafts:
+        draft(drafter, rows, filters, shape)
+    ends = rows.length[:, None] + torch.arange(shape.drafts + 1, device=rows.length.device)
+    choice, hidden = verify(state.main, rows, ends, filters, shape)
+    gained = accept(rows, choice, count_accepted(rows, choice), filters.eos)
+    if drafter is not None and shape.followed:
+        drafter.follow(hidden, ends - 1, gained, shape.kv_len)
 
 
-def draft(
-    assistant: ModelWithCache, rows: SequenceState, filters: LogitFilter, shape: StepShape
-) -> None:
-    """Write the assistant's next `shape.drafts` tokens behind each row's length."""
-    for step in range(shape.drafts):
+def draft(drafter: Drafter, rows: SequenceState, filters: LogitFilter, shape: StepShape) -> None:
+    """Write the drafter's next `shape.drafts` tokens behind each row's length."""
+    for step, scores in enumerate(drafter.scores(rows, filters.bias, shape)):
         ends = rows.length[:, None] + step
-        # Rows shorter than the lag read their first token several times, which changes nothing.
-        back = torch.arange(-shape.assistant_lag if step == 0 else -1, 0, device=ends.device)
-        hidden = _forward(assistant, rows, (ends + back).clamp(min=0), shape.kv_len)
-        # Contiguous, or the product would read the vocabulary's weights once for every row.
-        logits = assistant.decoder.logits(hidden[:, -1:].contiguous(), filters.bias)
-        choice = filters.choose(logits, rows.before(ends), shape.timestamps, scored=False)
+        choice = filters.choose(scores, rows.before(ends), shape.timestamps, scored=False)
         rows.tokens.scatter_(1, ends, choice.tokens)
 
 
 def verify(
-    main: ModelWithCache, rows: SequenceState, filters: LogitFilter, shape: StepShape
-) -> Choice:
-    """The main model's choice after the newest final token and each draft, (rows, drafts + 1)."""
-    ends = rows.length[:, None] + torch.arange(shape.drafts + 1, device=rows.length.device)
-    logits = main.decoder.logits(_forward(main, rows, ends - 1, shape.kv_len), filters.bias)
+    main: ModelWithCache,
+    rows: SequenceState,
+    ends: Tensor,
+    filters: LogitFilter,
+    shape: StepShape,
+) -> tuple[Choice, Tensor]:
+    """The main model's choice of tokens number `ends`: after the newest final one and each draft.
+
+    Also its hidden states there, (rows, drafts + 1, d_model); `ends` is (rows, drafts + 1).
+    """
+    positions = ends - 1
+    tokens = rows.tokens.gather(1, positions)
+    hidden = main.decoder.forward(tokens, positions, main.cache, shape.kv_len)
+    logits = main.decoder.logits(hidden, filters.bias)
     choice = filters.choose(logits, rows.before(ends), shape.timestamps)
-    if not shape.sampled:
-        return choice
-    return sample_first(choice, logits, rows, filters, shape.timestamps)
+    if shape.sampled:
+        choice = sample_first(choice, logits, rows, filters, shape.timestamps)
+    return choice, hidden
 
 
 def sample_first(
@@ -98,8 +107,11 @@ def count_accepted(rows: SequenceState, choice: Choice) -> Tensor:
     return accepted
 
 
-def accept(rows: SequenceState, choice: Choice, accepted: Tensor, eos: int) -> None:
-    """Make the first `accepted` + 1 choices of each row final, up to its end of text or limit."""
+def accept(rows: SequenceState, choice: Choice, accepted: Tensor, eos: int) -> Tensor:
+    """Make the first `accepted` + 1 choices of each row final, up to its end of text or limit.
+
+    Returns how many tokens each row gained, (rows,).
+    """
     steps = torch.arange(choice.tokens.shape[1], device=rows.length.device)
     places = rows.length[:, None] + steps
     is_end = choice.tokens == eos
@@ -108,10 +120,7 @@ def accept(rows: SequenceState, choice: Choice, accepted: Tensor, eos: int) -> N
     kept &= (places < rows.max_length[:, None]) & ~rows.finished[:, None]
     rows.tokens.scatter_(1, places, choice.tokens)
     rows.log_probs.scatter_(1, places, choice.log_probs.double())
-    rows.length.add_(kept.long().sum(dim=1))
+    gained = kept.long().sum(dim=1)
+    rows.length.add_(gained)
     rows.finished.logical_or_((kept & is_end).any(dim=1) | (rows.length >= rows.max_length))
-
-
-def _forward(model: ModelWithCache, rows: SequenceState, positions: Tensor, kv_len: int) -> Tensor:
-    tokens = rows.tokens.gather(1, positions)
-    return model.decoder.forward(tokens, positions, model.cache, kv_len)
+    return gained

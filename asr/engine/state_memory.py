@@ -14,6 +14,7 @@ import torch
 
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import DraftModel
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder
 from device_errors import is_out_of_memory
@@ -26,7 +27,7 @@ HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30
 
 
 class StateMemory:
-    """One decode state of both models. `limit` is the largest number of rows that may be tried.
+    """One decode state of the models. `limit` is the largest number of rows that may be tried.
 
     With `num_beams` each row has so many beams. `make_room` gives back what others hold and do not
     use; it is called before fewer rows than were asked for are allocated.
@@ -35,12 +36,12 @@ class StateMemory:
     def __init__(
         self,
         main: Decoder,
-        assistant: Decoder | None,
+        draft_model: DraftModel | None,
         runner: StepRunner,
         num_beams: int | None = None,
         make_room: Callable[[], object] = lambda: None,
     ) -> None:
-        self.main, self.assistant, self.runner = main, assistant, runner
+        self.main, self.draft_model, self.runner = main, draft_model, runner
         self.num_beams, self.make_room = num_beams, make_room
         self.device = main.token_embeddings.device
         self.limit = MAX_ROWS
@@ -84,7 +85,7 @@ class StateMemory:
 
     def _allocate(self, rows: int) -> DecodeState:
         return DecodeState.allocate(
-            self.main, self.assistant, max(1, rows), MAX_DRAFTS, self.num_beams
+            self.main, self.draft_model, max(1, rows), MAX_DRAFTS, self.num_beams
         )
 
     def _grow(self, wanted: int, live: int) -> None:
@@ -119,5 +120,5 @@ class StateMemory:
         free, total = torch.cuda.mem_get_info(self.device)
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
-        per_row = DecodeState.bytes_per_row(self.main, self.assistant, MAX_DRAFTS, self.num_beams)
+        per_row = DecodeState.bytes_per_row(self.main, self.draft_model, MAX_DRAFTS, self.num_beams)
         return max(1, (free + cached - headroom) // per_row)

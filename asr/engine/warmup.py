@@ -11,8 +11,9 @@ import time
 
 import torch
 
-from asr.engine.decode_state import StepShape
-from asr.engine.draft_length import StepCosts
+from asr.engine.draft_length import AcceptanceRate, DraftLength, StepCosts
+from asr.engine.drafters import follows, most_drafts
+from asr.engine.row_state import StepShape
 from asr.engine.scheduler import DecodeContext
 from asr.engine.state_memory import StateMemory
 from device_errors import is_out_of_memory
@@ -29,7 +30,7 @@ UNTIMED_STEPS = 2  # on CUDA the first runs eagerly and the second is captured
 def prepare_shapes(memory: StateMemory, context: DecodeContext) -> None:
     """Run the steps that most requests need, as far as the device's memory allows."""
     try:
-        for rows, shape in context.runner.warmup_shapes(memory.assistant is not None):
+        for rows, shape in _usual_shapes(memory, context):
             state = memory.ensure_capacity(rows)
             if state.capacity >= rows:
                 for _ in range(UNTIMED_STEPS):
@@ -52,7 +53,7 @@ def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | No
         rows = [count for count in TIMED_ROWS if count <= capacity]
         return StepCosts.measure(
             rows,
-            context.runner.timed_drafts,
+            _timed_drafts(memory, context),
             lambda count, drafts: _time_step(memory, context, count, drafts),
         )
     except (RuntimeError, MemoryError) as error:
@@ -61,9 +62,49 @@ def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | No
     finally:
         if not context.runner.pipelined:
             memory.release()
-    logger.warning("memory ran out while timing steps: the assistant will not draft")
+    logger.warning("memory ran out while timing steps: nothing will be drafted")
     memory.release()
     return None
+
+
+def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLength | None:
+    """How many tokens to draft, by this drafter's costs; None where they were not measured."""
+    assert memory.draft_model is not None
+    costs = measure_costs(memory, context)
+    if costs is None:
+        return None
+    lengths = draft_lengths(memory, context)
+    if follows(memory.draft_model):
+        return DraftLength(costs, lengths, AcceptanceRate.by_depth(lengths[-1]))
+    return DraftLength(costs, lengths)
+
+
+def draft_lengths(memory: StateMemory, context: DecodeContext) -> list[int]:
+    """The numbers of drafts worth trying that the drafter can make."""
+    assert memory.draft_model is not None
+    most = most_drafts(memory.draft_model)
+    return [each for each in context.runner.draft_lengths if each <= most] or [most]
+
+
+def _timed_drafts(memory: StateMemory, context: DecodeContext) -> list[int]:
+    """None, few and many, of which the latter two are alike where one alone can be made."""
+    longest = draft_lengths(memory, context)[-1]
+    return sorted({min(each, longest) for each in context.runner.timed_drafts})
+
+
+def _usual_shapes(memory: StateMemory, context: DecodeContext) -> list[tuple[int, StepShape]]:
+    """The runner's shapes, those with drafts as this drafter makes them."""
+    model = memory.draft_model
+    most = 0 if model is None else most_drafts(model)
+    shapes = context.runner.warmup_shapes(model is not None)
+    return [(rows, _drafted_by(memory, each)) for rows, each in shapes if each.drafts <= most]
+
+
+def _drafted_by(memory: StateMemory, shape: StepShape) -> StepShape:
+    """The shape as it is where the drafter reads tokens, else with its state kept up."""
+    if not (shape.drafts and follows(memory.draft_model)):
+        return shape
+    return shape._replace(assistant_lag=1, followed=True)
 
 
 @torch.inference_mode()
@@ -74,7 +115,7 @@ def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: i
     Cold caches made draft-free steps of small models look 1.5 times too slow; hence the minimum.
     """
     view = memory.ensure_capacity(rows).view(0, rows)
-    shape = StepShape(drafts, 2 if drafts else 1, TIMED_KV_LEN)
+    shape = _drafted_by(memory, StepShape(drafts, 2 if drafts else 1, TIMED_KV_LEN))
     if context.runner.pipelined:
         for _ in range(UNTIMED_STEPS):
             context.runner.launch(view, context.filters, shape)()

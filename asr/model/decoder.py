@@ -9,6 +9,7 @@ Cf. transformers' modeling_whisper.WhisperDecoder, whose results these are (to r
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,6 +79,18 @@ class Layer:
         self.fc1 = PackedLinear(source.fc1.weight, source.fc1.bias, dtype, gelu)
         self.fc2 = _linear(source.fc2, dtype)
 
+    def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
+        """(rows, positions, d_model) in and out; `number` is the layer's place in the cache."""
+        x = x + self.self_attention(x, cache.keys[number], cache.values[number], context)
+        x = x + self.cross_attention(
+            x,
+            cache.cross_keys[number],
+            cache.cross_values[number],
+            cache.alignment_queries[number],
+            context,
+        )
+        return x + self.feed_forward(x)
+
     def self_attention(
         self, x: Tensor, keys: Tensor, values: Tensor, context: AttentionContext
     ) -> Tensor:
@@ -143,7 +156,8 @@ class Decoder:
     """A checkpoint's decoder; holds no state between passes.
 
     `aligned` are the alignment heads: those whose cross-attention queries are kept. `dtype` is that
-    of its products (see `PackedLinear`).
+    of its products (see `PackedLinear`). `base_head` maps hidden states (.., d_model) before they
+    are projected onto the vocabulary: head 0 of a Medusa-Linear checkpoint.
     """
 
     def __init__(
@@ -151,6 +165,7 @@ class Decoder:
         model: PreTrainedModel,
         aligned: Sequence[AlignmentHead] = (),
         dtype: torch.dtype | None = None,
+        base_head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         source = model.model.decoder
         self.layers = [
@@ -168,6 +183,13 @@ class Decoder:
         self.frames: int = source.config.max_source_positions
         self.max_positions: int = source.config.max_target_positions
         self.head_size = self.token_embeddings.shape[1] // self.layers[0].heads
+        self.base_head = base_head
+
+    def with_layers(self, layers: Sequence[Layer]) -> Decoder:
+        """The same decoder with other layers, and so with caches of other layers."""
+        other = copy.copy(self)
+        other.layers = list(layers)
+        return other
 
     def allocate(self, rows: int, max_len: int, num_beams: int = 1) -> KVCache:
         """A cache of `rows` rows of `max_len` positions each (more than a text, for drafts)."""
@@ -210,28 +232,29 @@ class Decoder:
         Every position below the first must be in the cache; `kv_len` exceeds the largest position.
         Where the cache has several beams, each has a row here.
         """
-        context = self._context(positions, kv_len)
         x = F.embedding(tokens, self.token_embeddings) + F.embedding(
             positions.clamp(max=self.max_positions - 1), self.position_embeddings
         )
-        for number, layer in enumerate(self.layers):
-            x = x + layer.self_attention(x, cache.keys[number], cache.values[number], context)
-            x = x + layer.cross_attention(
-                x,
-                cache.cross_keys[number],
-                cache.cross_values[number],
-                cache.alignment_queries[number],
-                context,
-            )
-            x = x + layer.feed_forward(x)
-        return _normed(x, self.norm)
+        return _normed(self.through_layers(x, positions, cache, kv_len), self.norm)
 
-    def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+    def through_layers(self, x: Tensor, positions: Tensor, cache: KVCache, kv_len: int) -> Tensor:
+        """The layers alone, (rows, positions, d_model) in and out; see `forward`."""
+        context = self._context(positions, kv_len)
+        for number, layer in enumerate(self.layers):
+            x = layer.forward(x, cache, number, context)
+        return x
+
+    def logits(
+        self, hidden: Tensor, bias: Tensor | None = None, whisper_alone: bool = False
+    ) -> Tensor:
         """Scores over the vocabulary; adding `bias` (vocabulary,) is part of the product.
 
+        They are those of the base head's output where there is one, except with `whisper_alone`.
         In a lower precision the highest are computed again, in float32: scores of 30 and more are
         off by 0.06 in bfloat16 and 0.2 in int8, and every 50th choice would be another.
         """
+        if self.base_head is not None and not whisper_alone:
+            hidden = self.base_head(hidden)
         scores = self.output(hidden, bias)
         if not self.rounded:
             return scores

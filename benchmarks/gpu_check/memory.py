@@ -21,8 +21,10 @@ from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import DraftModel
 from asr.model.alignment_heads import AlignmentHead
 from asr.model.decoder import Decoder
+from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table
 
 BATCHES = (1, 8, 24, 128)
@@ -94,12 +96,12 @@ class Footprint:
         return self.models + rows * self.per_row
 
 
-def footprint_of(models: WhisperModels, main: Decoder, assistant: Decoder | None) -> Footprint:
+def footprint_of(models: WhisperModels, main: Decoder, draft_model: DraftModel | None) -> Footprint:
     """The footprint of loaded models with the engine's decoders over them."""
     sources = [models.model]
     if models.assistant is not None:
         sources.append(models.assistant.model)
-    return _footprint(sources, main, assistant)
+    return _footprint(sources, main, draft_model)
 
 
 def published_footprint(main: Dimensions, assistant: Dimensions | None) -> Footprint:
@@ -126,10 +128,11 @@ def memory_table() -> str:
 
 
 def _footprint(
-    models: Sequence[PreTrainedModel], main: Decoder, assistant: Decoder | None
+    models: Sequence[PreTrainedModel], main: Decoder, draft_model: DraftModel | None
 ) -> Footprint:
-    weights = [weight for model in models for weight in model.parameters()]
-    decoders = [main] if assistant is None else [main, assistant]
+    weights: list[Tensor] = [weight for model in models for weight in model.parameters()]
+    drafter = draft_model.block if isinstance(draft_model, MedusaModel) else draft_model
+    decoders = [main] if drafter is None else [main, drafter]
     joined = [
         part
         for decoder in decoders
@@ -138,7 +141,10 @@ def _footprint(
         for part in (product.weight, product.bias)
         if part is not None
     ]
-    per_row = DecodeState.bytes_per_row(main, assistant, MAX_DRAFTS)
+    per_row = DecodeState.bytes_per_row(main, draft_model, MAX_DRAFTS)
+    if isinstance(draft_model, MedusaModel):
+        weights += draft_model.source.tensors
+        joined += [] if draft_model.shortlist is None else [draft_model.output.weight]
     return Footprint(_count_bytes(weights), _count_bytes(joined), per_row)
 
 

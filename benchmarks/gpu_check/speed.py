@@ -16,6 +16,7 @@ import torch
 
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import MedusaDrafter
 from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
 from benchmarks.gpu_check.checks import NO_GPU
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
@@ -148,10 +149,10 @@ def check_memory(subject: Subject) -> list[Finding]:
 def _check_rows(subject: Subject) -> list[Finding]:
     """Caches of a row by their shapes, against those that are allocated."""
     engine = subject.transcriber.engine
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.assistant)
+    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     gc.collect()
     before = torch.cuda.memory_allocated(subject.device) if subject.on_cuda else 0
-    state = DecodeState.allocate(engine.main, engine.assistant, MEASURED_ROWS, MAX_DRAFTS)
+    state = DecodeState.allocate(engine.main, engine.draft_model, MEASURED_ROWS, MAX_DRAFTS)
     if subject.on_cuda:
         held = torch.cuda.memory_allocated(subject.device) - before
     else:
@@ -173,10 +174,12 @@ def _check_rows(subject: Subject) -> list[Finding]:
 
 def _cached_bytes(state: DecodeState) -> int:
     """Bytes of the tensors in the caches of a state."""
-    parts = [state.main] if state.assistant is None else [state.main, state.assistant]
-    total = 0
-    for part in parts:
-        cache = part.cache
+    caches, total = [state.main.cache], 0
+    if isinstance(state.drafter, MedusaDrafter):
+        total += state.drafter.newest.nbytes
+    if state.drafter is not None and state.drafter.cache is not None:
+        caches.append(state.drafter.cache)
+    for cache in caches:
         kinds = (cache.keys, cache.values, cache.cross_keys, cache.cross_values)
         for kind in (*kinds, cache.alignment_queries):
             total += sum(each.nbytes for each in kind)
@@ -189,7 +192,7 @@ def _check_models(subject: Subject) -> list[Finding]:
     if not subject.on_cuda:
         return [leave_out(name, NO_GPU) for name in names]
     engine = subject.transcriber.engine
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.assistant)
+    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     engine.memory.release()
     gc.collect()
     held = torch.cuda.memory_allocated(subject.device) - subject.allocated_before
@@ -212,7 +215,7 @@ def _check_peak(subject: Subject) -> list[Finding]:
     if not subject.on_cuda:
         return [leave_out(name, NO_GPU) for name in names]
     engine, device = subject.transcriber.engine, subject.device
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.assistant)
+    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     run = Run(subject, subject.recording, BATCHES[-1], subject.assisted)
     held = []
     for _ in range(4):

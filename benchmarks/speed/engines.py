@@ -24,10 +24,11 @@ from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.decode_state import DecodeState, StepShape
+from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.row_state import StepShape
 from asr.engine.speculative import decode_step, draft
 from asr.frontend.features import LogMel
 from asr.frontend.schedule import Schedule
@@ -195,9 +196,9 @@ class Ours:
         Raises ValueError where there is no assistant.
         """
         engine, device = self.engine, self.engine.models.device
-        state = DecodeState.allocate(engine.main, engine.assistant, 1, MAX_DRAFTS)
-        assistant = state.assistant
-        if assistant is None:
+        state = DecodeState.allocate(engine.main, engine.draft_model, 1, MAX_DRAFTS)
+        drafter = state.drafter
+        if drafter is None:
             raise ValueError("there is no assistant")
         filters = engine.context.filters
         greedy = StepShape(drafts=0, assistant_lag=1, kv_len=TIMED_KV_LEN)
@@ -207,7 +208,7 @@ class Ours:
             decode_step(state, filters, greedy)
 
         def draft_steps() -> None:
-            draft(assistant, state.rows, filters, drafting)
+            draft(drafter, state.rows, filters, drafting)
 
         steps = range(TIMED_STEPS)
         main = min(time_once(main_step, device) for _ in steps)

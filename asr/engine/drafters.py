@@ -1,0 +1,217 @@
+"""What drafts for the rows of a batch: an assistant, or Medusa heads on the main model's own state.
+
+An assistant reads tokens: it runs a small model over caches of its own, once for every draft. Heads
+read what the main model has computed already, the hidden state that chose a row's newest token, so
+all they keep of a row is that vector; in exchange it must be written in every step.
+
+The one decision: both are one small interface, and a step knows no more of them. Drafts never
+decide a token, so whatever stands behind the interface changes speed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from asr.checkpoint.loading import WhisperModels
+from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.row_state import SequenceState, StepShape
+from asr.model.decoder import Decoder
+from asr.model.draft_heads import MedusaModel
+from asr.model.encoder import EncoderOutput
+from asr.model.kv_cache import KVCache
+
+DraftModel = Decoder | MedusaModel
+
+
+class Drafter(Protocol):
+    """What drafts for some rows, with what it keeps of each; all tensors, updated in place."""
+
+    @property
+    def cache(self) -> KVCache | None:
+        """Keys and values of its own, if it has any."""
+
+    def listen(self, encoded: EncoderOutput) -> None:
+        """Take in the audio of these rows."""
+
+    def read_prompt(
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor, prompt_len: Tensor
+    ) -> None:
+        """Take in prompts, `tokens` at `positions` (rows, longest), and what became of them.
+
+        `hidden` (rows, longest, d_model) are the main model's states; that at the prompt's end
+        chooses the row's first token.
+        """
+
+    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Tensor]:
+        """Scores (rows, 1, vocabulary), `bias` added, for each of `shape.drafts` tokens in turn.
+
+        The caller writes the token it chooses into `rows` before it asks for the next.
+        """
+
+    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
+        """Take in a verifying pass: the main model's states at `positions` (rows, drafts + 1).
+
+        `gained` (rows,) says how many tokens were final after it. Only where `shape.followed`.
+        """
+
+    def view(self, start: int, stop: int) -> Self:
+        """Rows `start` to `stop`, sharing memory."""
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrite row `target` with row `source`."""
+
+    def copy_rows(self, other: Self, rows: int) -> None:
+        """Overwrite the first `rows` rows with those of `other`."""
+
+
+@dataclass(frozen=True)
+class AssistantDrafter:
+    """A smaller decoder, and the cache it writes."""
+
+    decoder: Decoder
+    cache: KVCache
+
+    def listen(self, encoded: EncoderOutput) -> None:
+        """Project the audio to keys and values, of its own encoder's output or the main one's."""
+        assert encoded.assistant is not None
+        self.decoder.fill_cross_kv(encoded.assistant, self.cache)
+
+    def read_prompt(
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor, prompt_len: Tensor
+    ) -> None:
+        """Read the prompts as the main model did."""
+        self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
+
+    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Tensor]:
+        """One pass a draft; the first also reads what has become final since the last."""
+        for step in range(shape.drafts):
+            ends = rows.length[:, None] + step
+            # Rows shorter than the lag read their first token several times, which changes nothing.
+            back = torch.arange(-shape.assistant_lag if step == 0 else -1, 0, device=ends.device)
+            positions = (ends + back).clamp(min=0)
+            tokens = rows.tokens.gather(1, positions)
+            hidden = self.decoder.forward(tokens, positions, self.cache, shape.kv_len)
+            # Contiguous, or the product would read the vocabulary's weights once for every row.
+            yield self.decoder.logits(hidden[:, -1:].contiguous(), bias)
+
+    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
+        """Nothing: it reads the tokens when it drafts."""
+
+    def view(self, start: int, stop: int) -> AssistantDrafter:
+        """Rows `start` to `stop`, sharing memory."""
+        return AssistantDrafter(self.decoder, self.cache.view(start, stop))
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrite row `target` with row `source`."""
+        self.cache.move(source, target)
+
+    def copy_rows(self, other: AssistantDrafter, rows: int) -> None:
+        """Overwrite the first `rows` rows with those of `other`."""
+        self.cache.copy_rows(other.cache, rows)
+
+
+@dataclass(frozen=True)
+class MedusaDrafter:
+    """Heads, and for each row the state that chose its newest token, `newest` (rows, d_model).
+
+    `cache` is that of the further layer of a Medusa-Block checkpoint.
+    """
+
+    model: MedusaModel
+    newest: Tensor
+    cache: KVCache | None
+
+    @classmethod
+    def allocate(cls, model: MedusaModel, rows: int, max_len: int) -> MedusaDrafter:
+        """Zeros."""
+        cache = None if model.block is None else model.block.allocate(rows, max_len)
+        return cls(model, model.like.new_zeros(rows, model.like.shape[1]), cache)
+
+    def listen(self, encoded: EncoderOutput) -> None:
+        """Project the audio for the further layer, if there is one."""
+        if self.model.block is not None and self.cache is not None:
+            self.model.block.fill_cross_kv(encoded.main, self.cache)
+
+    def read_prompt(
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor, prompt_len: Tensor
+    ) -> None:
+        """Keep each prompt's last state."""
+        states = self.model.states(hidden, positions, self.cache, tokens.shape[1])
+        self.newest.copy_(_at(states, prompt_len - 1))
+
+    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Tensor]:
+        """All at once; what the rules allow still follows from the drafts before."""
+        every = self.model.scores(self.newest, shape.drafts, bias)
+        yield from torch.split(every, 1, dim=1)
+
+    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
+        """Keep the state that chose the newest token; rows that gained none keep what they have."""
+        states = self.model.states(hidden, positions, self.cache, kv_len)
+        newest = _at(states, (gained - 1).clamp(min=0))
+        self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))
+
+    def view(self, start: int, stop: int) -> MedusaDrafter:
+        """Rows `start` to `stop`, sharing memory."""
+        cache = None if self.cache is None else self.cache.view(start, stop)
+        return MedusaDrafter(self.model, self.newest[start:stop], cache)
+
+    def move(self, source: int, target: int) -> None:
+        """Overwrite row `target` with row `source`."""
+        self.newest[target].copy_(self.newest[source])
+        if self.cache is not None:
+            self.cache.move(source, target)
+
+    def copy_rows(self, other: MedusaDrafter, rows: int) -> None:
+        """Overwrite the first `rows` rows with those of `other`."""
+        self.newest[:rows].copy_(other.newest[:rows])
+        if self.cache is not None and other.cache is not None:
+            self.cache.copy_rows(other.cache, rows)
+
+
+def draft_model(models: WhisperModels, main: Decoder) -> DraftModel | None:
+    """What drafts for `main`, if the models have anything that does."""
+    if models.assistant is not None:
+        return Decoder(models.assistant.model, dtype=models.product_dtype)
+    if models.medusa is not None:
+        return MedusaModel(main, models.medusa, models.product_dtype)
+    return None
+
+
+def allocate_drafter(model: DraftModel, rows: int, max_len: int) -> Drafter:
+    """A drafter for `rows` rows of up to `max_len` positions."""
+    if isinstance(model, MedusaModel):
+        return MedusaDrafter.allocate(model, rows, max_len)
+    return AssistantDrafter(model, model.allocate(rows, max_len))
+
+
+def drafter_bytes_per_row(model: DraftModel, max_len: int) -> int:
+    """What such a drafter keeps of one row, in bytes."""
+    if not isinstance(model, MedusaModel):
+        return model.cache_bytes_per_row(max_len)
+    vector = model.like.shape[1] * model.like.element_size()
+    return vector + (0 if model.block is None else model.block.cache_bytes_per_row(max_len))
+
+
+def most_drafts(model: DraftModel) -> int:
+    """How many tokens it can draft in a step."""
+    return min(MAX_DRAFTS, model.count) if isinstance(model, MedusaModel) else MAX_DRAFTS
+
+
+def follows(model: DraftModel | None) -> bool:
+    """Whether it takes its state from the main model's passes, rather than reading tokens."""
+    return isinstance(model, MedusaModel)
+
+
+def needs_preparing(model: DraftModel) -> bool:
+    """Whether a window costs more than a copy where it may be drafted for."""
+    return not isinstance(model, MedusaModel) or model.block is not None
+
+
+def _at(states: Tensor, index: Tensor) -> Tensor:
+    """(rows, n, d_model) at `index` (rows,) -> (rows, d_model)."""
+    return states[torch.arange(states.shape[0], device=states.device), index]
