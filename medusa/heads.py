@@ -48,11 +48,10 @@ class Heads(nn.Module):
     @classmethod
     def of(cls, loaded: MedusaHeads) -> Heads:
         """Heads alone as the endpoint has loaded them, in float32 on their device."""
-        blocks = [list(blocks) for blocks in zip(*loaded.heads, strict=True)]
-        weight = torch.stack([torch.stack([each.weight for each in layer]) for layer in blocks])
-        bias = torch.stack([torch.stack([each.bias for each in layer]) for layer in blocks])
+        weight = torch.stack([each.weight for each in loaded.heads]).float()
+        bias = torch.stack([each.bias for each in loaded.heads]).float()
         heads = cls(weight.shape[1], weight.shape[0], weight.shape[2])
-        heads.weight.data, heads.bias.data = weight.float(), bias.float()
+        heads.weight.data, heads.bias.data = weight, bias
         return heads
 
     @property

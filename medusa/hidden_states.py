@@ -110,23 +110,15 @@ class Teacher:
 
     def read(self, recordings: Sequence[Recording]) -> HiddenStates:
         """The texts of some recordings in every style of prompt, and their hidden states."""
-        windows = list(
-            spoken_windows(
-                recordings,
-                self.special,
-                self.detect_speech,
-                lambda samples: self.engine.detect_language(samples).language,
-                self.models.window_seconds,
-            )
-        )
+        windows = self.windows(recordings)
         texts: list[Text] = []
         hidden: list[Tensor] = []
         for first in range(0, len(windows), WINDOWS_A_BATCH):
             batch = windows[first : first + WINDOWS_A_BATCH]
             samples = [each.samples for each in batch]
             encoded = self.engine.context.encoder.encode(samples, drafted=False).main
-            for style in self._styles(batch, encoded):
-                kept = [each for each in style if not self._loops(each)]
+            for style in self.styles(batch, encoded):
+                kept = [each for each in style if not self.loops(each)]
                 rows = encoded[[each.window for each in kept]]
                 if kept:
                     hidden += teacher_forced(self.engine.main, rows, kept)
@@ -136,7 +128,19 @@ class Teacher:
                 ]
         return _packed(texts, hidden, self.engine.main.norm.shape[0])
 
-    def _styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Text]]:
+    def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
+        """What is spoken in some recordings, cut as for a request."""
+        return list(
+            spoken_windows(
+                recordings,
+                self.special,
+                self.detect_speech,
+                lambda samples: self.engine.detect_language(samples).language,
+                self.models.window_seconds,
+            )
+        )
+
+    def styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Text]]:
         """Texts with timestamps, without them, and with timestamps after the text before."""
         none: list[tuple[int, ...]] = [()] * len(windows)
         timed = self._decode(windows, encoded, True, none)
@@ -186,7 +190,7 @@ class Teacher:
                     texts.append(Text(request.key, request.prompt, tokens, timestamps))
         return sorted(texts, key=lambda text: text.window)
 
-    def _loops(self, text: Text) -> bool:
+    def loops(self, text: Text) -> bool:
         """Whether a text repeats itself, which the fallback would not let stand."""
         words = [token for token in text.tokens if token < self.special.end_of_text]
         return find_repetition(words) is not None
