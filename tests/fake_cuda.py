@@ -19,12 +19,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from oracle import random_heads
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from transformers import PreTrainedModel
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
+from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.engine import cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
@@ -330,14 +331,24 @@ class FakeEvent:
         """Nothing runs, so nothing is waited for."""
 
 
-def fake_models(shape: Published = FAKE_LARGE, assistant: str | None = None) -> WhisperModels:
-    """Models in float16 on the fake device; `assistant` is None, "shared" or "own" (encoder)."""
+def fake_models(
+    shape: Published = FAKE_LARGE, assistant: str | None = None, heads: str | None = None
+) -> WhisperModels:
+    """Models in float16 on the fake device; `assistant` is None, "shared" or "own" (encoder).
+
+    `heads` is the kind of Medusa heads, of which there are five; those of Medusa-Linear draft from
+    a shortlist.
+    """
     with _disable_current_modes():
         models, drafter = loaded(shape, dtype=torch.float16), None
+        if heads is not None:
+            models = random_heads(models, 5, heads)
         if assistant is not None:
             drafter = model_of(shape, dtype=torch.float16)
             drafter = decoder_alone(drafter) if assistant == "shared" else drafter
     _to_fake_cuda(models.model)
+    if models.medusa is not None:
+        models = dataclasses.replace(models, medusa=_fake_heads(models.medusa, heads))
     if drafter is None:
         return models
     _to_fake_cuda(drafter)
@@ -345,7 +356,25 @@ def fake_models(shape: Published = FAKE_LARGE, assistant: str | None = None) -> 
     return dataclasses.replace(models, assistant=Assistant("fake", drafter, shares, None))
 
 
-def _to_fake_cuda(model: PreTrainedModel) -> None:
+def _fake_heads(medusa: MedusaHeads, kind: str | None) -> MedusaHeads:
+    """The heads on the fake device."""
+
+    def empty(heads: Heads) -> Heads:
+        return tuple(
+            ResidualBlocks(
+                *(torch.empty(each.shape, dtype=each.dtype, device="cuda") for each in of)
+            )
+            for of in heads
+        )
+
+    if medusa.block is not None:
+        _to_fake_cuda(medusa.block)
+    listed = torch.empty(4_000, dtype=torch.long, device="cuda") if kind == LINEAR else None
+    base = None if medusa.base is None else empty(medusa.base)
+    return MedusaHeads("fake", empty(medusa.heads), base, medusa.block, listed)
+
+
+def _to_fake_cuda(model: torch.nn.Module) -> None:
     """Put fake tensors in place of all weights: modules of fake tensors cannot be moved."""
     made: dict[torch.Tensor, torch.nn.Parameter] = {}
     for module in model.modules():

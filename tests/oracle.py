@@ -264,3 +264,54 @@ def random_heads(
                 weight.add_(drawn(*weight.shape))
     base = stack(1) if kind == LINEAR else None
     return dataclasses.replace(models, medusa=MedusaHeads("random", stack(count), base, block))
+
+
+def through_base_head(models: WhisperModels) -> WhisperModels:
+    """The models for `greedy`, whose projection reads head 0 of the main path."""
+    assert models.medusa is not None
+    assert models.medusa.base is not None
+    model = copy.deepcopy(models.model)
+    model.proj_out = _WithBaseHead(model.proj_out, models.medusa.base)
+    return dataclasses.replace(models, model=model)
+
+
+class _WithBaseHead(torch.nn.Module):
+    """A projection of head 0's output, by the formula."""
+
+    def __init__(self, projection: torch.nn.Module, base: Heads) -> None:
+        super().__init__()
+        self.projection, self.base = projection, base
+        self.weight = projection.weight
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.projection(head_output(hidden, self.base, 0))
+
+
+def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor:
+    """What one of the heads makes of `hidden` (.., d_model): aiola's MedusaResBlock, by hand."""
+    for weight, bias in heads:
+        inner = hidden @ weight[number].T + bias[number]
+        hidden = hidden + inner * torch.sigmoid(inner)
+    return hidden
+
+
+@torch.inference_mode()
+def states_read_by_heads(
+    models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
+) -> torch.Tensor:
+    """What heads read after each of `tokens` (tokens, d_model), from one pass of transformers."""
+    features = models.feature_extractor(
+        samples, sampling_rate=16_000, return_tensors="pt"
+    ).input_features.to(models.model.dtype)
+    answer = models.model.model(features, decoder_input_ids=torch.tensor([tokens]))
+    hidden = answer.last_hidden_state
+    if models.medusa is None or models.medusa.block is None:
+        return hidden[0]
+    future = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
+    mask = torch.zeros(future.shape, dtype=hidden.dtype).masked_fill(future, float("-inf"))
+    through = models.medusa.block(
+        hidden,
+        attention_mask=mask[None, None],
+        encoder_hidden_states=answer.encoder_last_hidden_state,
+    )
+    return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)

@@ -15,8 +15,9 @@ import oracle
 import pytest
 import torch
 from graph_stand_ins import ACCELERATOR_ERROR, stand_in_graphs
-from oracle import TINY, decode, models_of, with_assistant
+from oracle import TINY, decode, models_of, random_heads, with_assistant
 
+from asr.checkpoint.medusa import BLOCK, LINEAR
 from asr.engine.cuda_graphs import (
     KV_LENGTHS,
     MAX_REFUSED,
@@ -139,6 +140,20 @@ def test_rounded_shapes_and_late_results_change_no_token(pretend, batch_size, dr
     assert (
         max(shape.assistant_lag for _, shape in engine.runner.shapes) <= 2
     )  # longer ones are not captured
+
+
+@pytest.mark.parametrize("kind", [BLOCK, LINEAR])
+@pytest.mark.parametrize("drafts", [0, 4, None])
+def test_rounded_shapes_and_late_results_leave_the_state_of_heads_right(pretend, kind, drafts):
+    models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
+    engine = DecodeEngine(models)
+    assert all(shape.followed == bool(shape.drafts) for _, shape in engine.runner.shapes)
+    answers = decode(engine, windows_of(), DecodeOptions(True, True, 5, drafts=drafts))
+    main = oracle.through_base_head(models) if kind == LINEAR else models
+    assert {key: answer.tokens for key, answer in answers.items()} == oracle.greedy(
+        main, windows_of(), True
+    )
+    assert {shape.assistant_lag for _, shape in engine.runner.shapes} == {1}
 
 
 REFUSED = "CUDA error: operation not permitted when stream is capturing"

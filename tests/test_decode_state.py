@@ -1,60 +1,18 @@
-"""Rows of a decode state, moved and copied with everything that belongs to them."""
+"""What a decode state allocates for its rows, and the views of it."""
 
 from __future__ import annotations
-
-from dataclasses import fields
 
 import oracle
 import pytest
 import torch
 
 from asr.engine.decode_state import ALIGNMENT, DecodeState
-from asr.engine.row_state import SequenceState
 from asr.model.decoder import Decoder
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def decoder():
     return Decoder(oracle.models_of(oracle.TINY).model)
-
-
-def numbered(rows):
-    """Every field of row n holds n, or whether n is odd."""
-    state = SequenceState.allocate(rows, 8, CPU)
-    for field in fields(state):
-        tensor = getattr(state, field.name)
-        for row in range(rows):
-            tensor[row] = row % 2 if tensor.dtype == torch.bool else row
-    return state
-
-
-def assert_rows(state, numbers):
-    for field in fields(state):
-        tensor = getattr(state, field.name)
-        for row, number in enumerate(numbers):
-            expected = number % 2 if tensor.dtype == torch.bool else number
-            assert torch.all(tensor[row] == expected), field.name
-
-
-def test_a_row_is_moved_with_all_that_is_known_of_it():
-    state = numbered(4)
-    state.move(3, 0)
-    assert_rows(state, [3, 1, 2, 3])
-    state.view(1, 3).move(1, 0)
-    assert_rows(state, [3, 2, 2, 3])
-
-
-def test_rows_are_copied_to_a_larger_state():
-    larger = SequenceState.allocate(6, 8, CPU)
-    larger.copy_rows(numbered(4), 3)
-    assert_rows(larger, [0, 1, 2])
-    assert larger.finished[3:].all()
-
-
-def test_new_rows_are_finished():
-    assert SequenceState.allocate(3, 8, CPU).finished.tolist() == [True] * 3
 
 
 @pytest.mark.parametrize("drafts", [0, 2, 10])
@@ -77,11 +35,3 @@ def test_a_view_and_its_state_share_memory(decoder):
     view.main.cache.keys[0].fill_(1.0)
     assert state.rows.length.tolist() == [1, 7, 7, 1]
     assert [bool(row.any()) for row in state.main.cache.keys[0]] == [False, True, True, False]
-
-
-def test_a_row_without_timestamps_never_meets_the_grammar():
-    state = SequenceState.allocate(2, 8, CPU)
-    history = state.before(torch.tensor([[3], [3]]))
-    assert history.tokens is state.tokens
-    assert history.timestamps is state.timestamps
-    assert history.grammar_start is state.grammar_start

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from asr.engine.draft_length import (
     ENOUGH_SECONDS,
     MAX_ROUNDS,
     MIN_ROUNDS,
+    AcceptanceRate,
     DraftLength,
     StepCosts,
     expected_tokens,
@@ -113,3 +116,42 @@ def test_large_models_are_measured_fewer_times(seconds, rounds):
         (1, 4), TIMED_DRAFTS, lambda rows, drafts: calls.append((rows, drafts)) or seconds
     )
     assert len(calls) == rounds * 2 * len(TIMED_DRAFTS)
+
+
+def test_each_depth_has_its_own_rate():
+    """Of four rows one accepted nothing of three drafts, one all, and two accept none at all."""
+    drafting = DraftLength(costs(10, 0.6, 0.1), DRAFTS, AcceptanceRate.by_depth(4))
+    drafting.observe([0, 1, 3, 0], [1, 2, 3, 0])
+    counts = [(rate.accepted, rate.drafted) for rate in drafting.rates]
+    assert counts == [(2, 3), (1, 2), (1, 1), (0, 0)]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 24])
+@pytest.mark.parametrize(
+    "rates", [(0.75, 0.6, 0.45, 0.35), (0.9, 0.1, 0.9, 0.9), (0.4, 0.9, 0.9, 0.9)]
+)
+def test_the_choice_follows_the_rate_of_each_depth(rates, rows):
+    table = costs(step=10, verify=2.0, draft=0.1)
+    drafting = DraftLength(table, (1, 2, 3, 4), AcceptanceRate.by_depth(4))
+    for _ in range(50):
+        standing, ended = 1000, []
+        for depth, rate in enumerate(rates):
+            right = round(standing * rate)
+            ended += [(depth, depth + 1)] * (standing - right)
+            standing = right
+        ended += [(4, 4)] * standing
+        drafting.observe(*zip(*ended, strict=True))
+
+    def speed(k):
+        gain = sum(math.prod(rates[:depth]) for depth in range(k + 1))
+        return gain / table.step(rows, k)
+
+    best = max(range(5), key=speed)
+    assert drafting.choose(rows, rows) == (best if speed(best) >= 1.1 * speed(0) else 0)
+
+
+def test_one_head_has_one_measured_length():
+    table = StepCosts({(1, 0): 1.0, (1, 1): 1.2})
+    assert table.step(1, 1) == 1.2
+    drafting = DraftLength(table, [1], AcceptanceRate.by_depth(1))
+    assert drafting.choose(1, 1) == 1

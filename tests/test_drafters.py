@@ -1,23 +1,40 @@
-"""Drafting with Medusa heads against transformers' greedy decoding, token for token, in float64."""
+"""Drafting with Medusa heads against transformers' greedy decoding, token for token, in float64.
+
+How assistants draft is tested in test_engine.py; what is here holds for heads, or for both.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 
 import oracle
 import pytest
-from oracle import TINY, decode, models_of, random_heads
+import torch
+from oracle import TINY, decode, interleaved, models_of, random_heads
 
-from asr.checkpoint.medusa import BLOCK, HEADS_ONLY
+from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
+from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import draft_model, most_drafts
 from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
+from asr.model.decoder import Decoder
 
 RAGGED = 142  # the token whose place the end of text takes: rows end far apart
+KINDS = (HEADS_ONLY, BLOCK)
 
 
 @functools.cache
-def engine_of(kind, count=10, blocks=1, scale=0.3):
-    return DecodeEngine(random_heads(models_of(TINY, RAGGED), count, kind, blocks, scale))
+def models_with(kind, count=10, scale=0.3):
+    return random_heads(models_of(TINY, RAGGED), count, kind, scale=scale)
+
+
+@functools.cache
+def engine_of(kind, count=10, scale=0.3):
+    return DecodeEngine(models_with(kind, count, scale))
 
 
 @functools.cache
@@ -40,9 +57,188 @@ def tokens_of(answers):
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("kind", [HEADS_ONLY, BLOCK])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("drafts", "batch_size"), [(1, 8), (3, 1), (4, 5), (10, 8)])
 def test_heads_change_no_token(kind, timestamps, drafts, batch_size):
     options = DecodeOptions(timestamps, True, batch_size, drafts=drafts)
     answers = decode(engine_of(kind), windows_of(timestamps), options)
     assert tokens_of(answers) == truth(timestamps)
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize(("drafts", "batch_size"), [(0, 8), (2, 5), (6, 1)])
+def test_medusa_linear_writes_what_its_own_main_path_does(timestamps, drafts, batch_size):
+    options = DecodeOptions(timestamps, True, batch_size, drafts=drafts)
+    answers = decode(engine_of(LINEAR), windows_of(timestamps), options)
+    models = oracle.through_base_head(models_with(LINEAR))
+    expected = oracle.greedy(models, windows_of(timestamps), timestamps)
+    assert tokens_of(answers) == expected
+    assert expected != truth(timestamps)
+
+
+@pytest.mark.parametrize(
+    "options", [DecodeOptions(assisted=True, drafts=3), DecodeOptions(num_beams=3)]
+)
+def test_medusa_linear_scores_with_its_main_path(options):
+    models = oracle.through_base_head(models_with(LINEAR))
+    answers = decode(
+        engine_of(LINEAR), windows_of(False), dataclasses.replace(options, timestamps=False)
+    )
+    for window in windows_of(False):
+        answer = answers[window.key]
+        end = models.special_tokens.end_of_text
+        said = [*answer.tokens, end][: len(answer.log_probs)]
+        features = models.feature_extractor(
+            window.samples, sampling_rate=16_000, return_tensors="pt"
+        )
+        read = torch.tensor([[*window.prompt, *said]])
+        with torch.inference_mode():
+            logits = models.model(
+                features.input_features.double(), decoder_input_ids=read[:, :-1]
+            ).logits[0]
+        begin = len(window.prompt)
+        rules = oracle.rules_of(models, False, begin)
+        expected = [
+            rules(read[:, :place], logits[None, place - 1]).log_softmax(-1)[0, token].item()
+            for place, token in enumerate(said, begin)
+        ]
+        assert answer.log_probs == pytest.approx(expected)
+
+
+def test_language_and_silence_are_asked_of_whisper_alone():
+    """Head 0 was trained on what follows a prompt."""
+    plain, headed = (DecodeEngine(each) for each in (models_of(TINY, RAGGED), models_with(LINEAR)))
+    (window,) = windows_of(True, 1, 3)
+    assert headed.detect_language(window.samples)[:3] == plain.detect_language(window.samples)[:3]
+    ours, expected = (decode(each, [window], DecodeOptions())[0] for each in (headed, plain))
+    assert ours.no_speech_prob == pytest.approx(expected.no_speech_prob)
+    assert ours.language_probability == pytest.approx(expected.language_probability)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
+    """Whatever came before: drafts of any number or none, rows that moved, a state that grew."""
+    models = models_with(kind, scale=0.02)  # near copies: some drafts are right
+    engine = DecodeEngine(models)
+    lengths, moved = itertools.cycle([0, 2, 5, 0, 1, 10]), []
+    engine.scheduler.drafts.choose = lambda *_: next(lengths)
+    move = DecodeState.move
+    windows, checked = windows_of(True), 0
+    monkeypatch.setattr(DecodeState, "move", lambda *rows: moved.append(rows) or move(*rows))
+    with engine.session(DecodeOptions(assisted=True, drafts=1, batch_size=4)) as session:
+        session.add(windows[:2])
+        session.step()
+        session.add(windows[2:])
+        for step in range(13):
+            session.step()
+            if step % 3:
+                continue
+            state = engine.memory.state
+            for row, sequence in enumerate(engine.scheduler.running):
+                tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
+                states = oracle.states_read_by_heads(models, sequence.request.samples, tokens)
+                torch.testing.assert_close(
+                    state.drafter.newest[row], states[-2], atol=1e-6, rtol=1e-5
+                )
+                checked += 1
+    assert moved
+    assert checked > 10
+
+
+@pytest.mark.parametrize("drafts", [1, 4])
+def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
+    """With weights of zero every head says the newest token again; no text ends by itself."""
+    models, windows, limit = models_of(TINY), windows_of(False), 30
+    longer = [dataclasses.replace(each, max_tokens=limit + drafts) for each in windows]
+    accepted, drafted = 0, 0
+    for tokens in oracle.greedy(models, longer, False).values():
+        place = 1
+        while place < limit:
+            ahead = tokens[place : place + drafts]
+            right = len(list(itertools.takewhile(lambda each: each == tokens[place - 1], ahead)))  # noqa: B023
+            accepted, drafted = accepted + right, drafted + min(right + 1, drafts)
+            place += right + 1
+    engine = DecodeEngine(random_heads(models, 10, scale=0.0))
+    with engine.session(DecodeOptions(False, True, 5, drafts=drafts)) as session:
+        session.add(windows)
+        while not session.done:
+            session.step()
+    assert (session.stats.accepted, session.stats.drafted) == (accepted, drafted)
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("kind", [BLOCK, LINEAR])
+@pytest.mark.usefixtures("last_attempt_kept")
+def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind):
+    """Sampled attempts, rows with and without timestamps, drafted ones and others."""
+    fallback = Fallback(
+        (Attempt(0.4), Attempt(0.9)), logprob_threshold=-3.6, no_speech_threshold=1.0
+    )
+    engine = engine_of(kind)
+    asked = [
+        (each, windows_of(each.timestamps)[number:6])
+        for number, each in enumerate(
+            [
+                DecodeOptions(True, True, 4, drafts=40, words=True),
+                DecodeOptions(False, False, 2),
+                DecodeOptions(False, True, 5, fallback, drafts=2),
+            ]
+        )
+    ]
+    alone = [
+        decode(engine, windows, dataclasses.replace(options, assisted=False))
+        for options, windows in asked
+    ]
+    temperatures = set()
+    for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
+        assert tokens_of(ours) == tokens_of(expected)
+        temperatures |= {answer.temperature for answer in ours.values()}
+    assert len(temperatures) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_measured_costs_choose_changes_no_token(kind):
+    engine = engine_of(kind, 3)
+    assert len(engine.context.drafting.rates) == 3
+    answers = decode(engine, windows_of(True), DecodeOptions(assisted=True, batch_size=4))
+    assert tokens_of(answers) == truth(True)
+
+
+def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
+    models, listed = models_with(HEADS_ONLY), torch.arange(5, 300, 3)
+    heads = dataclasses.replace(models.medusa, shortlist=listed)
+    engine = DecodeEngine(dataclasses.replace(models, medusa=heads))
+    filters, drafted = engine.context.filters, []
+    choose = type(filters).choose
+
+    def watched(self, logits, history, grammar=True, scored=True):
+        choice = choose(self, logits, history, grammar, scored)
+        drafted.extend([] if scored else choice.tokens.flatten().tolist())
+        return choice
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(filters), "choose", watched)
+        answers = decode(engine, windows_of(False), DecodeOptions(False, True, drafts=3))
+    assert tokens_of(answers) == truth(False)
+    assert set(drafted) <= set(listed.tolist())
+    assert len(set(drafted)) > 10
+
+
+def test_beams_do_not_draft_and_hold_no_state_for_it():
+    engine = engine_of(BLOCK)
+    decode(engine, windows_of(True)[:2], DecodeOptions(assisted=True, num_beams=2))
+    assert engine.lanes._lane(2).memory.state.drafter is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_of_a_row_is_one_vector_and_a_further_layer(kind):
+    main = Decoder(models_with(kind).model)
+    model = draft_model(models_with(kind), main)
+    state = DecodeState.allocate(main, model, 3, MAX_DRAFTS)
+    held = state.drafter.newest.nbytes
+    if state.drafter.cache is not None:
+        held += sum(each.nbytes for kind in state.drafter.cache._kinds() for each in kind)
+    plain = DecodeState.bytes_per_row(main, None, MAX_DRAFTS)
+    assert 3 * (DecodeState.bytes_per_row(main, model, MAX_DRAFTS) - plain) == held
+    assert (state.drafter.cache is None) == (kind == HEADS_ONLY)
+    assert most_drafts(model) == 10

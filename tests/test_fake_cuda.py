@@ -13,6 +13,7 @@ import pytest
 import torch
 from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
+from asr.checkpoint.medusa import BLOCK, LINEAR
 from asr.engine import cuda_graphs, speculative, warmup
 from asr.engine.cuda_graphs import CAPTURED_LAG, DRAFTED_WARMUP_ROWS, KV_LENGTHS, ROW_COUNTS
 from asr.engine.engine import DecodeEngine
@@ -117,6 +118,31 @@ def test_every_shape_that_requests_may_have(device, brief_warmup):
             before = len(device.pools)
             runner.launch(state.view(0, rows), engine.context.filters, shape)
             assert len(device.pools) - before == (shape.assistant_lag <= CAPTURED_LAG)
+    check_sizes(device)
+
+
+@pytest.mark.parametrize("kind", [BLOCK, LINEAR])
+def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
+    """Captured whole: nothing is read, nothing as wide as the vocabulary is summed."""
+    engine = DecodeEngine(fake_models(heads=kind))
+    warmed = {shape for _, shape in device.launched if shape.drafts}
+    assert {shape.drafts for shape in warmed} == {2, 4}
+    assert all(shape.followed and shape.assistant_lag == 1 for shape in warmed)
+    state, runner = engine.memory.ensure_capacity(24), engine.runner
+    longest = state.main.cache.max_len
+    kinds = itertools.product((0, 2, 4), (False, True), (False, True))
+    shapes = [(24, StepShape(k, 1, 64, sampled, times, 0, True)) for k, sampled, times in kinds]
+    shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
+    with torch.inference_mode():
+        for rows, shape in shapes:
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            before = len(device.pools)
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            assert len(device.pools) == before + 1
+    drafted = DecodeOptions(assisted=True, drafts=8, batch_size=2, words=True)
+    asked = [(drafted, requests_of(engine, 3)), (DecodeOptions(), requests_of(engine, 2, first=10))]
+    assert sorted(decode(engine, *asked)) == [0, 1, 2, 10, 11]
+    assert max(shape.drafts for _, shape in device.launched) == 5  # of eight asked for
     check_sizes(device)
 
 
