@@ -13,7 +13,7 @@ ACCEPTANCE = {"with timestamps": Acceptance((10, 6), (6, 3), tokens=19, passes=1
 
 def transcript(text: str, accepted: int = 0, passes: int = 0) -> Transcript:
     stats = DecodeStats(accepted=accepted, drafted_rows=passes)
-    return Transcript((Chunk(None, f" {text}", 0.0, 1.0),), "en", stats=stats)
+    return Transcript((Chunk(f" {text}", 0.0, 1.0, -0.1, 0.0),), "en", stats=stats)
 
 
 def evaluated(name: str, reference: str, plain: str, assisted: str) -> Evaluated:

@@ -57,7 +57,7 @@ def test_heads_are_trained_and_evaluated(
 
 def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
     options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
-    with pytest.raises(SystemExit, match="train: .*it holds no recordings"):
+    with pytest.raises(SystemExit, match=r"train: .*it holds no recordings"):
         main(["train", *options, "--output", str(tmp_path / "out")])
     write_recordings(tmp_path, 1, windows=1)
     with pytest.raises(SystemExit, match="evaluate: there are no heads"):

@@ -10,7 +10,7 @@ from medusa.training import Plan, Training, choose_shortlist, rate_factor, split
 from tests.medusa_stand_ins import teacher_of, tiny_models, write_recordings
 
 PLAN = Plan(heads=2, epochs=4, batch=32, rate=2e-2)
-LONG = dataclasses.replace(PLAN, layers=2, epochs=15, patience=15, batch=8, rate=1e-2)
+LONG = dataclasses.replace(PLAN, layers=2, epochs=6, batch=8, rate=2e-2)
 
 
 @pytest.fixture(scope="module")
