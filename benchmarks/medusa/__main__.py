@@ -11,7 +11,7 @@ import argparse
 import copy
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,12 +60,14 @@ def main() -> None:
     results: dict[str, Any] = {"settings": settings(), "cells": []}
     started = time.perf_counter()
     for pair in pairs(device):
+        engines = {name: DecodeEngine(models) for name, models in pair.columns.items()}
         for seconds in lengths:
             for batch in batches:
                 if options.cells not in f"{pair.name}, {seconds} s, batch {batch}":
                     continue
                 budget = 0.0 if options.quick else BUDGET
-                results["cells"].append(measure(pair, seconds, batch, device, budget))
+                cell = measure(pair, engines, (seconds, batch), budget)
+                results["cells"].append(cell)
                 minutes = (time.perf_counter() - started) / 60
                 results["settings"]["minutes"] = round(minutes, 1)
                 save(RESULTS / "medusa.part.json", results)
@@ -111,12 +113,14 @@ def with_random_heads(models: WhisperModels, count: int, block: bool) -> Whisper
 
 
 def measure(
-    pair: Pair, seconds: int, batch: int, device: torch.device, budget: float
+    pair: Pair, engines: Mapping[str, DecodeEngine], cell: tuple[int, int], budget: float
 ) -> dict[str, Any]:
-    """One cell: seconds of every column interleaved, tokens a pass, MiB at the peak."""
-    count = 2 * batch
-    windows = cut(recording(count * seconds), seconds)[:count]
-    engines = {name: DecodeEngine(models) for name, models in pair.columns.items()}
+    """One cell, seconds of a window and batch: seconds of every column interleaved, tokens a pass,
+    MiB at the peak.
+    """
+    seconds, batch = cell
+    windows = cut(recording(2 * batch * seconds), seconds)[: 2 * batch]
+    device = engines[PLAIN].models.device
     if pair.rates:
         for name in (LINEAR, BLOCK):
             set_acceptance(engines[name], windows, pair.rates)
@@ -124,16 +128,22 @@ def measure(
         name: partial(decode_windows, engine, windows, batch, name != PLAIN)
         for name, engine in engines.items()
     }
+    peaks = {}
+    for name, action in actions.items():
+        engines[name].memory.release()
+        peaks[name] = peak_memory(action, device)
+    gained = {
+        name: decode_windows(engine, windows, batch, name != PLAIN)
+        for name, engine in engines.items()
+    }
     spent = sum(sum(times) for times in time_interleaved(actions, 1, device).values())
-    repeats = repeats_within(budget, spent)
-    stats = {name: decode_windows(engines[name], windows, batch, name != PLAIN) for name in actions}
     return {
         "models": pair.name,
         "window": seconds,
         "batch": batch,
-        "seconds": time_interleaved(actions, repeats, device),
-        "tokens a pass": stats,
-        "MiB": {name: memory(pair.columns[name], windows, batch, name) for name in actions},
+        "seconds": time_interleaved(actions, repeats_within(budget, spent), device),
+        "tokens a pass": gained,
+        "MiB": peaks,
     }
 
 
@@ -143,15 +153,6 @@ def decode_windows(
     """Decode given windows. Returns the tokens that a row gained in a pass that drafted for it."""
     options = DecodeOptions(assisted=assisted, batch_size=batch)
     return decode(engine, windows, options)[1].tokens_per_step
-
-
-def memory(models: WhisperModels, windows: Sequence[Samples], batch: int, name: str) -> float:
-    """MiB at the peak of an engine without caches yet, above the loaded models."""
-
-    def action() -> None:
-        decode_windows(DecodeEngine(models), windows, batch, name != PLAIN)
-
-    return peak_memory(action, models.device)
 
 
 def _options() -> argparse.Namespace:

@@ -22,6 +22,7 @@ from demo.build.clip import Samples
 
 SEED = 14
 OVERRULED = 1e4  # above every score
+WRONG = 0  # a token that no text holds
 
 
 def set_acceptance(
@@ -32,6 +33,7 @@ def set_acceptance(
     """
     heads = engine.draft_model
     assert isinstance(heads, MedusaModel)
+    vars(heads).pop("scores", None)  # of other windows
     states, texts = _read(engine, heads, windows)
     drafts = _draw(texts, rates).to(states.device)
     lengths = states.square().sum(dim=1) / 2
@@ -50,37 +52,43 @@ def _read(
     engine: DecodeEngine, heads: MedusaModel, windows: Sequence[Samples]
 ) -> tuple[Tensor, list[Tokens]]:
     """The states that heads read of each token of the windows' texts, (tokens, d_model), and the
-    texts, each with the end of text.
+    texts, each with the end of text. Meanwhile every draft is wrong, so a pass gains one token.
     """
     seen: list[Tensor] = []
-    true_states = heads.states
+    true_states, true_scores = heads.states, heads.scores
 
     def states(hidden: Tensor, positions: Tensor, cache: KVCache | None, kv_len: int) -> Tensor:
         found = true_states(hidden, positions, cache, kv_len)
-        seen.append(found[0, -1].clone())
+        seen.append(found[0, 0 if seen else -1].clone())  # first the whole prompt's
         return found
 
-    vars(heads)["states"] = states
-    options = DecodeOptions(assisted=True, batch_size=1, drafts=0)
+    def wrong_scores(newest: Tensor, count: int, bias: Tensor) -> Tensor:
+        found = true_scores(newest, count, bias)
+        found[..., WRONG] = OVERRULED
+        return found
+
+    vars(heads).update(states=states, scores=wrong_scores)
+    options = DecodeOptions(assisted=True, batch_size=1, drafts=1)
     texts, every = [], []
     for window in windows:
         seen.clear()
         (tokens,), _ = decode(engine, [window], options)
         texts.append((*tokens, engine.models.special_tokens.end_of_text))
         every += seen[: len(texts[-1])]
-    del vars(heads)["states"]
+    vars(heads).pop("states")
+    vars(heads).pop("scores")
     return torch.stack(every), texts
 
 
 def _draw(texts: Sequence[Tokens], rates: Sequence[float]) -> Tensor:
-    """What is drafted after each token of the texts, (tokens, depths): wrong ones are the first
-    token of all, which no text holds.
-    """
+    """What is drafted after each token of the texts, (tokens, depths)."""
     generator = np.random.default_rng(SEED)
     rows = []
     for text in texts:
         for place in range(len(text)):
-            ahead = [*text[place + 1 :][: len(rates)], *[0] * len(rates)][: len(rates)]
+            ahead = [*text[place + 1 :][: len(rates)], *[WRONG] * len(rates)][: len(rates)]
             right = generator.random(len(rates)) < rates
-            rows.append([token if kept else 0 for token, kept in zip(ahead, right, strict=True)])
+            rows.append(
+                [token if kept else WRONG for token, kept in zip(ahead, right, strict=True)]
+            )
     return torch.tensor(rows)
