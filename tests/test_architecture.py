@@ -104,7 +104,15 @@ AROUND: dict[str, set[str]] = {
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
     "benchmarks": {*ENDPOINT, "demo", "server", "testing"},
-    "tests": {*ENDPOINT, "benchmarks", "demo", "deploy", "server", "testing"},
+    "medusa": {
+        *ENDPOINT,
+        "benchmarks.accuracy.metrics",
+        "benchmarks.real.manifest",
+        "benchmarks.real.scoring",
+        "benchmarks.report",
+        "benchmarks.timing",
+    },
+    "tests": {*ENDPOINT, "benchmarks", "demo", "deploy", "medusa", "server", "testing"},
 }
 ARROWS = ENDPOINT | AROUND
 # Root modules that may load torch. All others settle a request's form and start without it.

@@ -1,0 +1,1 @@
+"""How fast decoding is with Medusa heads, beside an assistant and beside nothing that drafts."""

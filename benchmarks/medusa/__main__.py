@@ -1,0 +1,166 @@
+"""Times decoding plain, with an assistant and with Medusa heads; writes docs/benchmarks/medusa.md.
+
+`scripts/bench medusa [--quick] [--cells TEXT]`. On the demo models heads and assistant are those
+that ship, and Medusa-Block's layer and heads are random. On the deep pair drafts are right as often
+as is set, with heads of either type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from asr.checkpoint.assistants import with_assistant
+from asr.checkpoint.loading import Checkpoint, WhisperModels
+from asr.checkpoint.medusa import MedusaHeads, ResidualBlocks
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions
+from benchmarks.medusa.page import page
+from benchmarks.medusa.script import set_acceptance
+from benchmarks.report import RESULTS, keep, save, settings
+from benchmarks.speed.cells import NOISE
+from benchmarks.speed.engines import decode
+from benchmarks.speed.recordings import cut, recording
+from benchmarks.timing import Action, peak_memory, repeats_within, time_interleaved
+from config import DEMO_MODELS
+from demo.build.clip import Samples
+from testing.model_pairs import deep_pair, demo_pair
+
+PLAIN, ASSISTANT, LINEAR, BLOCK = "plain", "assistant", "Medusa-Linear", "Medusa-Block"
+RATES = (0.75, 0.6, 0.45, 0.35)
+DEEP_ACCEPTANCE = 0.6  # of the deep pair's assistant, as the heads' mean
+SEED, SCALE = 3, 0.02  # of random heads and of a random block
+BATCHES, SHORT, LONG = (1, 8, 24), 5, 30  # windows at once; seconds of a window
+BUDGET = 20.0  # seconds of a cell
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A main model as each column has it; with `rates` its heads draft as is set."""
+
+    name: str
+    columns: dict[str, WhisperModels]
+    rates: Sequence[float] = ()
+
+
+def main() -> None:
+    """Measure and write the page."""
+    options = _options()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batches = BATCHES[:1] if options.quick else BATCHES
+    lengths = (SHORT,) if options.quick else (SHORT, LONG)
+    results: dict[str, Any] = {"settings": settings(), "cells": []}
+    started = time.perf_counter()
+    for pair in pairs(device):
+        engines = {name: DecodeEngine(models) for name, models in pair.columns.items()}
+        for seconds in lengths:
+            for batch in batches:
+                if options.cells not in f"{pair.name}, {seconds} s, batch {batch}":
+                    continue
+                budget = 0.0 if options.quick else BUDGET
+                cell = measure(pair, engines, (seconds, batch), budget)
+                results["cells"].append(cell)
+                minutes = (time.perf_counter() - started) / 60
+                results["settings"]["minutes"] = round(minutes, 1)
+                save(RESULTS / "medusa.part.json", results)
+                print(f"{minutes:5.1f} min  {pair.name}, {seconds} s, batch {batch}", flush=True)
+    keep("medusa", page(results, PLAIN), results, options.quick)
+
+
+def pairs(device: torch.device) -> list[Pair]:
+    """The demo models, and the deep pair."""
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    demo = demo_pair(device, dtype)
+    alone = dataclasses.replace(demo, assistant=None)
+    trained = with_assistant(alone, Checkpoint(str(DEMO_MODELS / "medusa")))
+    deep = deep_pair(NOISE[DEEP_ACCEPTANCE], device, dtype)
+    deep_alone = dataclasses.replace(deep, assistant=None)
+    demo_columns = {
+        PLAIN: alone,
+        ASSISTANT: demo,
+        LINEAR: trained,
+        BLOCK: with_random_heads(alone, len(RATES), block=True),
+    }
+    deep_columns = {
+        PLAIN: deep_alone,
+        ASSISTANT: deep,
+        LINEAR: with_random_heads(deep_alone, len(RATES), block=False),
+        BLOCK: with_random_heads(deep_alone, len(RATES), block=True),
+    }
+    return [Pair("demo models", demo_columns), Pair("deep pair", deep_columns, RATES)]
+
+
+def with_random_heads(models: WhisperModels, count: int, block: bool) -> WhisperModels:
+    """The models with heads that nearly copy, and for Medusa-Block a copy of the last layer."""
+    generator = torch.Generator(models.device).manual_seed(SEED)
+    width, like = models.model.config.d_model, models.model.get_output_embeddings().weight
+    weight, bias = (
+        SCALE
+        * torch.randn(count, *shape, generator=generator, device=models.device, dtype=like.dtype)
+        for shape in ((width, width), (width,))
+    )
+    layer = copy.deepcopy(models.model.model.decoder.layers[-1]) if block else None
+    heads = MedusaHeads("random", (ResidualBlocks(weight, bias),), None, layer)
+    return dataclasses.replace(models, medusa=heads)
+
+
+def measure(
+    pair: Pair, engines: Mapping[str, DecodeEngine], cell: tuple[int, int], budget: float
+) -> dict[str, Any]:
+    """One cell, seconds of a window and batch: seconds of every column interleaved, tokens a pass,
+    MiB at the peak.
+    """
+    seconds, batch = cell
+    windows = cut(recording(2 * batch * seconds), seconds)[: 2 * batch]
+    device = engines[PLAIN].models.device
+    if pair.rates:
+        for name in (LINEAR, BLOCK):
+            set_acceptance(engines[name], windows, pair.rates)
+    actions: dict[str, Action] = {
+        name: partial(decode_windows, engine, windows, batch, name != PLAIN)
+        for name, engine in engines.items()
+    }
+    peaks = {}
+    for name, action in actions.items():
+        engines[name].memory.release()
+        peaks[name] = peak_memory(action, device)
+    gained = {
+        name: decode_windows(engine, windows, batch, name != PLAIN)
+        for name, engine in engines.items()
+    }
+    spent = sum(sum(times) for times in time_interleaved(actions, 1, device).values())
+    return {
+        "models": pair.name,
+        "window": seconds,
+        "batch": batch,
+        "seconds": time_interleaved(actions, repeats_within(budget, spent), device),
+        "tokens a pass": gained,
+        "MiB": peaks,
+    }
+
+
+def decode_windows(
+    engine: DecodeEngine, windows: Sequence[Samples], batch: int, assisted: bool
+) -> float:
+    """Decode given windows. Returns the tokens that a row gained in a pass that drafted for it."""
+    options = DecodeOptions(assisted=assisted, batch_size=batch)
+    return decode(engine, windows, options)[1].tokens_per_step
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench medusa", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke test, no page")
+    parser.add_argument("--cells", default="", metavar="TEXT", help="only cells named so")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

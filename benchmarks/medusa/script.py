@@ -1,0 +1,94 @@
+"""Heads whose drafts are right as often as is wanted, at every depth.
+
+The one decision: the heads do all their work, and only then their scores are overruled. Which text
+a row is in follows from the state that the heads read: the nearest among the states of known texts.
+That is one more product, so a step costs a little more than with true heads, never less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions
+from asr.model.draft_heads import MedusaModel
+from asr.model.kv_cache import KVCache
+from benchmarks.speed.engines import Tokens, decode
+from demo.build.clip import Samples
+
+SEED = 14
+OVERRULED = 1e4  # above every score
+WRONG = 0  # a token that no text holds
+
+
+def set_acceptance(
+    engine: DecodeEngine, windows: Sequence[Samples], rates: Sequence[float]
+) -> None:
+    """From now on the engine's heads draft what it writes of `windows`, a token at depth j right
+    with probability `rates[j - 1]` where those before it were.
+    """
+    heads = engine.draft_model
+    assert isinstance(heads, MedusaModel)
+    vars(heads).pop("scores", None)  # of other windows
+    states, texts = _read(engine, heads, windows)
+    drafts = _draw(texts, rates).to(states.device)
+    lengths = states.square().sum(dim=1) / 2
+    true_scores = heads.scores
+
+    def scores(newest: Tensor, count: int, bias: Tensor) -> Tensor:
+        found = true_scores(newest, count, bias)
+        nearest = (newest @ states.T - lengths).argmax(dim=1)
+        wanted = drafts[nearest, :count, None]
+        return found.scatter(2, wanted, OVERRULED)
+
+    vars(heads)["scores"] = scores
+
+
+def _read(
+    engine: DecodeEngine, heads: MedusaModel, windows: Sequence[Samples]
+) -> tuple[Tensor, list[Tokens]]:
+    """The states that heads read of each token of the windows' texts, (tokens, d_model), and the
+    texts, each with the end of text. Meanwhile every draft is wrong, so a pass gains one token.
+    """
+    seen: list[Tensor] = []
+    true_states, true_scores = heads.states, heads.scores
+
+    def states(hidden: Tensor, positions: Tensor, cache: KVCache | None, kv_len: int) -> Tensor:
+        found = true_states(hidden, positions, cache, kv_len)
+        seen.append(found[0, 0 if seen else -1].clone())  # first the whole prompt's
+        return found
+
+    def wrong_scores(newest: Tensor, count: int, bias: Tensor) -> Tensor:
+        found = true_scores(newest, count, bias)
+        found[..., WRONG] = OVERRULED
+        return found
+
+    vars(heads).update(states=states, scores=wrong_scores)
+    options = DecodeOptions(assisted=True, batch_size=1, drafts=1)
+    texts, every = [], []
+    for window in windows:
+        seen.clear()
+        (tokens,), _ = decode(engine, [window], options)
+        texts.append((*tokens, engine.models.special_tokens.end_of_text))
+        every += seen[: len(texts[-1])]
+    vars(heads).pop("states")
+    vars(heads).pop("scores")
+    return torch.stack(every), texts
+
+
+def _draw(texts: Sequence[Tokens], rates: Sequence[float]) -> Tensor:
+    """What is drafted after each token of the texts, (tokens, depths)."""
+    generator = np.random.default_rng(SEED)
+    rows = []
+    for text in texts:
+        for place in range(len(text)):
+            ahead = [*text[place + 1 :][: len(rates)], *[WRONG] * len(rates)][: len(rates)]
+            right = generator.random(len(rates)) < rates
+            rows.append(
+                [token if kept else WRONG for token, kept in zip(ahead, right, strict=True)]
+            )
+    return torch.tensor(rows)

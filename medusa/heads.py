@@ -1,0 +1,126 @@
+"""Medusa heads: each predicts one token further on from the hidden state that chose the newest.
+
+A head is a residual block before the main model's own projection onto the vocabulary (Cai et al.
+2024, "Medusa", arXiv 2401.10774; aiola's whisper-medusa, `models/model.py`):
+
+    head_i(h) = h + SiLU(W_i h + b_i)          logits_i = proj_out(head_i(h))
+
+or several such blocks, one behind the other.
+`h` is the decoder's hidden state after its final layer norm at the place that chose token t + 1;
+head i, from 0, predicts token t + 2 + i.
+
+The one decision: heads are kept in a folder of their own, bound by a digest to the model they were
+trained for, so that this model's checkpoint stays as it was published.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from asr.checkpoint.medusa import (
+    HEADS_MODEL_TYPE,
+    HEADS_ONLY,
+    SHORTLIST,
+    MedusaHeads,
+    base_digest,
+)
+
+
+class Heads(nn.Module):
+    """`count` heads of `layers` blocks each over hidden states of `d_model`; fresh ones repeat the
+    newest token.
+    """
+
+    def __init__(self, count: int, layers: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(layers, count, d_model, d_model))
+        self.bias = nn.Parameter(torch.zeros(layers, count, d_model))
+
+    @classmethod
+    def of(cls, loaded: MedusaHeads) -> Heads:
+        """Heads alone as the endpoint has loaded them, in float32 on their device."""
+        weight = torch.stack([each.weight for each in loaded.heads]).float()
+        bias = torch.stack([each.bias for each in loaded.heads]).float()
+        heads = cls(weight.shape[1], weight.shape[0], weight.shape[2])
+        heads.weight.data, heads.bias.data = weight, bias
+        return heads
+
+    @property
+    def count(self) -> int:
+        """How many tokens they predict."""
+        return self.bias.shape[1]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(positions, d_model) -> (heads, positions, d_model), still to be projected."""
+        every = hidden.expand(self.count, -1, -1)
+        for weight, bias in zip(self.weight, self.bias, strict=True):
+            every = every + F.silu(torch.baddbmm(bias[:, None], every, weight.mT))
+        return every
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The main model's projection onto its vocabulary, or onto a `shortlist` of it.
+
+    `weight` (ids, d_model) are the rows of `shortlist` (ids,), sorted, of `size` ids in all.
+    """
+
+    weight: Tensor
+    shortlist: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, shortlist: Tensor | None = None) -> Projection:
+        """A model's, in float32; without a shortlist its whole vocabulary."""
+        weight = model.get_output_embeddings().weight.detach().float()
+        every = torch.arange(len(weight), device=weight.device)
+        chosen = every if shortlist is None else shortlist.to(weight.device)
+        return cls(weight[chosen], chosen, len(weight))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., d_model) -> (..., ids of the shortlist)."""
+        return hidden @ self.weight.T
+
+    def index(self, tokens: Tensor) -> Tensor:
+        """Where tokens stand in the shortlist, -1 where they do not."""
+        places = tokens.new_full((self.size + 1,), -1)
+        places[self.shortlist] = torch.arange(len(self.shortlist), device=tokens.device)
+        return places[tokens]
+
+    @property
+    def complete(self) -> bool:
+        """Whether it holds the whole vocabulary."""
+        return len(self.shortlist) == self.size
+
+
+def save_heads(folder: Path, heads: Heads, projection: Projection, model: PreTrainedModel) -> None:
+    """Write `config.json` and `model.safetensors`, float32, as the endpoint loads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    layers, count, d_model = heads.bias.shape
+    config = {
+        "model_type": HEADS_MODEL_TYPE,
+        "medusa_num_heads": count,
+        "medusa_num_layers": layers,
+        "medusa_hidden_size": d_model,
+        "medusa_heads_type": HEADS_ONLY,
+        "base_digest": base_digest(model),
+    }
+    tensors = {}
+    for number, layer in product(range(count), range(layers)):
+        prefix = f"medusa_heads.{number}.{layer}.linear"
+        tensors[f"{prefix}.weight"] = heads.weight[layer, number].detach().cpu().clone()
+        tensors[f"{prefix}.bias"] = heads.bias[layer, number].detach().cpu().clone()
+    if not projection.complete:
+        config[SHORTLIST] = True
+        tensors[SHORTLIST] = projection.shortlist.cpu()
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors")

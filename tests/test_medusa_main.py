@@ -1,0 +1,64 @@
+"""Both commands as they are called, on a random Whisper and recordings of noise."""
+
+import json
+
+import pytest
+
+from medusa.__main__ import main
+from testing.tiny_whispers import hears_sound
+from tests.medusa_stand_ins import ENDING, write_recordings
+from tests.oracle import TINY, models_of
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder, models = tmp_path_factory.mktemp("model"), models_of(TINY, ENDING)
+    for part in (models.model, models.tokenizer, models.feature_extractor):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def all_sound_is_speech(monkeypatch):
+    for module in ("medusa.hidden_states", "asr.transcriber"):
+        monkeypatch.setattr(f"{module}.SpeechDetector", lambda: hears_sound)
+
+
+def test_heads_are_trained_and_evaluated(
+    model_folder, tmp_path, capsys, monkeypatch, all_sound_is_speech
+):
+    recordings, heads = tmp_path / "recordings", tmp_path / "heads"
+    write_recordings(recordings, 12, windows=1)
+    common = ["--model", str(model_folder), "--recordings", str(recordings), "--device", "cpu"]
+    training = ["train", *common, "--output", str(heads), "--work", str(tmp_path / "work")]
+    training += ["--heads", "2", "--epochs", "2"]
+    main(training)
+    assert "decoded 12 of 12 recordings" in capsys.readouterr().out
+    card = (heads / "README.md").read_text()
+    assert "2 heads of one residual block each" in card
+    assert json.loads((heads / "config.json").read_text())["base_digest"] in card
+    assert "| with timestamps |" in card
+    trained = (heads / "model.safetensors").read_bytes()
+    main(training)
+    again = capsys.readouterr().out
+    assert "decoded" not in again
+    assert "epoch" not in again
+    assert (heads / "model.safetensors").read_bytes() == trained
+    table = tmp_path / "out.csv"
+    few = tmp_path / "few"
+    write_recordings(few, 1, windows=1)
+    common[3] = str(few)
+    main(["evaluate", *common, "--heads", str(heads), "--csv", str(table), "--repeats", "2"])
+    printed = capsys.readouterr().out
+    assert "All texts are equal." in printed
+    assert "| without timestamps |" in printed
+    assert len(table.read_text().splitlines()) == 2
+
+
+def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
+    options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
+    with pytest.raises(SystemExit, match=r"train: .*it holds no recordings"):
+        main(["train", *options, "--output", str(tmp_path / "out")])
+    write_recordings(tmp_path, 1, windows=1)
+    with pytest.raises(SystemExit, match="evaluate: there are no heads"):
+        main(["evaluate", *options])
