@@ -41,7 +41,7 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     app.include_router(routes.router(measured))
     if settings.page:
         # Gradio takes seconds to import.
-        from server.page import mount
+        from server.page.application import mount
 
         mount(app, measured, admission, settings)
     app.add_exception_handler(Exception, _fail)

@@ -4,7 +4,3 @@ The one decision: the page is one more client of the service. Its handlers put r
 HTTP routes put theirs, under the same limits, and never call a model. Import it only where the page
 is served: Gradio takes seconds to load.
 """
-
-from server.page.application import mount
-
-__all__ = ["mount"]

@@ -1,14 +1,16 @@
 """Mounts the page on the server's application.
 
 The one decision: Gradio's defaults are for demos on a trusted machine, so each is set here to what
-a server wants: no analytics, no run history, no traces of exceptions, and uploads as large as the
-audio may be. Whether a client may come in at all, the gate around the whole app decides: where the
-server has an API key, a browser asks for it as the password of HTTP's Basic scheme.
+a server wants: no analytics, no run history, no traces of exceptions, uploads as large as the audio
+may be, and where the server has an API key, Gradio's login in front of everything, whose password
+that key is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+from collections.abc import Callable
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -21,6 +23,7 @@ from server.service import Service
 
 PATH = "/app"
 FOLDER = Path(__file__).resolve().parent
+LOGIN = "Any user name will do. The password is this server's API key."
 
 
 def mount(
@@ -61,6 +64,8 @@ def _mount(
         app,
         page.blocks,
         path=PATH,
+        auth=_login(settings),
+        auth_message=LOGIN,
         max_file_size=max_bytes,
         allowed_paths=[],
         show_error=False,
@@ -78,3 +83,15 @@ def _mount(
     (route,) = (each for each in mounted.routes if isinstance(each, Mount) and each.path == PATH)
     route.app = Guard(route.app, max_bytes)
     return mounted
+
+
+def _login(settings: ServerSettings) -> Callable[[str, str], bool] | None:
+    """Gradio's check of a login, in constant time; None where everybody may come in."""
+    if settings.api_key is None:
+        return None
+    key = settings.api_key.get_secret_value().encode()
+
+    def is_right(_: str, password: str) -> bool:
+        return hmac.compare_digest(password.encode(), key)
+
+    return is_right

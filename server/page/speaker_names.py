@@ -28,6 +28,8 @@ def speakers_of(answer: Answer) -> list[str]:
 
 def clean_name(text: str) -> str:
     """One line of printable characters that fits beside a subtitle."""
+    # Far more than a name, and little enough to be measured again and again.
+    text = text[: 10 * MAX_NAME_COLUMNS]
     name = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     while display_width(name) > MAX_NAME_COLUMNS:
         name = name[:-1].rstrip()
