@@ -61,7 +61,7 @@ class Transcriber:
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter(
-                f"language: {options.language[:40]!r} is not a language Whisper knows"
+                "language: should be the code or English name of a language Whisper knows"
             )
         special_tokens = self.models.special_tokens
         if special_tokens.start_of_previous is None and (options.prompt or options.hotwords):

@@ -96,8 +96,8 @@ class Admission:
     def check_body(self, path: str, headers: Headers) -> None:
         """Raises BodyTooLarge or UnsupportedMediaType by what the head announces."""
         limit = self.body_limit(headers)
-        announced = headers.get("content-length", "0")
-        if int(announced) > limit:
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit:
             raise too_large(limit)
         if path not in TRANSCRIBING:
             return

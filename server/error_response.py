@@ -36,8 +36,7 @@ def error_response(error: EndpointError, path: str) -> JSONResponse:
     if isinstance(error, DeadlineExceeded):
         headers["X-Should-Retry"] = "false"  # OpenAI's client would send the whole body again
     if isinstance(error, Unauthorized):
-        scheme = "Basic" if path.startswith("/app") else "Bearer"
-        headers["WWW-Authenticate"] = f'{scheme} realm="transcription"'
+        headers["WWW-Authenticate"] = "Bearer"
     status = status_of(error)
     return JSONResponse(error_body(error, path, status), status, headers)
 

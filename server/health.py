@@ -11,6 +11,7 @@ from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from server.admission import Admission
+from server.description import refusals
 from server.errors import Draining, NotReady
 from server.metrics import Metrics
 from server.service import Service
@@ -29,7 +30,7 @@ def router(service: Service, admission: Admission, metrics: Metrics, page: bool)
     @routes.get(
         "/ready",
         summary="Whether requests are accepted",
-        responses={503: {"description": "The server is about to stop, or its engine has stopped"}},
+        responses=refusals(503),
     )
     async def ready() -> dict[str, str]:
         if admission.draining:
@@ -39,7 +40,12 @@ def router(service: Service, admission: Admission, metrics: Metrics, page: bool)
         return {"status": "ready"}
 
     @routes.head("/metrics", include_in_schema=False)
-    @routes.get("/metrics", summary="Prometheus' metrics", response_class=PlainTextResponse)
+    @routes.get(
+        "/metrics",
+        summary="Prometheus' metrics",
+        response_class=PlainTextResponse,
+        responses=refusals(401),
+    )
     async def show_metrics() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -65,7 +65,7 @@ class RequestGate:
     async def _answer(self, exchange: Exchange) -> None:
         path, method = exchange.scope["path"], exchange.scope["method"]
         try:
-            if path not in WITHOUT_TOKEN or method == "POST":
+            if not _is_open(path, method):
                 self.admission.authorize(exchange.headers)
             if path in TRANSCRIBING and method == "POST":
                 with self.admission.place():
@@ -111,6 +111,11 @@ def _without_last_slash(scope: Scope) -> Scope:
     """The same request for `/predict` where it came for `/predict/`; the page is left alone."""
     path = scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
+
+
+def _is_open(path: str, method: str) -> bool:
+    """Whether the token is not asked for here: the page has a login of its own."""
+    return _route(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))
 
 
 def _route(path: str) -> str:

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from config import InferenceConfig
 from errors import InvalidParameter
 from response import Answer, response
+from server.description import TRANSCRIPTION
 from server.request_body import read_request
 from server.service import Service
 from server.sse import native_stream
@@ -25,14 +26,14 @@ def router(service: Service) -> APIRouter:
     """The routes of the contract."""
     routes = APIRouter()
 
-    @routes.post("/", **DESCRIPTION, operation_id="transcribe")
-    @routes.post("/predict", **DESCRIPTION, operation_id="predict")
+    @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
+    @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
         transcription = await read_request(request, service.handler)
         if wants_events(request):
             return await native_stream(service, transcription)
         answer = await service.answer(transcription)
-        body = await asyncio.to_thread(encode, answer, transcription.config)
+        body = await asyncio.to_thread(_encode, answer, transcription.config)
         return Response(body, media_type="application/json")
 
     return routes
@@ -46,9 +47,10 @@ def wants_events(request: Request) -> bool:
     return streams == "true" or "text/event-stream" in request.headers.get("accept", "")
 
 
-def encode(answer: Answer, config: InferenceConfig) -> bytes:
-    """The JSON that hf-serve makes of the handler's dict, by the serializer that it uses."""
-    return to_json(response(answer, config))
+def encode(answer: dict[str, Any]) -> bytes:
+    """The JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
+    return to_json(answer, inf_nan_mode="null")
 
 
-DESCRIPTION: dict[str, Any] = {"summary": "Transcribe audio, with speakers"}
+def _encode(answer: Answer, config: InferenceConfig) -> bytes:
+    return encode(response(answer, config))

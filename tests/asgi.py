@@ -1,0 +1,159 @@
+"""A client without a network: it speaks ASGI with an app, part by part, and may leave at any time;
+and a service that answers when a test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from pydantic import SecretStr
+
+from asr import TranscriptionOptions
+from audio import AudioLimits
+from config import InferenceConfig, ServerSettings
+from handler import TranscriptionRequest
+from response import Answer
+from server.app import create_app
+from server.engine_loop import EngineCounts, Progress
+from server.service import Decoded, Finished, Service
+from transcript import Transcript
+
+MAX_AUDIO_BYTES = 3000
+
+
+@dataclass
+class Reply:
+    """What came back, and what the app asked for."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    complete: bool = False
+    parts_read: int = 0
+
+    @property
+    def json(self) -> object:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return self.headers.get("x-error-message", "").partition(":")[0]
+
+
+class Client:
+    """One request to `app`; `parts` of the body arrive as they are asked for, after which nothing
+    comes until `gone` is set.
+    """
+
+    def __init__(self, app, parts=(b"",), ends=True, **scope) -> None:
+        self.app, self.parts, self.ends = app, list(parts), ends
+        self.gone, self.started, self.reply = asyncio.Event(), asyncio.Event(), Reply()
+        self.scope = scope
+
+    async def receive(self) -> dict:
+        if self.reply.parts_read < len(self.parts):
+            part = self.parts[self.reply.parts_read]
+            self.reply.parts_read += 1
+            more = self.reply.parts_read < len(self.parts) or not self.ends
+            return {"type": "http.request", "body": part, "more_body": more}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict) -> None:
+        reply = self.reply
+        if message["type"] == "http.response.start":
+            reply.status = message["status"]
+            reply.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            self.started.set()
+        else:
+            reply.body += message.get("body", b"")
+            reply.complete = not message.get("more_body", False)
+
+    async def run(self) -> Reply:
+        await self.app(self.scope, self.receive, self.send)
+        self.gone.set()
+        return self.reply
+
+
+def client(app, method="POST", path="/", headers=None, parts=(b"",), ends=True, query=b""):
+    """A client whose headers announce nothing that `headers` do not."""
+    return Client(
+        app,
+        parts,
+        ends,
+        type="http",
+        method=method,
+        path=path,
+        raw_path=path.encode(),
+        root_path="",
+        query_string=query,
+        headers=[
+            (name.lower().encode(), str(value).encode()) for name, value in (headers or {}).items()
+        ],
+        http_version="1.1",
+        scheme="http",
+        server=("test", 80),
+        client=("test", 1),
+        state={},
+    )
+
+
+async def call(app, *arguments, **options) -> Reply:
+    return await client(app, *arguments, **options).run()
+
+
+JSON = {"content-type": "application/json", "content-length": "1"}
+HELLO = (b'{"inputs": "AAAA"}',)
+
+
+class FakeService(Service):
+    """Answers when `release` is set: with `error`, or with an empty transcript."""
+
+    alive = True
+    running_rows, waiting_windows = 2, 3
+
+    def __init__(self) -> None:
+        self.handler = SimpleNamespace(
+            limits=AudioLimits(7200, MAX_AUDIO_BYTES), parse=parse, diarizer=None
+        )
+        self.outstanding, self.freed = 0, 0
+        self.release, self.began = asyncio.Event(), asyncio.Event()
+        self.error: Exception | None = None
+        self.seen: list[TranscriptionRequest] = []
+
+    @property
+    def counts(self) -> EngineCounts:
+        return EngineCounts(steps=7, rows=9, windows=5, tokens=11, drafted=6, accepted=4, retries=1)
+
+    async def stream(self, request):
+        self.seen.append(request)
+        self.outstanding += 1
+        try:
+            yield Decoded(1.5)
+            self.began.set()
+            yield Progress(0.5, 1.5, ())
+            await self.release.wait()
+            if self.error:
+                raise self.error
+            yield Finished(Answer(1.5, Transcript((), "en")))
+        finally:
+            self.outstanding -= 1
+            self.freed += 1
+
+
+def parse(data, as_text=False) -> TranscriptionRequest:
+    config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
+    return TranscriptionRequest(data["inputs"], config, TranscriptionOptions(), ())
+
+
+def served(**settings):
+    """A service, and the app that serves it."""
+    service = FakeService()
+    key = settings.pop("api_key", None)
+    wanted = ServerSettings(
+        page=False, max_queue=settings.pop("max_queue", 2), api_key=key and SecretStr(key)
+    ).model_copy(update=settings)
+    return service, create_app(service, wanted)

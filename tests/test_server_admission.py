@@ -1,0 +1,204 @@
+"""Who is let in, in which order that is settled, and that nothing is read of what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
+
+from config import ServerSettings
+from server.admission import SLACK_BYTES, Admission
+from server.errors import Busy
+
+TOO_LONG = MAX_AUDIO_BYTES * 2 + SLACK_BYTES
+# Everything that is wrong with a request, the first to be told first.
+FAULTS = ["token", "draining", "full", "length", "type"]
+ANSWERS = {
+    "token": (401, "UNAUTHORIZED"),
+    "draining": (503, "DRAINING"),
+    "full": (429, "BUSY"),
+    "length": (413, "BODY_TOO_LARGE"),
+    "type": (415, "UNSUPPORTED_MEDIA_TYPE"),
+}
+
+
+async def ask_with_faults(faults, path):
+    _, app = served(api_key="key", max_queue=1)
+    headers = {"authorization": "Bearer key", "content-type": "audio/wav", "content-length": 5}
+    if "token" in faults:
+        headers["authorization"] = "Bearer other"
+    app.admission.draining = "draining" in faults
+    if "full" in faults:
+        app.admission.admitted = 1
+    if "length" in faults:
+        headers["content-length"] = TOO_LONG
+    if "type" in faults:
+        headers["content-type"] = "text/html"
+    return await call(app, path=path, headers=headers, parts=[b"never read"])
+
+
+@pytest.mark.parametrize("path", ["/", "/predict", "/v1/audio/transcriptions"])
+@pytest.mark.parametrize("first", range(len(FAULTS)))
+def test_the_cheapest_refusal_comes_first_and_nothing_is_read(first, path):
+    reply = asyncio.run(ask_with_faults(FAULTS[first:], path))
+    assert (reply.status, reply.code) == ANSWERS[FAULTS[first]]
+    assert reply.parts_read == 0
+    assert reply.headers["connection"] == "close"
+    told = reply.json["error"]["message"] if "v1" in path else reply.json["detail"]
+    assert told == reply.headers["x-error-message"]
+
+
+def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
+    async def run():
+        service, app = served(max_queue=2)
+        waiting = [asyncio.ensure_future(call(app, headers=JSON, parts=HELLO)) for _ in range(2)]
+        await service.began.wait()
+        refused = await call(app, headers=JSON, parts=HELLO)
+        assert (refused.status, refused.code) == (429, "BUSY")
+        assert 1 <= int(refused.headers["retry-after"]) <= 120
+        for path, status in {"/health": 200, "/ready": 200, "/metrics": 200}.items():
+            assert (await call(app, "GET", path)).status == status
+        service.release.set()
+        assert [(await each).status for each in waiting] == [200, 200]
+        assert (await call(app, headers=JSON, parts=HELLO)).status == 200
+        assert app.admission.admitted == 0
+
+    asyncio.run(run())
+
+
+def test_refused_clients_are_told_times_as_far_apart_as_answers_are():
+    now = [0.0]
+    admission = Admission(ServerSettings(max_queue=1), 1, lambda: now[0])
+    for _ in range(40):
+        with admission.place():
+            now[0] += 10
+    waits = []
+    with admission.place():
+        for _ in range(20):
+            with pytest.raises(Busy) as caught, admission.place():
+                pass
+            waits.append(caught.value.retry_after)
+    assert waits[:5] == [10, 20, 30, 40, 50]
+    assert waits[-1] == max(waits) == 120
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [("audio/wav", 3000), ("application/json", 4000), ("", 4000), ("multipart/form-data", 3000)],
+)
+def test_a_limit_leaves_room_for_the_largest_audio(kind, fits):
+    async def status(length):
+        service, app = served()
+        service.release.set()
+        headers = {"content-type": kind, "content-length": length}
+        return (await call(app, headers=headers, parts=[b"x"])).status
+
+    assert asyncio.run(status(fits + SLACK_BYTES)) != 413
+    assert asyncio.run(status(fits * 2 + SLACK_BYTES)) == 413
+
+
+def test_a_body_that_announces_nothing_is_counted(monkeypatch):
+    monkeypatch.setattr("server.admission.SLACK_BYTES", 0)
+
+    async def run():
+        service, app = served()
+        headers = {"content-type": "audio/wav", "transfer-encoding": "chunked"}
+        reply = await call(app, headers=headers, parts=[bytes(1000)] * 9)
+        assert (reply.status, reply.code) == (413, "BODY_TOO_LARGE")
+        assert reply.parts_read == 4
+        assert reply.headers["connection"] == "close"
+        assert (service.seen, app.admission.admitted) == ([], 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {}, 200),
+        ("/", {"content-type": "Audio/X-WAV; charset=binary"}, 200),
+        ("/", {"content-type": "video/mp4"}, 200),
+        ("/", {"content-type": "application/x-www-form-urlencoded"}, 200),
+        ("/", {"content-type": "text/plain"}, 415),
+        ("/", {"content-type": "image/png"}, 415),
+        ("/", {"content-type": "multipart/mixed; boundary=x"}, 415),
+        ("/", {"content-encoding": "gzip"}, 415),
+        ("/v1/audio/translations", {"content-type": "application/json"}, 415),
+        ("/v1/audio/translations", {}, 415),
+    ],
+)
+def test_types_that_say_that_there_is_no_sound_are_refused(path, headers, status):
+    async def run():
+        service, app = served()
+        service.release.set()
+        return await call(app, path=path, headers=headers, parts=[b"RIFF"])
+
+    assert asyncio.run(run()).status == status
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ("Bearer key", 200),
+        ("bearer key", 200),
+        (basic("key"), 200),
+        (basic("other"), 401),
+        ("Bearer keys", 401),
+        ("Bearer \u00e9", 401),
+        ("Basic !", 401),
+        ("key", 401),
+        ("", 401),
+    ],
+)
+def test_the_key_comes_as_bearer_token_or_password(given, status):
+    async def run():
+        service, app = served(api_key="key")
+        service.release.set()
+        return await call(app, headers={**JSON, "authorization": given}, parts=HELLO)
+
+    reply = asyncio.run(run())
+    assert reply.status == status
+    assert reply.headers.get("www-authenticate", "").startswith("Bearer" if status == 401 else "")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/health", 200),
+        ("GET", "/ready", 200),
+        ("GET", "/", 200),
+        ("GET", "/openapi.json", 200),
+        ("GET", "/metrics", 401),
+        ("GET", "/v1/models", 401),
+        ("POST", "/", 401),
+        ("POST", "/nothing", 401),
+    ],
+)
+def test_without_the_key_only_signs_of_life_are_to_be_had(method, path, status):
+    assert asyncio.run(call(served(api_key="key")[1], method, path)).status == status
+
+
+def test_probes_answer_while_draining():
+    async def run():
+        _, app = served()
+        app.admission.draining = True
+        return [(await call(app, "GET", path)).status for path in ("/health", "/ready", "/metrics")]
+
+    assert asyncio.run(run()) == [200, 503, 200]
+
+
+def test_a_client_that_leaves_while_it_sends_gives_its_place_back():
+    async def run():
+        _, app = served()
+        sender = client(app, headers={"transfer-encoding": "chunked"}, parts=[b"x"], ends=False)
+        sender.gone.set()
+        reply = await sender.run()
+        assert (reply.status, app.admission.admitted) == (0, 0)
+
+    asyncio.run(run())

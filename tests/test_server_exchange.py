@@ -1,0 +1,170 @@
+"""What ends a request early frees its rows, and its client is told what can still be told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from asgi import HELLO, JSON, call, client, served
+
+CANARY = "canary-5ecret"
+
+
+async def fed(service) -> None:
+    """Wait until a request is being computed."""
+    await service.began.wait()
+    assert service.outstanding == 1
+
+
+def freed(service, app) -> bool:
+    return (service.outstanding, service.freed, app.admission.admitted) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("stream", [b"", b"stream=true"])
+def test_a_client_that_leaves_frees_its_rows(stream, caplog):
+    async def run():
+        service, app = served()
+        leaving = client(app, headers=JSON, parts=HELLO, query=stream)
+        running = asyncio.ensure_future(leaving.run())
+        await fed(service)
+        leaving.gone.set()
+        reply = await running
+        assert freed(service, app)
+        assert not reply.complete
+        text = (await call(app, "GET", "/metrics")).body.decode()
+        assert "asr_cancelled_total 1.0" in text
+        assert 'asr_requests_total{code="CLIENT_GONE",route="/",status="499"} 1.0' in text
+
+    asyncio.run(run())
+
+
+def test_the_deadline_is_504_and_not_to_be_tried_again():
+    async def run():
+        service, app = served(request_timeout=0.05)
+        reply = await call(app, headers=JSON, parts=HELLO)
+        assert (reply.status, reply.code) == (504, "DEADLINE_EXCEEDED")
+        assert reply.headers["x-should-retry"] == "false"
+        assert freed(service, app)
+
+    asyncio.run(run())
+
+
+def test_the_deadline_ends_a_stream_with_an_error_event():
+    async def run():
+        service, app = served(request_timeout=0.05)
+        reply = await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
+        assert (reply.status, reply.complete) == (200, True)
+        assert last_event(reply)["error"]["code"] == "DEADLINE_EXCEEDED"
+        assert freed(service, app)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [b"", b"stream=true"])
+def test_the_end_of_draining_is_told(stream):
+    async def run():
+        service, app = served()
+        running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO, query=stream))
+        await fed(service)
+        app.end_all()
+        reply = await running
+        told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
+        assert told.startswith("DRAINING: ")
+        assert reply.status == (200 if stream else 503)
+        assert freed(service, app)
+
+    asyncio.run(run())
+
+
+def last_event(reply) -> dict:
+    return json.loads(reply.body.decode().strip().rpartition("data: ")[2])
+
+
+@pytest.mark.parametrize("stream", [b"", b"stream=true"])
+def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
+    async def run():
+        service, app = served()
+        service.error = KeyError(CANARY)
+        service.release.set()
+        reply = await call(app, headers=JSON, parts=HELLO, query=stream)
+        told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
+        assert told.startswith("MODEL_ERROR: unexpected KeyError")
+        assert reply.status == (200 if stream else 500)
+        assert CANARY not in reply.body.decode() + caplog.text
+        assert freed(service, app)
+
+    asyncio.run(run())
+
+
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
+    monkeypatch.setattr("server.exchange.START_S", 0.05)
+
+    async def run():
+        _, app = served()
+        chunked = {"transfer-encoding": "chunked"}
+        reply = await call(app, headers=chunked, parts=[b"x"], ends=False)
+        assert (reply.status, reply.code) == (408, "BODY_TIMEOUT")
+        assert reply.headers["connection"] == "close"
+        assert app.admission.admitted == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [("abc-1.2:3_4", True), ("a" * 101, False), ("bad id", False), ("", False), ("-x", False)],
+)
+def test_a_request_id_is_taken_over_where_it_is_one(given, taken):
+    reply = asyncio.run(call(served()[1], "GET", "/health", headers={"x-request-id": given}))
+    assert (reply.headers["x-request-id"] == given) is taken
+    assert reply.headers["x-request-id"].isascii()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, "NOT_FOUND"),
+        ("POST", "/v1/nothing", 404, "NOT_FOUND"),
+        ("PUT", "/predict", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/predict", 405, "METHOD_NOT_ALLOWED"),
+        ("DELETE", "/v1/models", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/docs", 404, "NOT_FOUND"),
+    ],
+)
+def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):
+    reply = asyncio.run(call(served()[1], method, path))
+    assert (reply.status, reply.code) == (status, code)
+    assert set(reply.json) == ({"error"} if path.startswith("/v1") else {"detail"})
+    assert ("allow" in reply.headers) is (status == 405)
+
+
+@pytest.mark.parametrize("path", ["/predict/", "/health/", "//"])
+def test_a_last_slash_changes_nothing(path):
+    async def run():
+        service, app = served()
+        service.release.set()
+        method = "GET" if "health" in path else "POST"
+        return await call(app, method, path, headers=JSON, parts=HELLO)
+
+    assert asyncio.run(run()).status == 200
+
+
+def test_the_log_names_routes_and_nothing_of_the_client(caplog):
+    caplog.set_level("DEBUG", "server")
+
+    async def run():
+        service, app = served()
+        service.release.set()
+        secret = {"x-any": CANARY, "authorization": f"Bearer {CANARY}"}
+        body = json.dumps({"inputs": CANARY, "parameters": {CANARY: CANARY}}).encode()
+        query = f"token={CANARY}".encode()
+        await call(app, headers=JSON | secret, parts=[body], query=query)
+        await call(app, headers=JSON | secret, parts=[body[:-3]], query=query)
+        await call(app, path=f"/{CANARY}", headers=secret)
+        await call(app, CANARY, "/")
+
+    asyncio.run(run())
+    assert len(caplog.records) == 4
+    assert CANARY not in caplog.text
+    assert caplog.messages[0].startswith("POST / 200 OK in 0.")

@@ -1,0 +1,174 @@
+"""The whole server in a process of its own: clients, log, and an end without loss."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import httpx2
+import huggingface_hub.constants
+import pytest
+from asgi import served
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+from servers import Server, following
+
+from config import REPOSITORY, ServerSettings
+from handler import EndpointHandler
+from server.__main__ import main
+from server.lifecycle import DrainingServer, address, bind
+from testing.audio_files import speech
+
+LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
+KEY = "the-key-of-this-test"
+
+
+def start(**variables: str) -> subprocess.Popen[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "HF_HUB_OFFLINE")}
+    given = {"PORT": "0", "DTYPE": "float32", "PAGE": "false", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "server"],
+        env=kept | given | {"PYTHONPATH": str(REPOSITORY)} | variables,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def process(whisper_folder) -> Iterator[subprocess.Popen[str]]:
+    with start(ASR_MODEL=str(whisper_folder), API_KEY=KEY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(process) -> Iterator[Server]:
+    with following(process, LISTENS) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server, monkeypatch) -> InferenceClient:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    return InferenceClient(model=server.url, token=KEY)
+
+
+@pytest.mark.slow
+def test_the_hub_client_sends_bytes_a_path_and_parameters(client, hum, tmp_path):
+    audio = base64.b64decode(hum)
+    path = tmp_path / "hum.mp3"
+    path.write_bytes(audio)
+    plain = client.automatic_speech_recognition(audio)
+    assert client.automatic_speech_recognition(str(path)) == plain
+    wanted = client.automatic_speech_recognition(audio, extra_body={"return_timestamps": "word"})
+    assert wanted.text == plain.text == "".join(word["word"] for word in wanted["words"])
+
+
+@pytest.mark.slow
+def test_the_hub_client_shows_why_it_was_refused(client, hum):
+    with pytest.raises(HfHubHTTPError, match="INVALID_PARAMETER: batch_size"):
+        client.automatic_speech_recognition(base64.b64decode(hum), extra_body={"batch_size": 0})
+    client.token = "wrong"
+    with pytest.raises(HfHubHTTPError, match="UNAUTHORIZED"):
+        client.automatic_speech_recognition(base64.b64decode(hum))
+
+
+@pytest.mark.slow
+def test_head_is_answered_without_a_body(server):
+    for path in ("/", "/health", "/ready"):
+        reply = httpx2.head(server.url + path)
+        assert (reply.status_code, reply.content) == (200, b"")
+
+
+@pytest.mark.slow
+def test_a_signal_under_load_loses_nothing(process, server, wav):
+    """The last test of this server: what was accepted is answered, what comes is told to go."""
+    audio, headers = wav(speech(20.0)), {"authorization": f"Bearer {KEY}"}
+    replies = []
+
+    def ask() -> None:
+        replies.append(httpx2.post(server.url, content=audio, headers=headers, timeout=120))
+
+    asking = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in asking:
+        thread.start()
+    in_progress = "asr_requests_in_progress 3.0"
+    while in_progress not in httpx2.get(f"{server.url}/metrics", headers=headers).text:
+        assert not replies, "answered before the signal"
+    process.send_signal(signal.SIGTERM)
+    while (ready := httpx2.get(f"{server.url}/ready")).status_code == 200:
+        pass
+    assert ready.json()["detail"].startswith("DRAINING")
+    refused = httpx2.post(server.url, content=audio, headers=headers)
+    assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+    assert httpx2.get(f"{server.url}/health").status_code == 200
+    for thread in asking:
+        thread.join()
+    assert [reply.status_code for reply in replies] == [200] * 3
+    assert process.wait() == 0
+    log = "".join(server.log)
+    assert re.search(r"POST / 200 OK in \d+\.\d\d s, id \w+", log)
+    words = {word for word in replies[0].json()["text"].split() if len(word) > 4}
+    assert words
+    for secret in (KEY, *words):
+        assert secret not in log
+
+
+@pytest.fixture
+def draining() -> DrainingServer:
+    service, gate = served()
+    return DrainingServer(gate, service, 600)
+
+
+def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
+    raised = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    monkeypatch.setattr(signal, "signal", lambda sig, action: raised.append(action))
+    draining.handle_exit(signal.SIGTERM, None)
+    assert (raised, draining.gate.admission.draining) == ([], True)
+    draining.handle_exit(signal.SIGTERM, None)
+    assert raised == [signal.SIG_DFL, signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"PORT": "http"}, "START_FAILED: PORT: "),
+        ({"PORT": "0", "ASR_MODEL": "/no/such/folder"}, "START_FAILED: ASR_MODEL: "),
+    ],
+)
+def test_a_start_that_fails_is_one_line(variables, says, monkeypatch):
+    fail_to_start(variables, says, monkeypatch)
+
+
+def fail_to_start(variables, says, monkeypatch) -> None:
+    monkeypatch.setattr("server.__main__.signal.signal", lambda *_: None)
+    monkeypatch.setattr("server.__main__.logging.basicConfig", lambda **_: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_taken_port_is_told_before_models_are_loaded(monkeypatch):
+    monkeypatch.setattr(EndpointHandler, "__init__", None)
+    with bind(ServerSettings(port=0)) as taken:
+        taken.listen()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address(taken))
+        port = str(taken.getsockname()[1])
+        fail_to_start({"PORT": port}, f"START_FAILED: HOST=127.0.0.1 PORT={port}: ", monkeypatch)
+
+
+def test_a_bound_port_refuses_until_it_listens():
+    with bind(ServerSettings(port=0)) as bound, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(bound.getsockname()[:2])

@@ -1,0 +1,101 @@
+"""What Prometheus reads: the names of its conventions, and no series that a client can make."""
+
+from __future__ import annotations
+
+import asyncio
+
+from asgi import HELLO, JSON, call, served
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def families(text: str) -> dict:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+async def read(app) -> dict:
+    return families((await call(app, "GET", "/metrics")).body.decode())
+
+
+def values(family) -> dict:
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value for sample in family.samples
+    }
+
+
+def test_what_a_request_took_is_counted():
+    async def run():
+        service, app = served()
+        service.release.set()
+        await call(app, headers=JSON, parts=HELLO)
+        await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
+        await call(app, headers={"content-type": "text/html"}, parts=[b"x"])
+        return await read(app)
+
+    found = asyncio.run(run())
+    requests = values(found["asr_requests"])
+    assert requests["asr_requests_total", "/", "200", "OK"] == 2
+    assert requests["asr_requests_total", "/", "415", "UNSUPPORTED_MEDIA_TYPE"] == 1
+    assert values(found["asr_refused"])["asr_refused_total", "UNSUPPORTED_MEDIA_TYPE"] == 1
+    assert values(found["asr_audio_seconds"])["asr_audio_seconds_total",] == 3.0
+    for name in ("asr_time_to_first_event_seconds", "asr_queue_wait_seconds", "asr_body_bytes"):
+        assert values(found[name])[f"{name}_count",] >= 1
+    last = max(
+        float(sample.labels["le"])
+        for sample in found["asr_request_duration_seconds"].samples
+        if sample.labels.get("le", "+Inf") != "+Inf"
+    )
+    assert last == 600
+
+
+def test_the_engine_is_asked_when_the_metrics_are_read():
+    async def run():
+        service, app = served()
+        running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
+        await service.began.wait()
+        found = await read(app)
+        service.release.set()
+        await running
+        return found
+
+    found = asyncio.run(run())
+    for name, value in {
+        "asr_requests_in_progress": 1,
+        "asr_queue_requests": 1,
+        "asr_running_rows": 2,
+        "asr_waiting_windows": 3,
+        "asr_engine_alive": 1,
+    }.items():
+        assert values(found[name]) == {(name,): value}
+    for name, value in {"rounds": 7, "batch_rows": 9, "windows": 5, "tokens": 11}.items():
+        assert values(found[f"asr_{name}"]) == {(f"asr_{name}_total",): value}
+    assert values(found["asr_drafts"]) == {
+        ("asr_drafts_total", "accepted"): 4,
+        ("asr_drafts_total", "rejected"): 2,
+    }
+
+
+def test_clients_cannot_make_series():
+    async def run():
+        _, app = served()
+        before = await read(app)
+        for number in range(20):
+            await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
+        return before, await read(app)
+
+    before, after = asyncio.run(run())
+    made = values(after["asr_requests"]).keys() - values(before["asr_requests"]).keys()
+    assert made <= {
+        ("asr_requests_total", "404", "NOT_FOUND", "other"),
+        ("asr_requests_total", "/metrics", "200", "OK"),
+    }
+
+
+def test_a_stopped_engine_is_not_ready_but_lives():
+    async def run():
+        service, app = served()
+        service.alive = False
+        ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
+        assert (ready.status, ready.code) == (503, "NOT_READY")
+        assert health.status == 200
+
+    asyncio.run(run())

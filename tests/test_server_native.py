@@ -1,0 +1,236 @@
+"""The contract's routes, against hf-serve's own router with the same handler."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import os
+from collections.abc import Iterator
+
+import pytest
+from asgi import call
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from config import InferenceConfig, ServerSettings
+from server.app import create_app
+from server.native import encode
+from server.service import Service
+from testing.audio_files import speech
+
+os.environ.setdefault("TASK", "custom")
+CANARY = "canary-5ecret"
+
+
+@pytest.fixture(scope="module")
+def app(tiny_handler) -> Iterator:
+    service = Service(tiny_handler)
+    yield create_app(service, ServerSettings(page=False))
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def hf_serve(tiny_handler) -> TestClient:
+    from hf_serve.routers.custom import router
+
+    app = FastAPI()
+    app.include_router(router(tiny_handler))
+    return TestClient(app)
+
+
+@pytest.fixture(scope="module")
+def audio(wav) -> bytes:
+    return wav(speech(4.0))
+
+
+def post(app, body: bytes, kind: str | None = None, path="/", query=b"", **headers):
+    given = {"content-length": len(body), **headers}
+    if kind is not None:
+        given["content-type"] = kind
+    return asyncio.run(call(app, path=path, headers=given, parts=[body], query=query))
+
+
+def json_body(audio: bytes, **parameters) -> bytes:
+    inputs = base64.b64encode(audio).decode()
+    return json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+
+
+def form(**parts: tuple[str, bytes]) -> bytes:
+    lines = b""
+    for name, (filename, content) in parts.items():
+        extra = f'; filename="{filename}"' if filename else ""
+        head = f'--edge\r\nContent-Disposition: form-data; name="{name}"{extra}\r\n\r\n'
+        lines += head.encode() + content + b"\r\n"
+    return lines + b"--edge--\r\n"
+
+
+FORM = "multipart/form-data; boundary=edge"
+PARAMETERS = [
+    {},
+    {"return_timestamps": "word", "batch_size": 2, "unknown \u00e9": 1},
+    {"return_timestamps": False, "num_speakers": "2", "output": ["srt", "vtt"]},
+]
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS)
+def test_answers_are_those_of_hf_serve_to_the_byte(app, hf_serve, audio, parameters):
+    body = json_body(audio, **parameters)
+    expected = hf_serve.post("/", content=body, headers={"content-type": "application/json"})
+    for path in ("/", "/predict"):
+        reply = post(app, body, "application/json", path)
+        assert (reply.status, reply.body) == (200, expected.content)
+        assert reply.headers["content-type"] == expected.headers["content-type"]
+
+
+AWKWARD = {
+    "floats": [0.0, -0.0, 0.1, 1e-7, 1e16, 1e22, 123456789.125, 2.0, math.nan, math.inf],
+    "others": [None, True, 0, -(2**63), 2**70, [], {}],
+    "text \u00e9": '\u0000\n\t"\\/\u007f\u2028\u4e2d\U0001f600<&>',
+}
+
+
+def test_awkward_values_are_written_as_hf_serve_writes_them():
+    from hf_serve.routers.custom import router
+
+    app = FastAPI()
+    app.include_router(router(lambda _: AWKWARD))
+    headers = {"content-type": "application/json"}
+    assert asyncio.run(call(app, headers=headers, parts=[b"{}"])).body == encode(AWKWARD)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[]", 422),
+        (b"null", 422),
+        (b"", 422),
+        (b"{", 422),
+        (b"[" * 100_000, 422),
+        (b'{"inputs": "\xff"}', 400),
+        (b"{}", 400),
+        (b'{"inputs": "!"}', 400),
+        (b'{"inputs": "AAAA", "parameters": []}', 400),
+        (b'{"inputs": "AAAA", "parameters": {"batch_size": 0}}', 400),
+    ],
+)
+def test_refusals_have_hf_serves_statuses(app, hf_serve, body, status):
+    reply = post(app, body, "application/json")
+    assert reply.status == status
+    assert reply.code in ("INVALID_REQUEST", "INVALID_AUDIO", "INVALID_PARAMETER")
+    if b"[[" not in body:  # which no server of the contract survives with a status
+        content_type = {"content-type": "application/json"}
+        theirs = hf_serve.post("/", content=body, headers=content_type)
+        assert theirs.status_code == status
+        if status == 400 and b"\xff" not in body:
+            assert reply.body == theirs.content
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        "audio/mpeg",
+        "application/octet-stream",
+        "video/mp4",
+        "application/x-www-form-urlencoded",
+    ],
+)
+def test_a_raw_body_is_audio_whatever_its_type_says(app, audio, kind):
+    expected = post(app, json_body(audio, batch_size=2), "application/json")
+    assert post(app, audio, kind, query=b"batch_size=2").body == expected.body
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "application/vnd.api+json", "application/x-www-form-urlencoded"]
+)
+def test_json_is_known_by_its_brace_where_no_type_tells(app, audio, kind):
+    body = json_body(audio, language="en")
+    assert post(app, b"\n " + body, kind).body == post(app, body, "application/json").body
+
+
+def test_the_query_string_is_read_as_text(app, audio):
+    reply = post(app, audio, query=b"batch_size=2&assisted=1&output=srt&output=vtt&stream=false")
+    assert list(reply.json["output"]) == ["srt", "vtt"]
+    assert reply.json["warnings"] == []
+    wrong = post(app, audio, query=b"batch_size=many")
+    assert (wrong.status, wrong.code) == (400, "INVALID_PARAMETER")
+
+
+def test_the_seeds_form_is_read(app, audio):
+    parameters = b'{"batch_size": "2", "assisted": "false", "language": "en"}'
+    body = form(file=("a.wav", audio), parameters=("", parameters))
+    expected = post(app, json_body(audio, language="en", batch_size=2), "application/json")
+    assert post(app, body, FORM).body == expected.body
+    extra = form(file=("a.wav", audio), other=("", b"1"))
+    assert post(app, extra, FORM).json["warnings"][0] == "unknown keys are ignored: other"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        form(parameters=("", b"{}")),
+        form(file=("", b"text")),
+        form(file=("a", b""), parameters=("", b"[]")),
+        form(file=("a", b""), parameters=("", b"{")),
+        form(file=("a", b""), parameters=("p.json", b"{}")),
+        form(file=("a", b""), other=("b", b"")),
+        b"--edge\r\nnot a form",
+        b"",
+    ],
+)
+def test_a_wrong_form_is_refused(app, body):
+    reply = post(app, body, FORM)
+    assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+
+
+def test_a_form_without_its_boundary_is_refused(app):
+    assert post(app, b"x", "multipart/form-data").status == 400
+
+
+def test_events_end_with_the_answer(app, audio):
+    body = json_body(audio, language="en")
+    whole = post(app, body, "application/json").json
+    by_query = post(app, body, "application/json", query=b"stream=true")
+    by_header = post(app, body, "application/json", accept="text/event-stream")
+    for reply in (by_query, by_header):
+        events = [
+            json.loads(line[6:])
+            for line in reply.body.decode().split("\n\n")
+            if line.startswith("data: ")
+        ]
+        assert events[0] == {"type": "decoded", "duration": 4.0}
+        assert events[-1] == {"type": "answer", "answer": whole}
+    assert post(app, body, "application/json", query=b"stream=perhaps").status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"inputs": "' + CANARY.encode() + b'"}', "application/json"),
+        (b'{"inputs": "' + CANARY.encode(), "application/json"),
+        (b'["' + CANARY.encode() + b'"]', "application/json"),
+        (b'{"inputs": "AAAA", "parameters": {"task": "canary-5ecret"}}', "application/json"),
+        (CANARY.encode() * 50, None),
+        (form(file=(CANARY, CANARY.encode()), parameters=("", b"{}")), FORM),
+        (form(file=(CANARY, b"x"), parameters=("", CANARY.encode())), FORM),
+        (CANARY.encode(), FORM),
+    ],
+)
+def test_no_answer_and_no_log_repeats_a_body(app, caplog, body, kind):
+    caplog.set_level("INFO")
+    reply = post(app, body, kind, query=b"language=canary-5ecret", **{"x-any": CANARY})
+    assert 400 <= reply.status < 500
+    assert CANARY not in reply.body.decode() + str(reply.headers) + caplog.text
+
+
+def test_the_description_names_the_routes_and_loads_nothing(app):
+    description = asyncio.run(call(app, "GET", "/openapi.json")).json
+    assert {"/", "/predict", "/health", "/ready", "/metrics"} <= description["paths"].keys()
+    content = description["paths"]["/predict"]["post"]["requestBody"]["content"]
+    assert content.keys() == {"application/json", "multipart/form-data", "application/octet-stream"}
+    sent = content["application/json"]["schema"]["properties"]["parameters"]["anyOf"][0]
+    assert sent["properties"].keys() == InferenceConfig.model_fields.keys()
+    routes = [route for path in description["paths"].values() for route in path.values()]
+    assert len({route["operationId"] for route in routes}) == len(routes)
