@@ -130,24 +130,26 @@ class EngineLoop:
         """Welcome new jobs, before those that are there, and drop the cancelled ones. Waits where
         there is no job. False at the end.
         """
-        while not self._jobs or not self._new.empty():
+        ended = False
+        while not ended and not (self._jobs and self._new.empty()):
             job = self._new.get()
-            if job is None:
-                return False
-            self._jobs.appendleft(job)
+            if job is not None:
+                self._jobs.appendleft(job)
+            ended = job is None
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
             self._remove(job)
-        return True
+        return not ended
 
     def _advance(self) -> None:
         """Let each job in turn do something small, until none can or the engine is due."""
         due = time.perf_counter() + HOLD_SECONDS
-        idle = 0
-        while idle < len(self._jobs) and time.perf_counter() < due:
+        idle, late = 0, False
+        while idle < len(self._jobs) and not late:
             job = self._jobs[0]
             self._jobs.rotate(-1)
             idle = 0 if self._step(job) else idle + 1
+            late = time.perf_counter() >= due
 
     def _step(self, job: Job) -> bool:
         """Whether the job did something. What it raises is its own matter."""
@@ -199,7 +201,8 @@ class EngineLoop:
         for job in list(self._jobs):
             with suppress(Exception):
                 self._remove(job)
-            job.tell(stopped())
+            if not job.cancelled:
+                job.tell(stopped())
 
 
 def stopped() -> ModelError:

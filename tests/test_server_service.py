@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
+from contextlib import aclosing
 
+import numpy as np
 import pytest
 
+from asr.engine.results import ResultReader
 from config import ModelSettings
-from diarization.pipeline import Diarization
+from diarization.pipeline import Diarization, DiarizationCancelled
+from errors import InvalidAudio, ModelError
 from handler import EndpointHandler
 from response import response
-from server.service import Service
+from server.engine_loop import Progress
+from server.service import Decoded, Finished, Service
 from testing.audio_files import conversation
 from transcript import SpeakerTurn
 
@@ -79,7 +85,7 @@ async def events_of(service, request):
 
 def test_requests_at_once_are_answered_as_one_by_one(handler, service, recording):
     bodies = [
-        {"inputs": recording(3 + place % 5), "parameters": {"diarize": False, **options}}
+        {"inputs": recording(2 + place % 4), "parameters": {"diarize": False, **options}}
         for place, options in enumerate(OPTIONS)
     ]
     expected = [handler(body) for body in bodies]
@@ -92,3 +98,220 @@ def test_requests_at_once_are_answered_as_one_by_one(handler, service, recording
         assert response(answer, handler.parse(body).config) == alone
     assert (service.outstanding, service.running_rows, service.waiting_windows) == (0, 0, 0)
     assert service.counts.rows / service.counts.steps > 1
+
+
+def test_the_events_of_a_request(handler, service, recording):
+    request = parsed(handler, recording(12), language="en", return_timestamps="word")
+    events = asyncio.run(events_of(service, request))
+    alone = handler({"inputs": request.inputs, "parameters": {"language": "en", "diarize": False}})
+    assert events[0] == Decoded(alone["duration"])
+    (*progress, finished) = events[1:]
+    assert isinstance(finished, Finished)
+    assert all(isinstance(each, Progress) for each in progress)
+    chunks = [chunk for each in progress for chunk in each.chunks]
+    assert tuple(chunks) == finished.answer.transcript.chunks
+    done = [each.done for each in progress]
+    assert done == sorted(done)
+    assert len(done) >= 4
+    assert {each.total for each in progress} == {done[-1]}
+
+
+def test_silence_has_no_progress_and_cancels_its_diarization(handler, service, wav):
+    silence = base64.b64encode(wav(np.zeros(16_000))).decode()
+    request = parsed(handler, silence, diarize=True)
+    _decoded, finished = asyncio.run(events_of(service, request))
+    assert finished.answer.transcript.chunks == ()
+    assert handler.diarizer.cancelled[-1].is_set()
+
+
+def test_what_cannot_be_read_is_refused_and_harms_nobody(handler, service, recording):
+    good = parsed(handler, recording(4), language="en")
+    bad = parsed(handler, base64.b64encode(b"no audio at all" * 9).decode())
+
+    async def together():
+        return await asyncio.gather(
+            *(service.answer(each) for each in (good, bad, good)), return_exceptions=True
+        )
+
+    one, refused, other = asyncio.run(together())
+    assert isinstance(refused, InvalidAudio)
+    assert response(one, good.config) == response(other, good.config)
+    assert service.outstanding == 0
+
+
+@pytest.fixture
+def poisoned(monkeypatch, handler):
+    """Makes a function of the engine fail for requests with a prompt, among its `sequences`."""
+    announced = handler.transcriber.models.special_tokens.start_of_previous
+
+    def make(owner, name, sequences):
+        work = getattr(owner, name)
+
+        def fail(*arguments, **options):
+            if any(announced in each.prompt for each in sequences(*arguments)):
+                raise RuntimeError("poison")
+            return work(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, fail)
+
+    return make
+
+
+@pytest.mark.parametrize("place", ["reading", "prefill", "step"])
+def test_a_request_that_fails_in_the_engine_fails_alone(
+    handler, service, recording, poisoned, monkeypatch, place
+):
+    scheduler = handler.transcriber.engine.scheduler
+    if place == "reading":
+        poisoned(ResultReader, "read", lambda *arguments: [arguments[4]])
+    elif place == "prefill":
+        poisoned(scheduler, "_prepare", lambda _state, sequences, _stop: sequences)
+    else:
+        poisoned(scheduler, "_launch", lambda: scheduler.running)
+    good = [parsed(handler, recording(3 + n), language="en") for n in range(4)]
+    bad = parsed(handler, recording(5), language="en", prompt="word303")
+
+    async def together():
+        return await asyncio.gather(
+            *(service.answer(each) for each in [*good[:2], bad, *good[2:]]), return_exceptions=True
+        )
+
+    answers = asyncio.run(together())
+    assert isinstance(answers.pop(2), ModelError)
+    for request, answer in zip(good, answers, strict=True):
+        body = {"inputs": request.inputs, "parameters": {"language": "en", "diarize": False}}
+        assert response(answer, request.config) == handler(body)
+
+
+def test_a_reader_that_raises_fails_its_request_alone(handler, service, recording, monkeypatch):
+    good = parsed(handler, recording(4), language="en")
+    bad = parsed(handler, recording(4), language="de", return_timestamps="word")
+
+    def fail(*_):
+        raise ValueError("no path")
+
+    monkeypatch.setattr("asr.output.chunks.timed_words", fail)
+
+    async def together():
+        return await asyncio.gather(
+            service.answer(good), service.answer(bad), return_exceptions=True
+        )
+
+    answer, failed = asyncio.run(together())
+    assert isinstance(failed, ModelError)
+    assert "ValueError" in str(failed)
+    assert answer.transcript.chunks
+
+
+def test_who_leaves_while_decoding_frees_the_rows(handler, service, recording):
+    async def leave():
+        async with aclosing(
+            service.stream(parsed(handler, recording(20), language="en"))
+        ) as events:
+            async for event in events:
+                if isinstance(event, Progress):
+                    break
+        return await service.answer(parsed(handler, recording(3), language="en"))
+
+    assert asyncio.run(leave()).transcript.chunks
+    assert (service.running_rows, service.waiting_windows, service.outstanding) == (0, 0, 0)
+    assert service.counts.cancelled == 1
+
+
+def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def diarize(samples, hints, cancelled):
+        begun.set()
+        assert cancelled.wait(60)
+        ended.set()
+        raise DiarizationCancelled
+
+    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
+
+    async def cancel():
+        request = parsed(handler, recording(3), language="en", diarize=True)
+        task = asyncio.ensure_future(service.answer(request))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(ended.wait, 60)
+
+    asyncio.run(cancel())
+    assert service.outstanding == 0
+
+
+def test_who_leaves_before_the_audio_is_read_costs_nothing(
+    handler, service, recording, monkeypatch
+):
+    """The thread that reads audio is busy; the request behind it is never begun."""
+    reading, go_on = threading.Event(), threading.Event()
+    decode, read = handler.decode, []
+
+    def slow(request):
+        read.append(request)
+        reading.set()
+        assert go_on.wait(60)
+        return decode(request)
+
+    monkeypatch.setattr(handler, "decode", slow)
+    first, second = (parsed(handler, recording(3), language=code) for code in ("en", "de"))
+
+    async def cancel():
+        one = asyncio.ensure_future(service.answer(first))
+        other = asyncio.ensure_future(service.answer(second))
+        await asyncio.to_thread(reading.wait, 60)
+        other.cancel()
+        await asyncio.wait([other])
+        go_on.set()
+        return await one
+
+    assert asyncio.run(cancel()).transcript.chunks
+    assert read == [first]
+
+
+def test_when_the_engines_thread_ends_everybody_is_told(handler, recording, monkeypatch):
+    service = Service(handler)
+
+    def fail():
+        raise SystemError("nothing works")
+
+    monkeypatch.setattr(handler.transcriber.engine, "step_all", fail)
+    request = parsed(handler, recording(4), language="en")
+
+    async def together():
+        return await asyncio.gather(
+            *(service.answer(request) for _ in range(3)), return_exceptions=True
+        )
+
+    assert all(isinstance(each, ModelError) for each in asyncio.run(together()))
+    assert not service.alive
+    with pytest.raises(ModelError, match="has stopped"):
+        asyncio.run(service.answer(request))
+    service.close()
+
+
+def test_a_small_body_does_not_wait_for_a_large_one_to_be_read(
+    handler, service, recording, monkeypatch
+):
+    go_on = threading.Event()
+    decode = handler.decode
+    monkeypatch.setattr("server.service.LARGE_BODY", len(recording(4)))
+
+    def slow(request):
+        if len(request.inputs) > len(recording(4)):
+            assert go_on.wait(60)
+        return decode(request)
+
+    monkeypatch.setattr(handler, "decode", slow)
+
+    async def both():
+        large = asyncio.ensure_future(service.answer(parsed(handler, recording(6), language="en")))
+        small = await service.answer(parsed(handler, recording(3), language="en"))
+        assert not large.done()
+        go_on.set()
+        return small, await large
+
+    small, large = asyncio.run(both())
+    assert small.duration < large.duration

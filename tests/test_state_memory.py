@@ -11,7 +11,13 @@ from oracle import TINY, models_of
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.runner import EagerRunner
-from asr.engine.state_memory import HEADROOM_BYTES, MAX_ROWS, StateMemory
+from asr.engine.state_memory import (
+    HEADROOM_BYTES,
+    LONGEST_PATIENCE,
+    MAX_ROWS,
+    SHORTEST_PATIENCE,
+    StateMemory,
+)
 from asr.model.decoder import Decoder
 
 
@@ -149,6 +155,27 @@ def test_a_batch_that_failed_is_not_tried_again(memory, monkeypatch, caplog):
         memory.release()
     assert tried == [64, 32, 16, 16, 16]
     assert "64 windows at once do not fit into memory: at most 32" in caplog.text
+
+
+def test_more_rows_are_tried_again_after_some_steps_and_later_after_each_failure(memory):
+    memory.lower_limit(64)
+    limits = [after_steps(memory, SHORTEST_PATIENCE) for _ in range(4)]
+    assert limits == [48, 72, 108, MAX_ROWS]
+    memory.lower_limit(64)
+    memory.lower_limit(64)
+    assert after_steps(memory, SHORTEST_PATIENCE) == 32
+    assert after_steps(memory, SHORTEST_PATIENCE) == 48
+    for _ in range(20):
+        memory.lower_limit(2)
+    assert after_steps(memory, LONGEST_PATIENCE - 1) == 1
+    assert after_steps(memory, 1) == 2
+
+
+def after_steps(memory, count):
+    """The limit after so many steps that succeeded."""
+    for _ in range(count):
+        memory.count_step()
+    return memory.limit
 
 
 def test_no_more_rows_than_anybody_asks_for(memory):

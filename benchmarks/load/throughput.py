@@ -1,0 +1,199 @@
+"""What batching across requests gains, without HTTP: many clients at once beside one at a time.
+
+The handler answers clips one after the other, the service those of many clients, each of whom sends
+the next one when the last is answered; both in one process, by turns. Then short requests are
+answered while a long recording is, each as soon as the one before it was, and alone.
+
+The one decision: what is timed begins with the request's parsed body and ends with its answer, so
+that the figures are those of decoding and scheduling; `scripts/bench load` has those of HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+
+from asr import Transcriber, WhisperModels
+from asr.checkpoint.loading import Checkpoint, load_whisper
+from audio import AudioLimits
+from benchmarks.speed.cells import NOISE
+from benchmarks.speed.recordings import recording
+from benchmarks.timing import ratio
+from device import choose_device, choose_dtype, prepare_device
+from handler import EndpointHandler, TranscriptionRequest
+from server.service import Service
+from testing.audio_files import wav_file
+from testing.model_pairs import deep_pair
+from timebase import SAMPLE_RATE
+
+CLIENTS, EACH = 16, 2  # clips of each client
+CLIP, SHORT = 10, 8  # seconds of a clip, and of a short request
+SHORT_REQUESTS = 20  # at most, while the long recording is answered
+DEEP = "deep"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds that each repeat took for all clips: one at a time, and of all clients together; and
+    the seconds for which the clients waited for each.
+    """
+
+    serial: list[float]
+    together: list[float]
+    waited: list[float]
+
+
+def handler_of(models: WhisperModels) -> EndpointHandler:
+    """The endpoint with these models, without diarization."""
+    made = object.__new__(EndpointHandler)
+    made.transcriber, made.diarizer = Transcriber(models), None
+    made.transcriber.warm_up()
+    made.limits = AudioLimits(7200, 500_000_000)
+    return made
+
+
+def requests_of(
+    handler: EndpointHandler, count: int, seconds: int, **parameters: object
+) -> list[TranscriptionRequest]:
+    """Requests for `count` different clips of a dialogue, `seconds` each."""
+    samples, length = recording(600), seconds * SAMPLE_RATE
+    starts = np.linspace(0, len(samples) - length, count).astype(int)
+    files = [
+        wav_file(samples[start : start + length].astype(np.float64), SAMPLE_RATE)
+        for start in starts
+    ]
+    bodies = [base64.b64encode(file).decode() for file in files]
+    return [handler.parse({"inputs": each, "parameters": parameters}) for each in bodies]
+
+
+def answer_alone(handler: EndpointHandler, request: TranscriptionRequest) -> None:
+    """The handler's way through a request that was parsed."""
+    audio = handler.decode(request)
+    handler.answer(request, audio, *handler.recognise_and_diarize(audio, request))
+
+
+def measure_rates(
+    handler: EndpointHandler, service: Service, requests: Sequence[TranscriptionRequest], times: int
+) -> Rates:
+    """Serve the requests one at a time and as those of all clients, by turns."""
+    serial, together, waited = [], [], []
+
+    def one_at_a_time() -> None:
+        for request in requests:
+            answer_alone(handler, request)
+
+    async def client(place: int) -> list[float]:
+        return [await _timed(service, each) for each in requests[place::CLIENTS]]
+
+    async def at_once() -> list[float]:
+        return list(chain(*await asyncio.gather(*map(client, range(CLIENTS)))))
+
+    answer_alone(handler, requests[0])  # whatever is set up at first use
+    for _ in range(times):
+        serial.append(_seconds(one_at_a_time))
+        started = time.perf_counter()
+        waited += asyncio.run(at_once())
+        together.append(time.perf_counter() - started)
+    return Rates(serial, together, waited)
+
+
+async def measure_short(
+    service: Service, long: TranscriptionRequest | None, short: Sequence[TranscriptionRequest]
+) -> list[float]:
+    """Seconds that each of the short requests took, one after the other, while `long` ran."""
+    running = asyncio.ensure_future(service.answer(long)) if long else None
+    took = []
+    for request in short:
+        await asyncio.sleep(0)
+        if running is not None and running.done():
+            break
+        took.append(await _timed(service, request))
+    if running is not None:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    return took
+
+
+async def _timed(service: Service, request: TranscriptionRequest) -> float:
+    started = time.perf_counter()
+    await service.answer(request)
+    return time.perf_counter() - started
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Print one table a model."""
+    options = _options()
+    device = choose_device("auto", torch.cuda.is_available())
+    dtype = choose_dtype("auto", device)
+    prepare_device(device)
+    for name in options.models:
+        if name == DEEP:
+            models = deep_pair(NOISE[0.8], device, dtype)
+        else:
+            models = load_whisper(Checkpoint(name), device, dtype)
+        handler = handler_of(models)
+        service = Service(handler, options.rows)
+        parameters = {"language": options.language, "assisted": options.assisted, "diarize": False}
+        try:
+            print(f"{name}, {dtype}, {vars(options)}")
+            _print_rates(
+                measure_rates(
+                    handler,
+                    service,
+                    requests_of(handler, CLIENTS * EACH, CLIP, **parameters),
+                    options.times,
+                )
+            )
+            if options.long:
+                short = requests_of(handler, SHORT_REQUESTS, SHORT, **parameters)
+                (long,) = requests_of(handler, 1, 600, **parameters)
+                _print_waits("alone", asyncio.run(measure_short(service, None, short[:8])))
+                _print_waits("beside 10 min", asyncio.run(measure_short(service, long, short)))
+        finally:
+            service.close()
+
+
+def _print_rates(rates: Rates) -> None:
+    serial, together = statistics.median(rates.serial), statistics.median(rates.together)
+    print(
+        f"  {CLIENTS * EACH} clips of {CLIP} s: one at a time {serial:.2f} s, by {CLIENTS} clients "
+        f"{together:.2f} s, {ratio(rates.serial, rates.together)} times the throughput"
+    )
+    _print_waits("each of them", rates.waited)
+
+
+def _print_waits(name: str, seconds: list[float]) -> None:
+    median, p95 = np.percentile(seconds, [50, 95])
+    print(f"  {name}: p50 {median:.2f} s, p95 {p95:.2f} s, {len(seconds)} requests")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench throughput", description=__doc__)
+    parser.add_argument("models", nargs="*", default=[DEEP], help=f"folders, or {DEEP}")
+    parser.add_argument("--assisted", action="store_true", help="draft with the assistant")
+    parser.add_argument("--language", help="detected where none is given")
+    parser.add_argument("--rows", type=int, help="at most so many windows at once")
+    parser.add_argument("--times", type=int, default=3, help="repeats")
+    parser.add_argument("--long", action="store_true", help="short requests beside 10 minutes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Whose turn it is: the fewest rows first, everybody in the end, nobody beyond a batch size."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.engine.admission import Admission, Quarantine, encoded_together
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.sequence import Sequence
+from transcript import DecodeStats
+
+
+def sequences_of(session, count, **options):
+    request = Request(session, np.zeros(1, np.float32), (1,))
+    asked = DecodeOptions(**{"batch_size": 24, **options})
+    return [Sequence(request, asked, session, DecodeStats()) for _ in range(count)]
+
+
+def names(sequences):
+    return "".join(each.session for each in sequences)
+
+
+def test_free_rows_go_to_the_session_with_the_fewest():
+    waiting = sequences_of("a", 6) + sequences_of("b", 2) + sequences_of("c", 1)
+    assert names(Admission().choose(waiting, Counter(a=2), 5)) == "bcbaa"
+    assert names(Admission().choose(waiting, Counter(), 4)) == "abca"
+    assert names(Admission().choose(waiting, Counter(), 0)) == ""
+
+
+def test_no_session_exceeds_its_batch_size():
+    waiting = sequences_of("a", 6, batch_size=2) + sequences_of("b", 4, batch_size=3)
+    assert names(Admission().choose(waiting, Counter(b=2), 24)) == "aab"
+
+
+def test_of_equals_the_one_that_waited_longest_is_next():
+    """Five recordings without end share four rows: all get on alike."""
+    admission = Admission()
+    waiting = [each for name in "abcde" for each in sequences_of(name, 40)]
+    running, served = deque(), Counter()
+    for _ in range(100):
+        free = 4 - len(running)
+        rows = Counter(each.session for each in running)
+        for each in admission.choose(waiting, rows, free):
+            waiting.remove(each)
+            running.append(each)
+            admission.count([each])
+            served[each.session] += 1
+        running.popleft()
+    assert max(served.values()) - min(served.values()) <= 1
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 9), st.integers(1, 6))),
+    st.integers(0, 20),
+)
+def test_every_row_is_given_that_may_be(sessions, free):
+    waiting = [
+        each
+        for name, (count, batch_size) in sessions.items()
+        for each in sequences_of(name, count, batch_size=batch_size)
+    ]
+    chosen = Admission().choose(waiting, Counter(), free)
+    possible = {name: min(count, batch_size) for name, (count, batch_size) in sessions.items()}
+    assert len(chosen) == len(set(chosen)) == min(free, sum(possible.values()))
+    given_rows = Counter(each.session for each in chosen)
+    for name, rows in given_rows.items():
+        for other in sessions:
+            assert rows <= given_rows[other] + 1 or given_rows[other] == possible[other], name
+
+
+def test_newcomers_are_encoded_without_pause_where_only_one_session_is_there():
+    admission = Admission(hold_seconds=2.0)
+    admission.clock = lambda: 10.0
+    one, other = sequences_of("a", 2), sequences_of("b", 1)
+    assert admission.deadline(one, Counter(a=3)) == float("inf")
+    assert admission.deadline(one, Counter(b=1)) == admission.deadline(one + other, Counter()) == 12
+
+
+def test_sequences_apart_run_session_by_session_before_all_others():
+    quarantine, suspects = Quarantine(), [*sequences_of("a", 2), *sequences_of("b", 1)]
+    late = sequences_of("a", 1) + sequences_of("c", 1)
+    waiting = suspects + late
+    quarantine.begin(suspects)
+    assert quarantine.allowed(waiting, []) == suspects[:2]
+    assert quarantine.allowed(waiting[2:], suspects[:2]) == []
+    assert quarantine.allowed(waiting[2:], []) == suspects[2:]
+    assert quarantine.allowed(late, suspects[2:]) == []
+    assert quarantine.allowed(late, []) == late
+
+
+def test_what_is_drafted_for_is_encoded_apart():
+    one, other, fixed = (
+        sequences_of("a", 2, assisted=True),
+        sequences_of("b", 2),
+        sequences_of("c", 1, assisted=True, drafts=3),
+    )
+    assert encoded_together([one[0], *other, one[1], *fixed]) == one
