@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -58,23 +58,25 @@ async def read_form(request: Request) -> Form:
         form = await parser.parse()
     except MultiPartException as error:
         raise InvalidRequest(f"the form cannot be read: {error.message}") from error
+    try:
+        return await asyncio.to_thread(_read, form)
+    finally:
+        await form.close()
+
+
+def _read(form: FormData) -> Form:
     fields: dict[str, list[str]] = {}
     files: list[bytes] = []
     for name, value in form.multi_items():
         if isinstance(value, str):
             fields.setdefault(LIST_INDEX.sub("", name), []).append(value)
         elif name == "file":
-            files.append(await asyncio.to_thread(_content, value))
+            files.append(value.file.read())
         else:
             raise InvalidField(f"{shown(name)}: should be text, not a file")
     if len(files) != 1 or "file" in fields:
         raise InvalidField("file: should be one file, sent as a file part")
     return Form(files[0], {name: tuple(values) for name, values in fields.items()})
-
-
-def _content(upload: UploadFile) -> bytes:
-    with upload.file as file:
-        return bytes(file.read())
 
 
 def shown(name: str) -> str:

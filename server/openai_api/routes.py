@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from response import Answer
 from server.openai_api.bodies import file_of, json_body, text_of
+from server.openai_api.description import described
 from server.openai_api.fields import FILES, TRANSCRIBE, TRANSLATE, AudioRequest, read_fields
 from server.openai_api.form import read_form
 from server.openai_api.logprobs import token_logprobs
@@ -35,12 +36,12 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/v1")
     handler, created = service.handler, int(time.time())
 
-    @routes.post("/audio/transcriptions")
+    @routes.post("/audio/transcriptions", openapi_extra=described(TRANSCRIBE))
     async def transcribe(request: Request) -> Response:
         """The transcript of an audio file."""
         return await _answer(request, TRANSCRIBE, service)
 
-    @routes.post("/audio/translations")
+    @routes.post("/audio/translations", openapi_extra=described(TRANSLATE))
     async def translate(request: Request) -> Response:
         """The transcript of an audio file, in English."""
         return await _answer(request, TRANSLATE, service)

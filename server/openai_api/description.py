@@ -1,0 +1,55 @@
+"""The forms of OpenAI's routes, for the server's OpenAPI description.
+
+The one decision: written by hand, because the routes take the bare request: nothing may read a body
+before it is admitted, or repeat it in an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.admission import FORM
+from server.openai_api.fields import FORMATS, GRANULARITIES
+
+TEXT: dict[str, Any] = {"type": "string"}
+FLAG: dict[str, Any] = {"type": "boolean"}
+
+
+def described(task: str) -> dict[str, Any]:
+    """The operation's body and statuses."""
+    fields: dict[str, Any] = {
+        "file": {"type": "string", "format": "binary"},
+        "model": TEXT,
+        "language": TEXT,
+        "languages[]": _several(TEXT, most=1),
+        "prompt": TEXT,
+        "keywords[]": _several(TEXT, most=200),
+        "response_format": {"enum": [*FORMATS[task]], "default": "json"},
+        "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
+        "timestamp_granularities[]": _several({"enum": [*GRANULARITIES]}),
+        "stream": FLAG,
+        "chunking_strategy": {"enum": ["auto"]},
+        "include[]": _several({"enum": ["logprobs"]}),
+        "diarize": FLAG,
+        "num_speakers": {"type": "integer", "minimum": 1, "maximum": 100},
+        "assisted": FLAG,
+    }
+    form = {"type": "object", "required": ["file"], "properties": fields}
+    answers = {
+        "200": "The answer, in the response format",
+        "400": "A field or the audio is wrong, or cannot be served",
+        "404": "Another model is meant than the loaded one",
+        "413": "The body is too large",
+        "415": f"The body is not {FORM}",
+        "429": "Too many requests wait",
+        "503": "The server is about to stop",
+        "504": "The request took too long",
+    }
+    return {
+        "requestBody": {"required": True, "content": {FORM: {"schema": form}}},
+        "responses": {status: {"description": text} for status, text in answers.items()},
+    }
+
+
+def _several(one: dict[str, Any], most: int = 2) -> dict[str, Any]:
+    return {"type": "array", "items": one, "maxItems": most}

@@ -1,0 +1,116 @@
+"""Known answers behind the server, and OpenAI's client in front of it."""
+
+from __future__ import annotations
+
+import copy
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import openai
+import uvicorn
+
+from config import ServerSettings
+from errors import EndpointError
+from response import Answer
+from server.app import create_app
+from server.service import Decoded, Finished, Progress
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+
+WORDS = (
+    Word(" Good", 0.1, 0.4, "SPEAKER_01", 0.9),
+    Word(" morning.", 0.4, 1.0, "SPEAKER_01", 0.8),
+    Word(" Yes!", 1.5, 2.0, "SPEAKER_00", 0.7),
+    Word(" Hm.", 30.5, 31.0, None, 0.6),
+)
+CHUNKS = (
+    Chunk(
+        " Good morning.",
+        0.0,
+        1.1,
+        -0.25,
+        0.125,
+        WORDS[:2],
+        tokens=(301, 302),
+        log_probs=(-0.5, -0.25),
+        compression_ratio=0.75,
+    ),
+    Chunk(" Yes!", 1.5, 2.1, -0.25, 0.125, WORDS[2:3], tokens=(303,), log_probs=(-1.0,)),
+    Chunk(
+        " Hm.",
+        30.5,
+        31.2,
+        -0.5,
+        0.25,
+        WORDS[3:],
+        tokens=(304,),
+        log_probs=(-2.0,),
+        temperature=0.5,
+        window_start=30.02,
+    ),
+)
+TURNS = (SpeakerTurn("SPEAKER_01", 0.0, 1.2), SpeakerTurn("SPEAKER_00", 1.4, 2.2))
+SEGMENTS = (
+    SpeakerSegment("SPEAKER_01", " Good morning.", 0.1, 1.0, WORDS[:2]),
+    SpeakerSegment("SPEAKER_00", " Yes!", 1.5, 2.0, WORDS[2:3]),
+    SpeakerSegment(None, " Hm.", 30.5, 31.0, WORDS[3:]),
+)
+TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98)
+SPOKEN = Answer(31.5, TRANSCRIPT, SEGMENTS, TURNS)
+SILENT = Answer(2.0, Transcript((), None))
+
+
+class KnownAnswers:
+    """A service that computes nothing: it gives `result`, and an `error` before or after the audio
+    was decoded. `asked` is the newest request, and `closed` counts streams that were closed.
+    """
+
+    def __init__(self, handler, speakers=False) -> None:
+        self.handler = copy.copy(handler)
+        self.handler.diarizer = object() if speakers else None
+        self.alive, self.outstanding, self.closed = True, 0, 0
+        self.result, self.error, self.decodes = SPOKEN, None, True
+        self.asked = None
+
+    def give(self, result: Answer = SPOKEN, error: EndpointError | None = None, decodes=True):
+        self.result, self.error, self.decodes = result, error, decodes
+
+    async def answer(self, request):
+        async for event in self.stream(request):
+            if isinstance(event, Finished):
+                return event.answer
+        raise AssertionError
+
+    async def stream(self, request):
+        self.asked = request
+        try:
+            if not self.decodes:
+                raise self.error
+            yield Decoded(self.result.duration)
+            chunks = self.result.transcript.chunks
+            for chunk in chunks[: 1 if self.error else None]:
+                yield Progress(chunk.end, self.result.duration, (chunk,))
+            if self.error:
+                raise self.error
+            yield Finished(self.result)
+        finally:
+            self.closed += 1
+
+
+@contextmanager
+def openai_client(service) -> Iterator[openai.OpenAI]:
+    """The SDK's client, which tries nothing twice, of a server on loopback."""
+    app = create_app(service, ServerSettings(page=False))
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()

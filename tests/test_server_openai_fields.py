@@ -1,0 +1,221 @@
+"""What each field of OpenAI's form asks for, and which are refused by name."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from errors import InvalidParameter, Unsupported
+from server.openai_api.errors import ModelNotFound, error_body
+from server.openai_api.fields import FORMATS, TRANSCRIBE, TRANSLATE, read_fields
+from server.openai_api.form import Form
+
+
+@pytest.fixture(scope="module")
+def handler(tiny_handler):
+    """As if it could diarize."""
+    handler = copy.copy(tiny_handler)
+    handler.diarizer = object()
+    return handler
+
+
+def read(handler, route=TRANSCRIBE, **fields):
+    values = {
+        name: tuple(value) if isinstance(value, list) else (value,)
+        for name, value in fields.items()
+    }
+    return read_fields(Form(b"sound", values), route, handler)
+
+
+def test_a_form_of_a_file_alone_asks_for_its_text(handler):
+    asked = read(handler)
+    assert (asked.format, asked.task, asked.stream, asked.logprobs) == (
+        "json",
+        TRANSCRIBE,
+        False,
+        False,
+    )
+    config = asked.request.config
+    assert (config.diarize, config.return_timestamps, config.output) == (False, True, [])
+    assert asked.request.inputs == b"sound"
+    assert asked.request.warnings == ()
+
+
+def test_served_fields_reach_the_model(handler):
+    asked = read(
+        handler,
+        language="de",
+        prompt="Style.",
+        keywords=["Hydra", "Mount Doom"],
+        temperature="0.25",
+        chunking_strategy="auto",
+        stream="true",
+    )
+    options = asked.request.options
+    assert (options.language, options.prompt, options.hotwords, options.temperature) == (
+        "de",
+        "Style.",
+        ("Hydra", "Mount Doom"),
+        0.25,
+    )
+    assert asked.stream
+
+
+def test_the_endpoints_own_parameters_are_fields_too(handler):
+    asked = read(
+        handler,
+        response_format="verbose_json",
+        num_speakers="3",
+        assisted="true",
+        batch_size="4",
+        chunk_length_s="20",
+        multilingual="true",
+        hotwords="Hydra, Doom",
+        sampling_rate="8000",
+    )
+    config = asked.request.config
+    assert (config.num_speakers, config.assisted, config.batch_size) == (3, True, 4)
+    assert (config.chunk_length_s, config.multilingual, config.sampling_rate) == (20, True, 8000)
+    assert (config.hotwords, config.diarize, asked.speakers) == (["Hydra", "Doom"], True, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"segment"}),
+        ({"timestamp_granularities": ["word"]}, {"word"}),
+        ({"timestamp_granularities": ["word", "segment"]}, {"word", "segment"}),
+    ],
+)
+def test_granularities(handler, fields, expected):
+    asked = read(handler, response_format="verbose_json", **fields)
+    assert asked.granularities == expected
+    assert asked.request.options.words is ("word" in expected)
+
+
+@pytest.mark.parametrize("task", [TRANSCRIBE, TRANSLATE])
+def test_every_format_is_read_and_files_come_with_words(handler, task):
+    for response_format in FORMATS[task]:
+        asked = read(handler, task, response_format=response_format)
+        assert asked.request.config.task == task
+        assert asked.request.options.words is (
+            response_format in ("srt", "vtt") or response_format == "diarized_json"
+        )
+        assert asked.speakers is (response_format == "diarized_json")
+
+
+def test_empty_fields_count_as_not_given(handler):
+    given = read(handler, language="", prompt=" ", response_format="", temperature="", model="")
+    assert given == read(handler)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"chunking_strategy": "auto"},
+        {"chunking_strategy[type]": "server_vad"},
+        {"chunking_strategy": '{"type": "server_vad", "threshold": null}'},
+    ],
+)
+def test_both_chunking_strategies_are_what_is_done(handler, strategy):
+    assert read(handler, **strategy) == read(handler)
+
+
+@pytest.mark.parametrize("languages", [["de"], ["de", "de"]])
+def test_a_list_of_one_language_is_that_language(handler, languages):
+    assert read(handler, languages=languages) == read(handler, language="de")
+    assert read(handler, languages=languages, language="de") == read(handler, language="de")
+
+
+@pytest.mark.parametrize(
+    "model", ["whisper-1", "gpt-transcribe", "gpt-4o-mini-transcribe-2025-12-15"]
+)
+def test_openais_names_mean_the_loaded_model(handler, model):
+    assert read(handler, model=model) == read(handler)
+
+
+WRONG = {
+    "response_format": {"response_format": "xml"},
+    "temperature": {"temperature": "1.5"},
+    "stream": {"stream": "maybe"},
+    "language": {"language": "xx"},
+    "languages": {"languages": ["de"], "language": "en"},
+    "timestamp_granularities": {
+        "timestamp_granularities": "char",
+        "response_format": "verbose_json",
+    },
+    "include": {"include": "item"},
+    "chunking_strategy": {"chunking_strategy": "fixed"},
+    "num_beams": {"num_beams": "9"},
+    "diarize": {"diarize": "false", "response_format": "diarized_json"},
+    "task": {"task": "translate"},
+    "keywords": {"keywords": "x" * 101},
+    "hotwords": {"hotwords": "x" * 101},
+    "prompt": {"prompt": ["one", "two"]},
+    "min_speakers": {"min_speakers": "3", "max_speakers": "2", "response_format": "srt"},
+}
+NOT_SERVED = {
+    "known_speaker_names": {"known_speaker_names": "agent"},
+    "known_speaker_references": {"known_speaker_references": "data:audio/wav;base64,AAAA"},
+    "languages": {"languages": ["de", "en"]},
+    "include": {"include": "logprobs", "response_format": "text"},
+    "timestamp_granularities": {"timestamp_granularities": "word"},
+    "chunking_strategy[threshold]": {
+        "chunking_strategy[type]": "server_vad",
+        "chunking_strategy[threshold]": "0.4",
+    },
+    "chunking_strategy[silence_duration_ms]": {
+        "chunking_strategy": json.dumps({"type": "server_vad", "silence_duration_ms": 200})
+    },
+    "return_timestamps": {"return_timestamps": "word"},
+    "output": {"output": "srt"},
+    "num_speakers": {"num_speakers": "2"},
+    "diarize": {"diarize": "true", "response_format": "text"},
+    "group_by_speaker": {"group_by_speaker": "false", "response_format": "srt"},
+    "speed": {"speed": "2"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_field_is_refused_by_name(handler, name):
+    with pytest.raises(InvalidParameter) as refused:
+        read(handler, **WRONG[name])
+    assert error_body(refused.value, 400)["error"]["param"] == name
+
+
+@pytest.mark.parametrize("name", NOT_SERVED)
+def test_a_field_that_cannot_be_served_is_refused_by_name(handler, name):
+    with pytest.raises(Unsupported) as refused:
+        read(handler, **NOT_SERVED[name])
+    assert error_body(refused.value, 400)["error"]["param"] == name
+
+
+def test_beams_are_not_sampled(handler):
+    with pytest.raises(InvalidParameter, match="temperature"):
+        read(handler, temperature="0.5", num_beams="3")
+
+
+def test_speakers_are_refused_where_no_model_finds_them(tiny_handler):
+    with pytest.raises(Unsupported, match="response_format"):
+        read(tiny_handler, response_format="diarized_json")
+    with pytest.raises(Unsupported, match="num_speakers"):
+        read(tiny_handler, response_format="vtt", num_speakers="2")
+
+
+def test_a_model_that_is_not_loaded_is_not_found(handler):
+    with pytest.raises(ModelNotFound):
+        read(handler, model="large-v3")
+
+
+def test_nothing_of_a_strange_name_but_ascii_is_repeated(handler):
+    with pytest.raises(Unsupported) as refused:
+        read(handler, **{"\u00e4" * 500: "x"})
+    assert str(refused.value).isascii()
+    assert len(str(refused.value)) < 300
+
+
+def test_a_strategy_may_not_be_a_bomb(handler):
+    with pytest.raises(InvalidParameter):
+        read(handler, chunking_strategy='{"a":' * 100_000)

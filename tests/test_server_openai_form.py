@@ -1,0 +1,97 @@
+"""Forms as the SDK, curl and other clients write them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+
+import httpx2
+import pytest
+from starlette.requests import Request
+
+from errors import InvalidParameter, InvalidRequest
+from server.errors import UnsupportedMediaType
+from server.openai_api.form import read_form
+
+SOUND = ("file", ("upload", b"sound", "application/octet-stream"))
+
+
+def read(parts, content_type=None, body=None):
+    sent = httpx2.Request("POST", "http://server/", files=parts) if parts else None
+    content = sent.read() if body is None else body
+    headers = [(b"content-type", (content_type or sent.headers["content-type"]).encode())]
+
+    async def receive():
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    return asyncio.run(read_form(Request(scope, receive)))
+
+
+def text(name, value):
+    return (name, (None, value))
+
+
+def test_names_count_without_their_brackets():
+    form = read(
+        [
+            SOUND,
+            text("include[]", "a"),
+            text("include[1]", "b"),
+            text("include", "c"),
+            text("chunking_strategy[type]", "server_vad"),
+        ]
+    )
+    assert form.file == b"sound"
+    assert form.fields == {"include": ("a", "b", "c"), "chunking_strategy[type]": ("server_vad",)}
+
+
+def test_nothing_touches_the_disk(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a file was made")
+
+    monkeypatch.setattr(tempfile, "_TemporaryFileWrapper", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    large = b"0" * (3 << 20)
+    assert read([("file", ("a.wav", large, "audio/wav"))]).file == large
+
+
+def test_long_text_is_read_so_that_it_can_be_refused_by_name():
+    voice = "x" * (3 << 20)
+    assert read([SOUND, text("known_speaker_references[]", voice)]).fields == {
+        "known_speaker_references": (voice,)
+    }
+
+
+@pytest.mark.parametrize(
+    "parts", [[text("model", "m")], [SOUND, SOUND], [text("file", "x")], [SOUND, text("file", "x")]]
+)
+def test_there_is_one_file(parts):
+    with pytest.raises(InvalidParameter, match="file"):
+        read(parts)
+
+
+def test_another_part_is_no_file():
+    with pytest.raises(InvalidParameter, match="prompt"):
+        read([SOUND, ("prompt", ("prompt.txt", b"text", "text/plain"))])
+
+
+def test_other_types_are_refused():
+    with pytest.raises(UnsupportedMediaType):
+        read(None, "application/json", b"{}")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b""),
+        ("multipart/form-data; boundary=x", b"no part"),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--",
+        ),
+    ],
+)
+def test_a_broken_form_is_refused(content_type, body):
+    with pytest.raises(InvalidRequest):
+        read(None, content_type, body)

@@ -1,0 +1,354 @@
+"""OpenAI's own client against the server: bodies by the SDK's types, streams, errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import openai
+import pytest
+from openai.types.audio import (
+    Transcription,
+    TranscriptionDiarized,
+    TranscriptionStreamEvent,
+    TranscriptionVerbose,
+    Translation,
+    TranslationVerbose,
+)
+from openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
+from pydantic import TypeAdapter
+
+from errors import InvalidAudio, ModelError, OutOfMemory
+from server.errors import Busy
+from server.service import Service
+from testing.audio_files import speech
+
+SOUND = ("talk.wav", b"never decoded", "audio/wav")
+TEXT = "Good morning. Yes! Hm."
+TYPES = {
+    "json": Transcription,
+    "verbose_json": TranscriptionVerbose,
+    "diarized_json": TranscriptionDiarized,
+}
+STREAMED = TypeAdapter(TranscriptionStreamEvent)
+
+
+@pytest.fixture(scope="module")
+def service(tiny_handler) -> KnownAnswers:
+    return KnownAnswers(tiny_handler, speakers=True)
+
+
+@pytest.fixture(scope="module")
+def client(service):
+    with openai_client(service) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def an_answer(service):
+    service.give()
+
+
+def ask(client, **fields):
+    return client.audio.transcriptions.create(file=SOUND, model="whisper-1", **fields)
+
+
+def raw(client, response_format, **fields):
+    asked = {"response_format": response_format, **fields}
+    return client.audio.transcriptions.with_raw_response.create(
+        file=SOUND, model="whisper-1", **asked
+    )
+
+
+def streamed(client, **fields):
+    """The events, each checked by the SDK's types, which the SDK itself does not do."""
+    events = [event.to_dict() for event in ask(client, stream=True, **fields)]
+    for event in events:
+        STREAMED.validate_python(event, strict=True)
+    return events
+
+
+def joined(entries):
+    """The text of tokens; the SDK types their bytes as floats."""
+    raw = bytes(int(byte) for each in entries for byte in each.bytes)
+    return raw.decode(errors="replace")
+
+
+@pytest.mark.parametrize("answer", [SPOKEN, SILENT], ids=["speech", "silence"])
+@pytest.mark.parametrize("response_format", TYPES)
+def test_a_json_body_is_of_the_sdks_type(client, service, response_format, answer):
+    service.give(answer)
+    granularities = ["word", "segment"] if response_format == "verbose_json" else openai.omit
+    given = raw(client, response_format, timestamp_granularities=granularities)
+    assert given.headers["content-type"] == "application/json"
+    TYPES[response_format].model_validate_json(given.text, strict=True)
+    assert isinstance(given.parse(), TYPES[response_format])
+    assert None not in json.loads(given.text).values()
+
+
+def test_json(client):
+    assert ask(client).to_dict() == {
+        "text": TEXT,
+        "languages": [{"code": "en"}],
+        "usage": {"type": "duration", "seconds": 31.5},
+    }
+
+
+def test_log_probabilities_of_tokens(client, service):
+    given = ask(client, include=["logprobs"])
+    Transcription.model_validate(given.to_dict(), strict=True)
+    assert [each.logprob for each in given.logprobs] == [-0.5, -0.25, -1.0, -2.0]
+    tokens = [token for chunk in CHUNKS for token in chunk.tokens]
+    said = service.handler.transcriber.models.tokenizer.decode(tokens)
+    assert joined(given.logprobs) == said
+
+
+@pytest.mark.parametrize("response_format", ["text", "srt", "vtt"])
+def test_text_formats_are_no_json(client, service, response_format):
+    service.give(dataclasses.replace(SPOKEN, segments=None, turns=None))
+    given = raw(client, response_format)
+    kind = "text/vtt" if response_format == "vtt" else "text/plain"
+    assert given.headers["content-type"] == f"{kind}; charset=utf-8"
+    assert given.parse() == given.text
+    lines = re.sub(r"^(WEBVTT|.* --> .*|\d+)$", "", given.text, flags=re.MULTILINE)
+    assert lines.split() == TEXT.split()
+
+
+def test_subtitles_name_speakers_where_they_are_asked_for(client, service):
+    assert "A: Good morning." in ask(client, response_format="srt", extra_body={"diarize": True})
+    assert service.asked.config.diarize
+    assert "<v B>Yes!" in ask(client, response_format="vtt", extra_body={"num_speakers": 2})
+    assert service.asked.config.num_speakers == 2
+    service.give()
+    ask(client, response_format="srt")
+    assert not service.asked.config.diarize
+
+
+def test_verbose_json(client, service):
+    given = ask(client, response_format="verbose_json").to_dict()
+    assert "words" not in given
+    assert not service.asked.options.words
+    segments = given.pop("segments")
+    assert given == {
+        "task": "transcribe",
+        "language": "english",
+        "duration": 31.5,
+        "text": TEXT,
+        "usage": {"type": "duration", "seconds": 31.5},
+    }
+    assert segments[2] == {
+        "id": 2,
+        "seek": 3002,
+        "start": 30.5,
+        "end": 31.2,
+        "text": " Hm.",
+        "tokens": [304],
+        "temperature": 0.5,
+        "avg_logprob": -0.5,
+        "compression_ratio": 0.0,
+        "no_speech_prob": 0.25,
+    }
+
+
+def test_words_alone_or_beside_segments(client, service):
+    words = ask(client, response_format="verbose_json", timestamp_granularities=["word"])
+    assert words.segments is None
+    assert [(each.word, each.start, each.end) for each in words.words] == [
+        ("Good", 0.1, 0.4),
+        ("morning.", 0.4, 1.0),
+        ("Yes!", 1.5, 2.0),
+        ("Hm.", 30.5, 31.0),
+    ]
+    assert service.asked.options.words
+    both = ask(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    assert (len(both.words), len(both.segments)) == (4, 3)
+
+
+def test_every_diarized_segment_has_a_speaker_by_letter(client, service):
+    given = ask(client, response_format="diarized_json")
+    assert (given.task, given.duration, given.text) == ("transcribe", 31.5, TEXT)
+    assert [
+        (each.id, each.speaker, each.text, each.start, each.end) for each in given.segments
+    ] == [
+        ("seg_000", "A", " Good morning.", 0.1, 1.0),
+        ("seg_001", "B", " Yes!", 1.5, 2.0),
+        ("seg_002", "B", " Hm.", 30.5, 31.0),
+    ]
+    assert service.asked.config.diarize
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+def test_translations(client, service):
+    ask_for = client.audio.translations.with_raw_response.create
+    given = ask_for(file=SOUND, model="whisper-1", prompt="A talk.")
+    assert json.loads(given.text) == {"text": TEXT}
+    Translation.model_validate_json(given.text, strict=True)
+    assert (service.asked.config.task, service.asked.config.prompt) == ("translate", "A talk.")
+    verbose = ask_for(file=SOUND, model="whisper-1", response_format="verbose_json")
+    TranslationVerbose.model_validate_json(verbose.text, strict=True)
+    assert {*json.loads(verbose.text)} == {"task", "language", "duration", "text", "segments"}
+    assert verbose.parse().language == "english"
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask_for(file=SOUND, model="whisper-1", response_format="diarized_json")
+    assert refused.value.param == "response_format"
+
+
+@pytest.mark.parametrize("response_format", ["json", "text", "srt", "vtt", "verbose_json"])
+def test_a_stream_is_deltas_and_the_whole(client, response_format):
+    events = streamed(client, response_format=response_format)
+    *deltas, done = events
+    assert {each["type"] for each in deltas} == {"transcript.text.delta"}
+    assert [each["delta"] for each in deltas] == ["Good morning.", " Yes!", " Hm."]
+    assert (done["type"], done["text"]) == ("transcript.text.done", TEXT)
+    assert done["usage"]["output_tokens"] == 4
+    if response_format in ("srt", "vtt"):
+        assert done[response_format] == ask(client, response_format=response_format)
+    if response_format == "verbose_json":
+        whole = ask(client, response_format=response_format).to_dict()
+        assert done["segments"] == whole["segments"]
+
+
+def test_a_diarized_stream_has_its_segments_before_the_whole(client):
+    events = streamed(client, response_format="diarized_json")
+    kinds = [event["type"].removeprefix("transcript.text.") for event in events]
+    assert kinds == ["delta"] * 3 + ["segment"] * 3 + ["done"]
+    segments = ask(client, response_format="diarized_json").to_dict()["segments"]
+    assert events[3:6] == segments
+
+
+def test_log_probabilities_are_streamed(client):
+    *deltas, done = streamed(client, include=["logprobs"])
+    assert [entry for each in deltas for entry in each["logprobs"]] == done["logprobs"]
+    assert done["logprobs"] == ask(client, include=["logprobs"]).to_dict()["logprobs"]
+
+
+def test_silence_streams_an_empty_delta_and_an_empty_text(client, service):
+    service.give(SILENT)
+    delta, done = streamed(client)
+    assert (delta["delta"], done["text"], done["languages"]) == ("", "", [])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_is_wrong_before_the_answer_begins_has_its_status(client, service, stream):
+    service.give(error=InvalidAudio("no sound"), decodes=False)
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, stream=stream)
+    error = refused.value
+    assert (error.code, error.param, error.type) == (
+        "INVALID_AUDIO",
+        "file",
+        "invalid_request_error",
+    )
+    assert error.request_id
+    assert error.body["message"] == "INVALID_AUDIO: no sound"
+
+
+def test_what_goes_wrong_midway_is_raised_by_the_stream(client, service):
+    service.give(error=ModelError("the model failed"))
+    stream = iter(ask(client, stream=True))
+    assert next(stream).delta == "Good morning."
+    with pytest.raises(openai.APIError) as raised:
+        list(stream)
+    assert (raised.value.message, raised.value.code, raised.value.type) == (
+        "MODEL_ERROR: the model failed",
+        "MODEL_ERROR",
+        "server_error",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (Busy("full", 3), openai.RateLimitError, "BUSY"),
+        (OutOfMemory("too large"), openai.InternalServerError, "OUT_OF_MEMORY"),
+        (ValueError("/a/secret/path"), openai.InternalServerError, "MODEL_ERROR"),
+    ],
+)
+def test_errors_are_the_sdks(client, service, error, kind, code):
+    service.give(error=error, decodes=False)
+    with pytest.raises(kind) as raised:
+        ask(client)
+    assert raised.value.code == code
+    assert "secret" not in str(raised.value)
+
+
+def test_warnings_reach_the_client_in_every_format(client, service):
+    fields = {"extra_body": {"assisted": True, "num_beams": 2}}
+    service.give(dataclasses.replace(SPOKEN, warnings=("careful: \u00fc",)))
+    assert ask(client, **fields).to_dict()["warnings"] == ["careful: \u00fc"]
+    assert raw(client, "text").headers["x-warnings"] == r"careful: \xfc"
+    assert streamed(client)[-1]["warnings"] == ["careful: \u00fc"]
+    assert service.asked.options.num_beams == 1
+
+
+def test_models(client, service):
+    (only,) = client.models.list().data
+    assert (only.object, only.owned_by, type(only.created)) == ("model", "local", int)
+    assert client.models.retrieve(only.id) == client.models.retrieve("whisper-1") == only
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.models.retrieve("owner/another")
+    assert (refused.value.code, refused.value.param) == ("MODEL_NOT_FOUND", "model")
+    with pytest.raises(openai.NotFoundError):
+        client.audio.transcriptions.create(file=SOUND, model="large-v3")
+
+
+@pytest.fixture(scope="module")
+def true_client(tiny_handler):
+    service = Service(tiny_handler)
+    try:
+        with openai_client(service) as client:
+            yield client
+    finally:
+        service.close()
+
+
+def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
+    sound = wav(speech(7.0))
+    config = {"language": "en"}
+    truth = tiny_handler({"inputs": sound, "parameters": config})
+
+    def create(**fields):
+        return true_client.audio.transcriptions.create(
+            file=sound, model="whisper-1", language="en", **fields
+        )
+
+    assert truth["text"].strip()
+    assert create().text == create(response_format="text") == truth["text"].strip()
+    verbose = create(response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    TranscriptionVerbose.model_validate(verbose.to_dict(), strict=True)
+    assert [each.text for each in verbose.segments] == [each["text"] for each in truth["chunks"]]
+    assert {each.seek for each in verbose.segments} > {0}
+    tokenizer = tiny_handler.transcriber.models.tokenizer
+    for segment in verbose.segments:
+        assert tokenizer.decode(segment.tokens) == segment.text
+    *deltas, done = create(stream=True)
+    assert "".join(each.delta for each in deltas) == done.text == truth["text"].strip()
+    assert joined(create(include=["logprobs"]).logprobs) == truth["text"]
+
+
+def test_a_temperature_samples_the_same_text_for_the_same_sound(true_client, wav):
+    sound = wav(speech(3.0))
+
+    def create(temperature):
+        return true_client.audio.transcriptions.create(
+            file=sound,
+            model="whisper-1",
+            temperature=temperature,
+            response_format="verbose_json",
+            language="en",
+        )
+
+    once, again = create(0.75), create(0.75)
+    assert {each.temperature for each in once.segments} == {0.75}
+    assert (once.text, create(0).text) == (again.text, create(openai.omit).text)
+    assert once.text != create(0).text
+
+
+def test_speakers_need_a_diarization_model(true_client, wav):
+    for fields in ({"response_format": "diarized_json"}, {"response_format": "srt"}):
+        with pytest.raises(openai.BadRequestError) as refused:
+            true_client.audio.transcriptions.create(
+                file=wav(speech(1.0)), model="whisper-1", **fields, extra_body={"diarize": True}
+            )
+        assert refused.value.code == "UNSUPPORTED"

@@ -1,0 +1,180 @@
+"""Server-sent events: bytes, pings, errors, what is closed, and those of the native routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from openai_answers import SPOKEN, KnownAnswers
+
+from config import InferenceConfig
+from errors import InvalidAudio, ModelError
+from handler import TranscriptionRequest
+from response import response
+from server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
+from transcript import Chunk
+
+SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
+ERROR = {"message": "MODEL_ERROR: it failed", "type": "server_error", "param": None}
+
+
+def request_of(**parameters) -> TranscriptionRequest:
+    return TranscriptionRequest(b"sound", InferenceConfig.read(parameters), options=None)
+
+
+async def sent_by(stream: EventStream, leaves_after: int | None = None):
+    """The headers and body that a client gets, who may leave after so many messages."""
+    messages, left = [], asyncio.Event()
+
+    async def receive():
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        messages.append(message)
+        if len(messages) == leaves_after:
+            left.set()
+            await asyncio.sleep(0)
+
+    await stream(SCOPE, receive, send)
+    headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+    return headers, b"".join(message.get("body", b"") for message in messages)
+
+
+def events_of(body: bytes):
+    lines = body.decode().split("\n\n")
+    assert lines.pop() == ""
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def native_events(service, **parameters):
+    async def run():
+        return await sent_by(await native_stream(service, request_of(**parameters)))
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def service(tiny_handler):
+    return KnownAnswers(tiny_handler)
+
+
+def test_an_event_is_one_line_whatever_it_holds():
+    written = encode({"text": "a\nb\r\n\u2028 \u00fc", "number": float("nan")})
+    assert written.startswith(b"data: ")
+    assert written.endswith(b"\n\n")
+    assert len(written[:-2].splitlines()) == 1
+    assert json.loads(written[6:]) == {"text": "a\nb\r\n\u2028 \u00fc", "number": None}
+
+
+@pytest.mark.parametrize("parameters", [{}, {"return_timestamps": "word"}, {"multilingual": True}])
+def test_native_events_are_progress_and_the_answer(service, parameters):
+    headers, body = native_events(service, **parameters)
+    assert headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert (headers["cache-control"], headers["x-accel-buffering"]) == ("no-cache", "no")
+    decoded, *progress, answer = events_of(body)
+    whole = response(SPOKEN, InferenceConfig.read(parameters))
+    assert decoded == {"type": "decoded", "duration": 31.5}
+    assert answer == {"type": "answer", "answer": whole}
+    assert {each["type"] for each in progress} == {"progress"}
+    assert [chunk for each in progress for chunk in each["chunks"]] == whole["chunks"]
+    assert [each["done"] for each in progress] == [1.1, 2.1, 31.2]
+
+
+def test_times_never_go_back_from_event_to_event(service):
+    chunks = (Chunk(" a", 0.0, 2.0), Chunk(" b", 1.0, 1.5), Chunk(" c", 1.2, 99.0))
+    transcript = SPOKEN.transcript.__class__(chunks, "en")
+    service.result = SPOKEN.__class__(31.5, transcript)
+    _, *progress, answer = events_of(native_events(service)[1])
+    told = [chunk for each in progress for chunk in each["chunks"]]
+    assert told == answer["answer"]["chunks"]
+    assert [chunk["timestamp"] for chunk in told] == [[0.0, 2.0], [2.0, 2.0], [2.0, 31.5]]
+
+
+def test_an_error_before_the_audio_is_read_is_raised(service):
+    service.give(error=InvalidAudio("none"), decodes=False)
+    with pytest.raises(InvalidAudio):
+        asyncio.run(native_stream(service, request_of()))
+    assert service.closed == 1
+
+
+@pytest.mark.parametrize("error", [ModelError("it failed"), ValueError("/a/path")])
+def test_an_error_midway_is_the_last_event(service, error):
+    service.give(error=error)
+    *_, progress, last = events_of(native_events(service)[1])
+    assert progress["type"] == "progress"
+    assert last["error"]["code"] == "MODEL_ERROR"
+    assert "/a/path" not in last["error"]["message"]
+    if isinstance(error, ModelError):
+        assert last == {"error": ERROR | {"code": "MODEL_ERROR"}}
+
+
+def test_pings_go_out_while_nothing_comes():
+    async def run():
+        go_on = asyncio.Event()
+
+        async def slow():
+            yield b"first"
+            await go_on.wait()
+            yield b"last"
+
+        seen = []
+        async for part in with_pings(slow(), 0.001):
+            seen.append(part)
+            if seen.count(PING) == 3:
+                go_on.set()
+        return seen
+
+    seen = asyncio.run(run())
+    assert [part for part in seen if part != PING] == [b"first", b"last"]
+    assert seen[0] == b"first"
+    assert seen.count(PING) >= 3
+    assert PING == b": ping\n\n"
+
+
+def test_what_the_parts_raise_is_raised():
+    async def failing():
+        yield b"one"
+        raise RuntimeError("broken")
+
+    async def run():
+        return [part async for part in with_pings(failing(), 60)]
+
+    with pytest.raises(RuntimeError, match="broken"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("leaves_after", [1, 2])
+def test_a_client_that_leaves_closes_the_request(leaves_after):
+    async def run():
+        closed = []
+
+        async def endless():
+            try:
+                yield "the audio is read"
+                yield {"number": 0}
+                await asyncio.Event().wait()
+            finally:
+                closed.append(True)
+
+        events = endless()
+        await anext(events)
+        await sent_by(EventStream(events, encode_all(events)), leaves_after)
+        return closed
+
+    assert asyncio.run(run()) == [True]
+
+
+def test_a_stream_that_is_never_sent_closes_the_request(service):
+    async def run():
+        stream = await native_stream(service, request_of())
+
+        async def fail(_message):
+            raise ConnectionError
+
+        with pytest.raises(BaseException):  # noqa: B017, PT011  # of a task group or bare
+            await stream(SCOPE, asyncio.Event().wait, fail)
+
+    asyncio.run(run())
+    assert service.closed == 1
