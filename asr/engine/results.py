@@ -13,10 +13,11 @@ from itertools import zip_longest
 from typing import Any
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.decode_state import DecodeState, SequenceState
+from asr.engine.decode_state import DecodeState
 from asr.engine.hypotheses import Text, best_text, only_text
 from asr.engine.repetition import ends_in_repetition, find_repetition
 from asr.engine.request import DecodeResult
+from asr.engine.row_state import SequenceState
 from asr.engine.sequence import Sequence
 from asr.model.alignment_heads import normalize_attention
 from timebase import SAMPLES_PER_TOKEN

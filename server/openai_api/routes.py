@@ -51,7 +51,7 @@ def router(service: Service) -> APIRouter:
         """The model that is loaded."""
         return JSONResponse({"object": "list", "data": [model_json(handler, created)]})
 
-    @routes.get("/models/{model:path}")
+    @routes.get("/models/{model:path}", responses={404: {"description": "Another model is loaded"}})
     async def model(model: str) -> JSONResponse:
         """The loaded model, under any name that requests may give it."""
         require_model(model, handler)

@@ -30,7 +30,7 @@ def ours(models, tmp_path_factory) -> Iterator[Subject]:
     """Our server; after all tests its log and what it did to the outside are looked at."""
     with subject(OURS, tmp_path_factory.mktemp("ours"), MAX_QUEUE="20", **models) as running:
         yield running
-        assert running.events.read_text() == "", "reached out"
+        assert running.reached_out == "", "reached out"
         for secret in (SECRET, KEY):
             assert secret not in running.log
         assert "Traceback" not in running.log

@@ -81,13 +81,13 @@ def test_overload_is_refused_and_what_is_accepted_is_answered(ours, expected, ti
     assert counts[200] >= 20 * times
 
 
-@pytest.mark.parametrize("rounds", scaled(1, 30))
-def test_failing_steps_harm_their_own_request_alone(faulty, expected, rounds):
+@pytest.mark.parametrize("count", scaled(18, 1_500))
+def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     """Memory runs out again and again, and every fourth request has a step fail."""
     poisoned = json.loads(expected[0][0]["content"])
     poisoned["parameters"] = {"batch_size": POISON}
     requests, answers = [], []
-    for number in range(rounds * 3 * len(expected)):
+    for number in range(count):
         request, answer = expected[number % len(expected)]
         requests += [request] if number % 3 else [in_json(poisoned), request]
         answers += [answer] if number % 3 else [None, answer]
@@ -97,7 +97,6 @@ def test_failing_steps_harm_their_own_request_alone(faulty, expected, rounds):
             assert (each.status_code, code_of(each)) == (500, "MODEL_ERROR")
         else:
             assert each.content == answer
-    assert send_all(faulty.url, [{"url": "/"}], 1)[0].status_code == 422
 
     async def ready(http) -> tuple[int, int]:
         return (await http.get("/ready")).status_code, await running_requests(http)

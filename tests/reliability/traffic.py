@@ -45,6 +45,7 @@ class Subject:
     temporary: Path
     events: Path
     started: subprocess.Popen[str]
+    before: int  # characters of `events` that tell of the start
 
     @property
     def url(self) -> str:
@@ -71,6 +72,11 @@ class Subject:
         """Descriptors, threads and temporary files."""
         files = sorted(str(path) for path in self.temporary.rglob("*") if path.is_file())
         return self.process.num_fds(), self.process.num_threads(), files
+
+    @property
+    def reached_out(self) -> str:
+        """What it did to the outside since it listens."""
+        return self.events.read_text()[self.before :]
 
     def exit_status(self) -> int:
         """The status with which the process ends, once it has been told to."""
@@ -101,7 +107,9 @@ def subject(kind: str, folder: Path, faults: bool = False, **variables: str) -> 
         command = [sys.executable, str(WATCHED), str(events), *(["--faults"] if faults else [])]
         starting, listening = ours(command, **variables), {"listens": OURS_LISTENS}
     with starting as process, following(process, **listening) as server:
-        yield Subject(server, psutil.Process(process.pid), temporary, events, process)
+        before = events.read_text()
+        assert "connect" not in before
+        yield Subject(server, psutil.Process(process.pid), temporary, events, process, len(before))
 
 
 def scaled(quick: Any, *whole: Any) -> list[Any]:

@@ -1,0 +1,40 @@
+"""The described routes take whatever schemathesis makes of the description, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from config import ServerSettings
+from server.app import create_app
+from server.service import Service
+
+# A body that the description allows need not hold sound.
+NOT_ASKED = [positive_data_acceptance]
+
+
+@pytest.fixture(scope="module")
+def operations(tiny_handler) -> Iterator[list]:
+    """Every route and method of the description."""
+    service = Service(tiny_handler)
+    app = create_app(service, ServerSettings(page=False))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    yield [found.ok() for found in schema.get_all_operations()]
+    service.close()
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.reliability)])
+def test_every_route_does_as_it_says(operations, examples):
+    assert len(operations) >= 9
+    for operation in operations:
+
+        @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(operation.as_strategy())
+        def ask(case) -> None:
+            case.call_and_validate(excluded_checks=NOT_ASKED)
+
+        ask()
