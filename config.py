@@ -199,7 +199,7 @@ class ServerSettings(BaseSettings):
     bearer token that clients must send, if any. At most `max_queue` requests are accepted and not
     answered; a request that is not answered after `request_timeout` seconds is given up. On SIGTERM
     accepted requests have `drain_timeout` seconds to end. `page` is whether `/app` is served. At
-    most `max_rows` windows are decoded at once.
+    most `max_rows` windows are decoded at once, of one request three quarters of them.
     """
 
     model_config = SettingsConfigDict(
@@ -213,7 +213,7 @@ class ServerSettings(BaseSettings):
     request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
     drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
     page: bool = True
-    max_rows: int = Field(default=24, ge=1, le=128)
+    max_rows: int = Field(default=32, ge=1, le=128)
 
     @classmethod
     def from_environment(cls) -> Self:

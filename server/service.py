@@ -55,13 +55,15 @@ Event = Decoded | Progress | Finished
 class Service:
     """Runs requests; submitted on the event loop, computed in threads.
 
-    At most `max_rows` windows are decoded at once, fewer where memory does not hold so many.
+    At most `max_rows` windows are decoded at once, fewer where memory does not hold so many; of one
+    request at most three quarters of them, so that others find a free row.
     """
 
     def __init__(self, handler: EndpointHandler, max_rows: int | None = None) -> None:
         self.handler = handler
         self.outstanding = 0  # accepted requests that are not answered
         self._engine = handler.transcriber.engine
+        self._engine.admission.expects_others = True
         if max_rows is not None:
             self._engine.admission.max_rows = max_rows
         self._loop = EngineLoop(self._engine)

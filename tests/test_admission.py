@@ -36,6 +36,14 @@ def test_no_session_exceeds_its_batch_size():
     assert names(Admission().choose(waiting, Counter(b=2), 24)) == "aab"
 
 
+def test_one_session_leaves_rows_to_those_that_are_expected():
+    admission, waiting = Admission(), sequences_of("a", 24)
+    assert len(admission.choose(waiting, Counter(), 24, admission.share(24, Counter()))) == 24
+    admission.expects_others = True
+    assert len(admission.choose(waiting, Counter(), 24, admission.share(24, Counter()))) == 18
+    assert [admission.share(rows, Counter()) for rows in (1, 2, 3, 4, 32)] == [1, 2, 3, 3, 24]
+
+
 def test_of_equals_the_one_that_waited_longest_is_next():
     """Five recordings without end share four rows: all get on alike."""
     admission = Admission()
@@ -47,7 +55,7 @@ def test_of_equals_the_one_that_waited_longest_is_next():
         for each in admission.choose(waiting, rows, free):
             waiting.remove(each)
             running.append(each)
-            admission.count([each])
+            admission.count([each], 0.0)
             served[each.session] += 1
         running.popleft()
     assert max(served.values()) - min(served.values()) <= 1
@@ -72,12 +80,26 @@ def test_every_row_is_given_that_may_be(sessions, free):
             assert rows <= given_rows[other] + 1 or given_rows[other] == possible[other], name
 
 
+def test_who_runs_gets_more_rows_only_after_as_long_in_steps_as_newcomers_took():
+    admission = Admission()
+    admission.clock = lambda: 3.0
+    admission.count(sequences_of("a", 1), 1.0)
+    both, waiting = Counter(a=1, b=1), sequences_of("a", 2) + sequences_of("c", 2)
+    admission.clock = lambda: 4.9
+    assert names(admission.choose(waiting, both, 8, admission.share(8, both))) == "c"
+    assert admission.share(8, Counter(a=1)) == 8
+    admission.clock = lambda: 5.0
+    assert admission.share(8, both) == 8
+
+
 def test_newcomers_are_encoded_without_pause_where_only_one_session_is_there():
     admission = Admission(hold_seconds=2.0)
     admission.clock = lambda: 10.0
     one, other = sequences_of("a", 2), sequences_of("b", 1)
     assert admission.deadline(one, Counter(a=3)) == float("inf")
     assert admission.deadline(one, Counter(b=1)) == admission.deadline(one + other, Counter()) == 12
+    admission.expects_others = True
+    assert admission.deadline(one, Counter()) == 12
 
 
 def test_sequences_apart_run_session_by_session_before_all_others():

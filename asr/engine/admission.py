@@ -14,6 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable
 
 from asr.engine.sequence import Sequence
+from asr.engine.state_memory import MAX_ROWS
 
 # Seconds for which the windows of newcomers are encoded between two steps; on a CPU, where windows
 # are encoded one by one, at least one. A step of whisper-base takes a few hundredths of a second.
@@ -23,23 +24,31 @@ HOLD_SECONDS = 0.1
 class Admission:
     """Chooses among the waiting sequences of all lanes.
 
-    At most `max_rows` rows run in a lane. `hold_seconds` bounds encoding beside other sessions.
+    At most `max_rows` rows run in a lane. `hold_seconds` bounds encoding beside other sessions. One
+    that `expects_others` does so without them, too, and leaves a quarter of the rows to them: the
+    windows of a long recording, admitted together, would also end together.
     """
 
     def __init__(self, hold_seconds: float = HOLD_SECONDS) -> None:
-        self.max_rows: float = math.inf
+        self.max_rows = MAX_ROWS
         self.hold_seconds = hold_seconds
+        self.expects_others = False
+        self._rests_until = -math.inf
         self.clock: Callable[[], float] = time.perf_counter
         self._served = 0
         self._turns: dict[Hashable, int] = {}  # when each session was given a row last
 
     def choose(
-        self, waiting: Iterable[Sequence], rows: Counter[Hashable], free: int
+        self,
+        waiting: Iterable[Sequence],
+        rows: Counter[Hashable],
+        free: int,
+        most: float = math.inf,
     ) -> list[Sequence]:
         """Up to `free` of the waiting sequences, for rows that are free.
 
-        `rows` counts those that each session has. No session gets more than its batch size; its own
-        sequences keep their order.
+        `rows` counts those that each session has. No session gets more than its batch size, or than
+        `most`; its own sequences keep their order.
         """
         queues: dict[Hashable, deque[Sequence]] = defaultdict(deque)
         for sequence in waiting:
@@ -52,7 +61,7 @@ class Admission:
         while order and len(chosen) < free:
             taken, _, place = heapq.heappop(order)
             queue = queues[sessions[place]]
-            if taken >= queue[0].options.batch_size:
+            if taken >= min(most, queue[0].options.batch_size):
                 continue
             chosen.append(queue.popleft())
             turn += 1
@@ -60,16 +69,29 @@ class Admission:
                 heapq.heappush(order, (taken + 1, turn, place))
         return chosen
 
-    def count(self, admitted: Iterable[Sequence]) -> None:
-        """Remember whose turn it was: these sequences have been given rows."""
+    def share(self, limit: int, rows: Counter[Hashable]) -> int:
+        """How many of a lane's `limit` rows one session may have now.
+
+        Where several sessions run, each gets its first row at once, and more only when as much time
+        has passed in steps as the last newcomers took.
+        """
+        if len(rows) > 1 and self.clock() < self._rests_until:
+            return 1
+        return limit - limit // 4 if self.expects_others else limit
+
+    def count(self, admitted: Iterable[Sequence], started: float) -> None:
+        """Remember whose turn it was, and how long it took since `started`."""
+        now = self.clock()
+        self._rests_until = now + (now - started)
         for each in admitted:
             self._served += 1
             self._turns[each.session] = self._served
 
     def deadline(self, waiting: Iterable[Sequence], rows: Counter[Hashable]) -> float:
-        """When encoding newcomers must pause for a step; never where only one session is there."""
+        """When encoding newcomers must pause for a step; never where one session is alone."""
         sessions = {*rows, *(each.session for each in waiting)}
-        return self.clock() + self.hold_seconds if len(sessions) > 1 else math.inf
+        shared = self.expects_others or len(sessions) > 1
+        return self.clock() + self.hold_seconds if shared else math.inf
 
 
 class Quarantine:

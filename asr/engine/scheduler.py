@@ -184,15 +184,16 @@ class Scheduler:
 
     def _eligible(self) -> list[Sequence]:
         """The waiting sequences whose turn it is, as far as rows may be had for them."""
-        free = min(self.admission.max_rows, self.memory.limit) - len(self.running)
+        admission, most = self.admission, min(self.admission.max_rows, self.memory.limit)
         allowed = self._quarantine.allowed(self.waiting, self.running)
-        return self.admission.choose(allowed, self._running_rows(), int(free))
+        free, rows = most - len(self.running), self._running_rows()
+        return admission.choose(allowed, rows, free, admission.share(most, rows))
 
     def _prepare(
         self, state: DecodeState, sequences: list[Sequence], stop: Callable[[], bool]
     ) -> None:
         """Encode sequences and prefill them in the next rows; the first of them, if `stop` says."""
-        self._preparing = sequences
+        self._preparing, began = sequences, self.admission.clock()
         live = len(self.running)
         drafted = self.drafts.prepares(
             sequences[0].options,
@@ -222,7 +223,7 @@ class Scheduler:
             self.waiting.remove(sequence)
         self.running += sequences
         self._prefill(live, self.attempted)
-        self.admission.count(sequences)
+        self.admission.count(sequences, began)
         self._preparing = []
 
     def _prefill(self, start: int, stop: int) -> None:
