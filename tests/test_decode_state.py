@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import oracle
 import pytest
-import torch
 
 from asr.engine.decode_state import ALIGNMENT, DecodeState
 from asr.model.decoder import Decoder

@@ -26,6 +26,7 @@ from asr.model.encoder import EncoderOutput
 from asr.model.kv_cache import KVCache
 
 DraftModel = Decoder | MedusaModel
+Scored = tuple[Tensor, Tensor]  # places (rows, 1), scores (rows, 1, vocabulary)
 
 
 class Drafter(Protocol):
@@ -47,8 +48,8 @@ class Drafter(Protocol):
         chooses the row's first token.
         """
 
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Tensor]:
-        """Scores (rows, 1, vocabulary), `bias` added, for each of `shape.drafts` tokens in turn.
+    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
+        """Where each of `shape.drafts` tokens goes, (rows, 1), and scores with `bias` added.
 
         The caller writes the token it chooses into `rows` before it asks for the next.
         """
@@ -87,7 +88,7 @@ class AssistantDrafter:
         """Read the prompts as the main model did."""
         self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
 
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Tensor]:
+    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
         """One pass a draft; the first also reads what has become final since the last."""
         for step in range(shape.drafts):
             ends = rows.length[:, None] + step
@@ -97,7 +98,7 @@ class AssistantDrafter:
             tokens = rows.tokens.gather(1, positions)
             hidden = self.decoder.forward(tokens, positions, self.cache, shape.kv_len)
             # Contiguous, or the product would read the vocabulary's weights once for every row.
-            yield self.decoder.logits(hidden[:, -1:].contiguous(), bias)
+            yield ends, self.decoder.logits(hidden[:, -1:].contiguous(), bias)
 
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
         """Nothing: it reads the tokens when it drafts."""
@@ -144,10 +145,11 @@ class MedusaDrafter:
         states = self.model.states(hidden, positions, self.cache, tokens.shape[1])
         self.newest.copy_(_at(states, prompt_len - 1))
 
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Tensor]:
+    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
         """All at once; what the rules allow still follows from the drafts before."""
         every = self.model.scores(self.newest, shape.drafts, bias)
-        yield from torch.split(every, 1, dim=1)
+        for step, scores in enumerate(torch.split(every, 1, dim=1)):
+            yield rows.length[:, None] + step, scores
 
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
         """Keep the state that chose the newest token; rows that gained none keep what they have."""

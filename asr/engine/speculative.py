@@ -48,8 +48,7 @@ def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> N
 
 def draft(drafter: Drafter, rows: SequenceState, filters: LogitFilter, shape: StepShape) -> None:
     """Write the drafter's next `shape.drafts` tokens behind each row's length."""
-    for step, scores in enumerate(drafter.scores(rows, filters.bias, shape)):
-        ends = rows.length[:, None] + step
+    for ends, scores in drafter.scores(rows, filters.bias, shape):
         choice = filters.choose(scores, rows.before(ends), shape.timestamps, scored=False)
         rows.tokens.scatter_(1, ends, choice.tokens)
 
