@@ -62,7 +62,7 @@ def train(options: argparse.Namespace) -> None:
         digest=base_digest(models.model),
         plan=plan,
         recordings=len(recordings),
-        windows=len(states.windows.unique()),
+        windows=len(set(states.windows.tolist())),
         texts=len(states.lengths),
         positions=len(states.tokens),
         shortlist=None if shortlist is None else len(shortlist),
