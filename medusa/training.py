@@ -97,7 +97,7 @@ class Examples:
     def batches(self, size: int, seed: int) -> Iterator[Tensor]:
         """Every position once, (positions,) at a time, in an order drawn from `seed`."""
         order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(seed))
-        yield from self.rows[order].to(self.hidden.device).split(size)  # type: ignore[no-untyped-call]
+        yield from torch.split(self.rows[order].to(self.hidden.device), size)
 
     def loss(self, heads: Heads, projection: Projection, rows: Tensor) -> Tensor:
         """Cross entropy of the tokens, summed over the heads."""
@@ -112,10 +112,9 @@ class Examples:
     @torch.inference_mode()
     def right(self, heads: Heads, projection: Projection) -> tuple[tuple[float, ...], float]:
         """The share of right drafts at each depth, and the mean length of their chains."""
-        hits = known = torch.zeros(self.wanted.shape[1], device=self.hidden.device)
+        hits = known = torch.zeros(heads.count, dtype=torch.long, device=self.hidden.device)
         chains = 0.0
-        every = self.rows.to(self.hidden.device)
-        for rows in every.split(VALIDATION_BATCH):  # type: ignore[no-untyped-call]
+        for rows in torch.split(self.rows.to(self.hidden.device), VALIDATION_BATCH):
             best = projection.logits(heads(self.hidden[rows].float())).argmax(dim=-1).T
             labels = self.wanted[rows]
             right = projection.shortlist[best] == labels

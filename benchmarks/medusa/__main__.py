@@ -60,18 +60,19 @@ def main() -> None:
     results: dict[str, Any] = {"settings": settings(), "cells": []}
     started = time.perf_counter()
     for pair in pairs(device):
-        engines = {name: DecodeEngine(models) for name, models in pair.columns.items()}
-        for seconds in lengths:
-            for batch in batches:
-                if options.cells not in f"{pair.name}, {seconds} s, batch {batch}":
-                    continue
-                budget = 0.0 if options.quick else BUDGET
-                cell = measure(pair, engines, (seconds, batch), budget)
-                results["cells"].append(cell)
-                minutes = (time.perf_counter() - started) / 60
-                results["settings"]["minutes"] = round(minutes, 1)
-                save(RESULTS / "medusa.part.json", results)
-                print(f"{minutes:5.1f} min  {pair.name}, {seconds} s, batch {batch}", flush=True)
+        chosen = [
+            (seconds, batch)
+            for seconds in lengths
+            for batch in batches
+            if options.cells in f"{pair.name}, {seconds} s, batch {batch}"
+        ]
+        engines = {name: DecodeEngine(models) for name, models in pair.columns.items() if chosen}
+        for cell in chosen:
+            results["cells"].append(measure(pair, engines, cell, 0.0 if options.quick else BUDGET))
+            minutes = (time.perf_counter() - started) / 60
+            results["settings"]["minutes"] = round(minutes, 1)
+            save(RESULTS / "medusa.part.json", results)
+            print(f"{minutes:5.1f} min  {pair.name}, {cell[0]} s, batch {cell[1]}", flush=True)
     keep("medusa", page(results, PLAIN), results, options.quick)
 
 
