@@ -75,6 +75,7 @@ class DecodeEngine:
         costs = measure_costs(self.memory, self.context) if self.assistant else None
         if costs is not None:
             self.context.drafting = DraftLength(costs, self.runner.draft_lengths)
+        self.threads.restore()
 
     def session(self, options: DecodeOptions) -> Session:
         """A new session; see `asr.engine.session`."""
