@@ -81,6 +81,7 @@ class DecodeEngine:
         prepare_shapes(self.memory, self.context)
         if self.draft_model is not None:
             self.context.drafting = measured_drafting(self.memory, self.context)
+        self.threads.restore()
 
     def session(self, options: DecodeOptions) -> Session:
         """A new session; see `asr.engine.session`."""
