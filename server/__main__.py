@@ -35,7 +35,7 @@ def main() -> None:
         where = f"HOST={settings.host} PORT={settings.port}"
         raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
     with bound:
-        service = Service(EndpointHandler(settings=models))
+        service = Service(EndpointHandler(settings=models), settings.max_rows)
         app = create_app(service, settings)
         DrainingServer(app, service, settings.drain_timeout).run([bound])
         close(service)

@@ -22,7 +22,7 @@ from asr.engine.state_memory import StateMemory
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
-SAMPLED = Fallback((Attempt(0.4),), logprob_threshold=-3.5, no_speech_threshold=1.0)
+SAMPLED = Fallback((Attempt(0.4),), logprob_threshold=-4.2, no_speech_threshold=1.0)
 
 
 @functools.cache
