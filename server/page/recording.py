@@ -46,6 +46,6 @@ def recording_input() -> gr.Audio:
             check(payload.path)
         return preprocess(payload)
 
-    recording.async_move_resource_to_block_cache = move_uploaded  # type: ignore[method-assign]
+    recording.async_move_resource_to_block_cache = move_uploaded  # type: ignore[method-assign, assignment]
     recording.preprocess = preprocess_uploaded  # type: ignore[method-assign, assignment]
     return recording
