@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.charts import publish_page
 from benchmarks.load.clients import Load, arriving, beside, closed
 from benchmarks.load.page import charts, page, summary
@@ -95,7 +97,7 @@ def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path
 
 def body_of(seconds: int, **parameters: object) -> bytes:
     """The JSON body with a recording of so many seconds."""
-    file = wav_file(recording(seconds), SAMPLE_RATE)
+    file = wav_file(recording(seconds).astype(np.float64), SAMPLE_RATE)
     content = {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
     return json.dumps(content).encode()
 
