@@ -12,13 +12,14 @@ import pytest
 from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
-from asr.output.chunks import ANNOTATION_THRESHOLD, DOUBTFUL_LOGPROB, ChunkReader, ReadWindow
+from asr.output.chunks import ANNOTATION_LOGPROB, ANNOTATION_THRESHOLD, ChunkReader, ReadWindow
 from asr.output.segments import Segment
 from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
 
 MODELS = loaded(SMALL, seed=2)
 SILENT = DEFAULT_FALLBACK.no_speech_threshold
+SILENCE = DEFAULT_FALLBACK.silence_logprob_threshold
 BEGIN = MODELS.special_tokens.timestamp_begin
 START = 5  # seconds at which the window begins
 WINDOW = Window(START * SAMPLE_RATE, (START + 3) * SAMPLE_RATE, (START + 9) * SAMPLE_RATE)
@@ -76,12 +77,12 @@ def test_segments_become_chunks_in_the_time_of_the_audio():
 @pytest.mark.parametrize(
     ("no_speech_prob", "annotation_prob", "logprob", "kept"),
     [
-        (SILENT + 0.1, 0.0, DOUBTFUL_LOGPROB - 0.1, 0),
-        (SILENT + 0.1, 0.0, DOUBTFUL_LOGPROB + 0.1, 1),
-        (SILENT - 0.1, 0.0, DOUBTFUL_LOGPROB - 0.1, 1),
-        (0.0, ANNOTATION_THRESHOLD + 0.1, DOUBTFUL_LOGPROB - 0.1, 0),
-        (0.0, ANNOTATION_THRESHOLD + 0.1, DOUBTFUL_LOGPROB + 0.1, 1),
-        (0.0, ANNOTATION_THRESHOLD - 0.1, DOUBTFUL_LOGPROB - 0.1, 1),
+        (SILENT + 0.1, 0.0, SILENCE - 0.1, 0),
+        (SILENT + 0.1, 0.0, SILENCE + 0.1, 1),
+        (SILENT - 0.1, 0.0, SILENCE - 0.1, 1),
+        (0.0, ANNOTATION_THRESHOLD + 0.1, ANNOTATION_LOGPROB - 0.1, 0),
+        (0.0, ANNOTATION_THRESHOLD + 0.1, ANNOTATION_LOGPROB + 0.1, 1),
+        (0.0, ANNOTATION_THRESHOLD - 0.1, ANNOTATION_LOGPROB - 0.1, 1),
     ],
 )
 def test_a_window_is_dropped_if_it_probably_holds_no_speech_and_its_text_is_unlikely(

@@ -35,6 +35,7 @@ def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = Fa
         (-0.1, 0.0, True, True),
         (-0.1, 0.9, True, True),
         (-1.1, 0.9, False, False),
+        (-0.9, 0.9, False, True),
         (-1.1, 0.9, True, True),
     ],
 )

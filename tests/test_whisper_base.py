@@ -10,18 +10,22 @@ import json
 import logging
 from pathlib import Path
 
+import jiwer
+import numpy as np
 import pytest
 import torch
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
+from asr.frontend.windows import Span
 from asr.transcriber import Transcriber
 from asr.transcription import TranscriptionOptions
 from audio import AudioLimits, decode_audio
 from demo import whisper_base
 from demo.__main__ import main
 from demo.whisper_base import PARTS, cached, from_package_index
+from testing.sounds import music, noise
 from timebase import SAMPLE_RATE
 
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample" / "sample.wav"
@@ -87,6 +91,29 @@ def test_real_speech_is_written_as_the_stock_model_writes_it(models):
         schedule.complete(windows[0])
     assert heard.text.split() == expected
     assert {"Diane", "New", "Jersey"} <= set(expected)
+
+
+@pytest.mark.slow
+def test_sounds_that_are_taken_for_speech_give_no_words(models):
+    """Every sound reaches the model here, as if the detector had taken all of it for speech."""
+    transcriber = Transcriber(models, detect_speech=lambda samples: (Span(0, len(samples)),))
+    for seed, sound in enumerate((music, noise, music, noise)):
+        samples = sound(8.0, np.random.default_rng(seed))
+        heard = transcriber.transcribe(samples, TranscriptionOptions(language="en"))
+        assert heard.text == "", (seed, sound.__name__)
+
+
+@pytest.mark.slow
+def test_music_and_noise_around_speech_neither_add_nor_cost_words(models):
+    speech = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
+    generator = np.random.default_rng(0)
+    parts = [music(6.0, generator), speech, noise(6.0, generator), speech, music(6.0, generator)]
+    transcriber, options = Transcriber(models), TranscriptionOptions(language="en")
+    alone = transcriber.transcribe(speech, options).text
+    among = transcriber.transcribe(np.concatenate(parts), options).text
+    assert len(alone.split()) > 50
+    # Windows are cut elsewhere, so a few words of a bad telephone line are written differently.
+    assert jiwer.wer(alone + alone, among) <= 0.1
 
 
 @pytest.mark.slow

@@ -55,6 +55,10 @@ class Decoded(Protocol):
         """The mean log-probability of its text."""
 
     @property
+    def avg_logprob(self) -> float:
+        """The mean log-probability of its tokens, timestamps included."""
+
+    @property
     def no_speech_prob(self) -> float:
         """The probability that the window holds no speech."""
 
@@ -63,14 +67,17 @@ class Decoded(Protocol):
 class Fallback:
     """The attempts after the first, in order, and when a text is rejected, by OpenAI's measures.
 
-    OpenAI's `logprob_threshold` is -1, and counts timestamps too. Of 27 windows of real recordings
-    9 lie below this one, and those above it gain little from beams.
+    A window is silent that probably holds no speech and whose tokens are less likely than
+    `silence_logprob_threshold`. OpenAI has one threshold of -1 for both, which counts timestamps.
+    Of 27 windows of real recordings 9 lie below `logprob_threshold`, and the others gain little
+    from beams.
     """
 
     attempts: Sequence[Attempt] = (BEAMS,)
     compression_ratio_threshold: float = 2.4
     logprob_threshold: float = -0.35
     no_speech_threshold: float = 0.6
+    silence_logprob_threshold: float = -1.0
 
     def next_attempt(self, made: int, timestamps: bool, num_beams: int) -> Attempt | None:
         """The attempt to make after `made` ones, None if that was the last.
@@ -89,16 +96,20 @@ class Fallback:
         """Whether `text` compresses too well to be speech."""
         return compression_ratio(text) > self.compression_ratio_threshold
 
+    def is_silent(self, result: Decoded) -> bool:
+        """Whether a window holds no speech, as far as openai/whisper can tell."""
+        return (
+            result.no_speech_prob > self.no_speech_threshold
+            and result.avg_logprob < self.silence_logprob_threshold
+        )
+
     def rejects(self, result: Decoded) -> bool:
         """Whether a window with this `result` should be decoded again.
 
-        Not an unlikely text where the window probably holds no speech: another would only be wrong
-        differently.
+        Not an unlikely text where the window is silent: another would only be wrong differently.
         """
         unlikely = result.text_logprob < self.logprob_threshold
-        if unlikely and not result.repetitive:
-            return result.no_speech_prob <= self.no_speech_threshold
-        return result.repetitive
+        return result.repetitive or (unlikely and not self.is_silent(result))
 
 
 DEFAULT_FALLBACK = Fallback()

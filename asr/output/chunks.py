@@ -33,10 +33,8 @@ from transcript import Chunk, Word
 
 CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was closed by it
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
-# Below this mean log-probability, OpenAI's threshold, a text is doubted.
-DOUBTFUL_LOGPROB = -1.0
 # Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
-ANNOTATION_THRESHOLD = 0.25
+ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +131,9 @@ def _holds_no_speech(result: DecodeResult) -> bool:
     """Whether Whisper is unsure of its text, and thinks the window silent or full of other sounds
     than speech.
     """
-    silent = result.no_speech_prob > DEFAULT_FALLBACK.no_speech_threshold
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
-    return (silent or other_sound) and result.avg_logprob < DOUBTFUL_LOGPROB
+    unlikely = result.avg_logprob < ANNOTATION_LOGPROB
+    return DEFAULT_FALLBACK.is_silent(result) or (other_sound and unlikely)
 
 
 def _closed_by_cut(window: Window, found: Segments) -> bool:
