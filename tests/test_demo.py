@@ -232,7 +232,11 @@ def test_models_beside_the_embedded_ones_are_a_wrong_command_line(capsys):
 @pytest.mark.parametrize(
     ("script", "argument", "said"),
     [
-        ("bench", "nope", "speed, accuracy, diarization, real, kernels, cpu"),
+        (
+            "bench",
+            "nope",
+            "speed, accuracy, diarization, real, load, medusa, throughput, kernels, cpu",
+        ),
         ("check", "nope", "no arguments"),
         ("setup", "nope", "--toolkit or nothing"),
     ],

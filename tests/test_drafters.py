@@ -168,7 +168,6 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
 
 
 @pytest.mark.parametrize("kind", [BLOCK, LINEAR])
-@pytest.mark.usefixtures("last_attempt_kept")
 def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind):
     """Sampled attempts, rows with and without timestamps, drafted ones and others."""
     fallback = Fallback(

@@ -210,7 +210,7 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_si
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
     monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
-    fallback = sampling(0.4)
+    fallback = sampling(0.4, logprob_threshold=-4.15)
     answers = decode(
         engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True)
     )

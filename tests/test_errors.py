@@ -22,7 +22,9 @@ CODES = {
 
 
 def leaves(kind: type[EndpointError]) -> list[type[EndpointError]]:
-    below = [leaf for child in kind.__subclasses__() for leaf in leaves(child)]
+    """The errors of this module that have none below them; the server has more of its own."""
+    ours = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    below = [leaf for child in ours for leaf in leaves(child)]
     return below or [kind]
 
 

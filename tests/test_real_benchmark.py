@@ -236,8 +236,9 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     assert [spec.name for spec in specs(results)] == engines
     for spec in specs(results):
         (cell,) = cells(results, spec, recordings(results))
-        # Without timestamps, which it was not trained for, the demo's model may add a word.
-        assert cell.score.count.errors <= (spec.name == "batched"), spec.name
+        # The demo's model may add a word where it must do without timestamps, which it was not
+        # trained for, or is sampled.
+        assert cell.score.count.errors <= (not spec.name.startswith("ours")), spec.name
         assert 100 < cell.peak < 3000
     assert (tmp_path / "real.md").read_text() == printed.out.removesuffix("\n")
 

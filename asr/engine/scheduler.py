@@ -177,9 +177,9 @@ class Scheduler:
             admitted = eligible[: min(state.capacity - live, MAX_ENCODER_BATCH)]
             if not admitted:
                 return
-            self._prepare(
-                state, encoded_together(admitted), lambda: self.admission.clock() >= deadline
-            )
+            self._preparing = encoded_together(admitted)
+            self._prepare(state, self._preparing, lambda: self.admission.clock() >= deadline)
+            self._preparing = []
             late = self.admission.clock() >= deadline
 
     def _eligible(self) -> list[Sequence]:
@@ -193,8 +193,7 @@ class Scheduler:
         self, state: DecodeState, sequences: list[Sequence], stop: Callable[[], bool]
     ) -> None:
         """Encode sequences and prefill them in the next rows; the first of them, if `stop` says."""
-        self._preparing, began = sequences, self.admission.clock()
-        live = len(self.running)
+        live, began = len(self.running), self.admission.clock()
         drafted = self.drafts.prepares(
             sequences[0].options,
             self.context.drafting,
@@ -224,7 +223,6 @@ class Scheduler:
         self.running += sequences
         self._prefill(live, self.attempted)
         self.admission.count(sequences, began)
-        self._preparing = []
 
     def _prefill(self, start: int, stop: int) -> None:
         """Read the prompts of rows `start` to `stop` and choose their first tokens."""
