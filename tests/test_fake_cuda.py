@@ -128,17 +128,12 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     warmed = {shape for _, shape in device.launched if shape.drafts}
     assert {shape.drafts for shape in warmed} == {2, 4}
     assert all(shape.followed and shape.assistant_lag == 1 for shape in warmed)
-    state, runner = engine.memory.ensure_capacity(24), engine.runner
+    state = engine.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     kinds = itertools.product((0, 2, 4), (False, True), (False, True))
     shapes = [(24, StepShape(k, 1, 64, sampled, times, 0, True)) for k, sampled, times in kinds]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
-    with torch.inference_mode():
-        for rows, shape in shapes:
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            before = len(device.pools)
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            assert len(device.pools) == before + 1
+    check_captures(device, engine, state, shapes)
     drafted = DecodeOptions(assisted=True, drafts=8, batch_size=2, words=True)
     asked = [(drafted, requests_of(engine, 3)), (DecodeOptions(), requests_of(engine, 2, first=10))]
     assert sorted(decode(engine, *asked)) == [0, 1, 2, 10, 11]
@@ -146,10 +141,21 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     check_sizes(device)
 
 
+def check_captures(device, engine, state, shapes):
+    """Every shape runs once as it is, and is captured when it is asked for again."""
+    runner = engine.runner
+    with torch.inference_mode():
+        for rows, shape in shapes:
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            before = len(device.pools)
+            runner.launch(state.view(0, rows), engine.context.filters, shape)
+            assert len(device.pools) == before + 1
+
+
 @pytest.mark.parametrize("num_beams", [2, 5, 8])
 def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     engine = DecodeEngine(fake_models())
-    lane, runner = engine.lanes._lane(num_beams), engine.runner
+    lane = engine.lanes._lane(num_beams)
     state = lane.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     shapes = [
@@ -157,12 +163,7 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
         for rows, length, shared_len in ((24, 64, 0), (3, longest, 192), (1, 256, 64))
         for timestamps in (False, True)
     ]
-    with torch.inference_mode():
-        for rows, shape in shapes:
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            before = len(device.pools)
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            assert len(device.pools) == before + 1
+    check_captures(device, engine, state, shapes)
     assert {step.num_beams for step in device.steps} >= {num_beams}
     check_sizes(device)
 

@@ -236,9 +236,10 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     assert [spec.name for spec in specs(results)] == engines
     for spec in specs(results):
         (cell,) = cells(results, spec, recordings(results))
-        # The demo's model may add a word where it must do without timestamps, which it was not
-        # trained for, or is sampled.
-        assert cell.score.count.errors <= (not spec.name.startswith("ours")), spec.name
+        # The demo's model may add a word without timestamps, which it was not trained for, and
+        # where faster-whisper's fallback samples.
+        may_add = spec.name in ("batched", "sequential:beam_size=5")
+        assert cell.score.count.errors <= may_add, spec.name
         assert 100 < cell.peak < 3000
     assert (tmp_path / "real.md").read_text() == printed.out.removesuffix("\n")
 
