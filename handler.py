@@ -18,8 +18,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 # hf-serve leaves the repository's folder off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -46,6 +49,7 @@ from errors import (
     StartError,
 )
 from model_errors import loading
+from openmp import run_in_passing_thread, set_threads
 from response import Answer, response
 from server_logs import hide_bodies, keep_one_line
 from transcript import Transcript
@@ -85,6 +89,7 @@ class EndpointHandler:
     transcriber: Transcriber
     diarizer: Diarizer | None
     limits: AudioLimits
+    threads: int
 
     def __init__(self, path: str = "", settings: ModelSettings | None = None) -> None:
         """Load the models that `settings`, by default the environment, names.
@@ -107,6 +112,24 @@ class EndpointHandler:
         device = choose_device(settings.device, nvidia_device_present())
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
+        self.threads = torch.get_num_threads()
+        load = partial(self._load_models, settings, device, dtype)
+        if device.type == "cpu":  # the thread that serves is to have the only team of threads
+            run_in_passing_thread(load, self.threads)
+        else:
+            load()
+        self.limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
+        seconds = time.perf_counter() - started
+        logger.info(
+            "models ready on %s in %s after %.1f s",
+            device.type,
+            str(dtype).removeprefix("torch."),
+            seconds,
+        )
+
+    def _load_models(
+        self, settings: ModelSettings, device: torch.device, dtype: torch.dtype
+    ) -> None:
         asr, assistant, pipeline = (
             settings.asr_model,
             settings.assistant_model,
@@ -127,14 +150,6 @@ class EndpointHandler:
                 self.diarizer = load_diarizer(
                     pipeline.name, pipeline.revision, settings.token, device
                 )
-        self.limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
-        seconds = time.perf_counter() - started
-        logger.info(
-            "models ready on %s in %s after %.1f s",
-            device.type,
-            str(dtype).removeprefix("torch."),
-            seconds,
-        )
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Answer one request body with text, timed chunks and speakers.
@@ -224,7 +239,7 @@ class EndpointHandler:
             return self.transcriber.transcribe(audio.samples, request.options), None
         hints = speaker_hints(request.config)
         cancelled = threading.Event()
-        with ThreadPoolExecutor(1, "diarization") as pool:
+        with ThreadPoolExecutor(1, "diarization", set_threads, (self.threads,)) as pool:
             running = pool.submit(self.diarizer.diarize, audio.samples, hints, cancelled)
             try:
                 transcript = self.transcriber.transcribe(audio.samples, request.options)

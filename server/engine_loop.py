@@ -26,6 +26,7 @@ from asr.engine.admission import HOLD_SECONDS
 from asr.engine.engine import DecodeEngine
 from errors import EndpointError, ModelError
 from handler import endpoint_errors
+from openmp import set_threads
 from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
@@ -92,6 +93,7 @@ class EngineLoop:
         self._new: SimpleQueue[Job | None] = SimpleQueue()  # None ends the loop
         self._lock = Lock()  # between `submit` and the end
         self._threads = torch.get_num_threads()
+        engine.admission.newcomer = lambda: not self._new.empty() or len(self._jobs) > 1
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -114,7 +116,7 @@ class EngineLoop:
         self._thread.join()
 
     def _run(self) -> None:
-        torch.set_num_threads(self._threads)  # this thread's; others may have set fewer
+        set_threads(self._threads)  # others may have set fewer
         try:
             while self._take_in():
                 self._advance()

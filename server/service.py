@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event as Flag
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from asr import Transcription
@@ -25,6 +25,7 @@ from audio import Audio
 from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from errors import EndpointError
 from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
+from openmp import run_in_passing_thread, set_threads
 from response import Answer
 from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
 from transcript import Transcript
@@ -63,18 +64,14 @@ class Service:
         self.handler = handler
         self.outstanding = 0  # accepted requests that are not answered
         self._engine = handler.transcriber.engine
-        self._engine.admission.expects_others = True
         if max_rows is not None:
             self._engine.admission.max_rows = max_rows
         self._loop = EngineLoop(self._engine)
         self._small, self._large, self._diarization = (
-            ThreadPoolExecutor(1, "small"),
-            ThreadPoolExecutor(1, "large"),
+            ThreadPoolExecutor(1, "small", set_threads, (1,)),
+            ThreadPoolExecutor(1, "large", set_threads, (1,)),
             ThreadPoolExecutor(1, "diarization"),
         )
-        threads = torch.get_num_threads()
-        for pool, count in ((self._small, 1), (self._large, 1), (self._diarization, threads)):
-            pool.submit(torch.set_num_threads, count).result()  # of the pool's thread
 
     @property
     def alive(self) -> bool:
@@ -149,7 +146,8 @@ class Service:
         if diarizer is None or not self.handler.diarizes(request.config):
             return None
         hints = speaker_hints(request.config)
-        return self._diarization.submit(_diarize, diarizer, audio.samples, hints, left)
+        diarize = partial(_diarize, diarizer, audio.samples, hints, left)
+        return self._diarization.submit(run_in_passing_thread, diarize, self.handler.threads)
 
     async def _transcribe(
         self, transcription: Transcription

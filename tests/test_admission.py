@@ -39,7 +39,7 @@ def test_no_session_exceeds_its_batch_size():
 def test_one_session_leaves_rows_to_those_that_are_expected():
     admission, waiting = Admission(), sequences_of("a", 24)
     assert len(admission.choose(waiting, Counter(), 24, admission.share(24, Counter()))) == 24
-    admission.expects_others = True
+    admission.newcomer = lambda: False
     assert len(admission.choose(waiting, Counter(), 24, admission.share(24, Counter()))) == 18
     assert [admission.share(rows, Counter()) for rows in (1, 2, 3, 4, 32)] == [1, 2, 3, 3, 24]
 
@@ -93,13 +93,24 @@ def test_who_runs_gets_more_rows_only_after_as_long_in_steps_as_newcomers_took()
 
 
 def test_newcomers_are_encoded_without_pause_where_only_one_session_is_there():
-    admission = Admission(hold_seconds=2.0)
-    admission.clock = lambda: 10.0
+    admission, now, came = Admission(hold_seconds=2.0), [10.0], [False]
+    admission.clock = lambda: now[0]
     one, other = sequences_of("a", 2), sequences_of("b", 1)
-    assert admission.deadline(one, Counter(a=3)) == float("inf")
-    assert admission.deadline(one, Counter(b=1)) == admission.deadline(one + other, Counter()) == 12
-    admission.expects_others = True
-    assert admission.deadline(one, Counter()) == 12
+    alone = admission.pause(one, Counter(a=3))
+    beside = admission.pause(one, Counter(b=1)), admission.pause(one + other, Counter())
+    assert not alone()
+    assert not any(pause() for pause in beside)
+    now[0] = 12.0
+    assert not alone()
+    assert all(pause() for pause in beside)
+    admission.newcomer = lambda: came[0]
+    expecting = admission.pause(one, Counter())
+    now[0] = 14.0
+    assert not expecting()
+    came[0] = True  # while windows are encoded
+    assert expecting()
+    now[0] = 13.9
+    assert not expecting()
 
 
 def test_sequences_apart_run_session_by_session_before_all_others():

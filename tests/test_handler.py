@@ -86,11 +86,8 @@ def endpoint(tiny_handler):
         transcriber: StandInTranscriber, diarizer: StandInDiarizer | None = None
     ) -> EndpointHandler:
         made = object.__new__(EndpointHandler)
-        made.transcriber, made.diarizer, made.limits = (
-            transcriber,
-            diarizer,
-            tiny_handler.limits,
-        )
+        made.transcriber, made.diarizer = transcriber, diarizer
+        made.limits, made.threads = tiny_handler.limits, tiny_handler.threads
         return made
 
     return make

@@ -24,15 +24,16 @@ HOLD_SECONDS = 0.1
 class Admission:
     """Chooses among the waiting sequences of all lanes.
 
-    At most `max_rows` rows run in a lane. `hold_seconds` bounds encoding beside other sessions. One
-    that `expects_others` does so without them, too, and leaves a quarter of the rows to them: the
-    windows of a long recording, admitted together, would also end together.
+    At most `max_rows` rows run in a lane. `hold_seconds` bounds encoding beside other sessions, and
+    where `newcomer` says that one has come. With a `newcomer` a session that is alone leaves a
+    quarter of the rows free: the windows of a long recording, admitted together, would also end
+    together.
     """
 
     def __init__(self, hold_seconds: float = HOLD_SECONDS) -> None:
         self.max_rows = MAX_ROWS
         self.hold_seconds = hold_seconds
-        self.expects_others = False
+        self.newcomer: Callable[[], bool] | None = None
         self._rests_until = -math.inf
         self.clock: Callable[[], float] = time.perf_counter
         self._served = 0
@@ -77,7 +78,7 @@ class Admission:
         """
         if len(rows) > 1 and self.clock() < self._rests_until:
             return 1
-        return limit - limit // 4 if self.expects_others else limit
+        return limit if self.newcomer is None else limit - limit // 4
 
     def count(self, admitted: Iterable[Sequence], started: float) -> None:
         """Remember whose turn it was, and how long it took since `started`."""
@@ -87,11 +88,18 @@ class Admission:
             self._served += 1
             self._turns[each.session] = self._served
 
-    def deadline(self, waiting: Iterable[Sequence], rows: Counter[Hashable]) -> float:
-        """When encoding newcomers must pause for a step; never where one session is alone."""
-        sessions = {*rows, *(each.session for each in waiting)}
-        shared = self.expects_others or len(sessions) > 1
-        return self.clock() + self.hold_seconds if shared else math.inf
+    def pause(self, waiting: Iterable[Sequence], rows: Counter[Hashable]) -> Callable[[], bool]:
+        """Says, when called, whether encoding newcomers must pause for a step: after a while, and
+        never where one session is alone.
+        """
+        deadline = self.clock() + self.hold_seconds
+        alone = len({*rows, *(each.session for each in waiting)}) <= 1
+
+        def must_pause() -> bool:
+            others = not alone or (self.newcomer is not None and self.newcomer())
+            return others and self.clock() >= deadline
+
+        return must_pause
 
 
 class Quarantine:

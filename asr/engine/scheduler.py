@@ -164,9 +164,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Give free rows to waiting sequences: encode them, read their prompts."""
-        deadline = self.admission.deadline(self.waiting, self._running_rows())
-        late = False
-        while self.waiting and self.admits and not late:
+        must_pause = self.admission.pause(self.waiting, self._running_rows())
+        pauses = False
+        while self.waiting and self.admits and not pauses:
             eligible = self._eligible()
             if not eligible:
                 return
@@ -178,9 +178,9 @@ class Scheduler:
             if not admitted:
                 return
             self._preparing = encoded_together(admitted)
-            self._prepare(state, self._preparing, lambda: self.admission.clock() >= deadline)
+            self._prepare(state, self._preparing, must_pause)
             self._preparing = []
-            late = self.admission.clock() >= deadline
+            pauses = must_pause()
 
     def _eligible(self) -> list[Sequence]:
         """The waiting sequences whose turn it is, as far as rows may be had for them."""

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from openmp import set_threads
+
 # Seconds between counts, and age at which the last one says nothing about now. Between requests
 # nothing is counted, and the next one begins with what was so since the last.
 INTERVAL, STALE = 0.1, 60.0
@@ -58,7 +60,7 @@ class CpuThreads:
             return
         wanted = threads_beside(self.most, others(last, self._last))
         if wanted != torch.get_num_threads():
-            torch.set_num_threads(wanted)
+            set_threads(wanted)
 
     def restore(self) -> None:
         """Back to all threads, when nothing is left to do: others may ask torch for their number.
@@ -66,7 +68,7 @@ class CpuThreads:
         The next request begins with what was so meanwhile.
         """
         if self.enabled and torch.get_num_threads() != self.most:
-            torch.set_num_threads(self.most)
+            set_threads(self.most)
 
     def _sample(self, now: float) -> CpuSample | None:
         try:

@@ -1,0 +1,87 @@
+"""Which threads compute: those that were asked for, and none that are left over."""
+
+import asyncio
+import base64
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import handler
+from config import ModelSettings
+from demo.__main__ import CONVERSATION
+from openmp import run_in_passing_thread, set_threads
+from server.service import Service
+
+
+def computing_threads() -> int:
+    """How many threads torch has for the calling thread once it has computed."""
+    (torch.ones(400, 400) @ torch.ones(400, 400)).sin()
+    return torch.get_num_threads()
+
+
+def test_a_thread_keeps_the_number_that_was_set_in_it():
+    """Not the one that another thread sets before this one's first product."""
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(1, initializer=set_threads, initargs=(1,)) as pool:
+        pool.submit(int).result()
+        set_threads(before)
+        assert pool.submit(computing_threads).result() == 1
+    assert run_in_passing_thread(computing_threads, 2) == 2
+    set_threads(before)
+
+
+def test_what_is_raised_in_a_passing_thread_is_raised_to_the_caller():
+    def end():
+        raise SystemExit("no model")
+
+    with pytest.raises(SystemExit, match="no model"):
+        run_in_passing_thread(end, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_a_passing_thread_leaves_no_team_behind():
+    code = """if True:
+        import os, time, torch
+        from openmp import run_in_passing_thread
+
+        def tasks():
+            return len(os.listdir("/proc/self/task"))
+
+        def product():
+            torch.ones(1000, 1000).sin()
+            return tasks()
+
+        meanwhile = run_in_passing_thread(product, 4)
+        while tasks() > meanwhile - 4:  # what has ended is still listed for a moment
+            time.sleep(0.001)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_loading_and_diarizing_compute_in_threads_that_end(monkeypatch):
+    """So the engine has the only team that stays, and its products never wait for a wake-up."""
+    computed_in = []
+
+    def noted(work, *arguments):
+        computed_in.append(threading.current_thread())
+        return work(*arguments)
+
+    load = handler.load_whisper
+    monkeypatch.setattr(handler, "load_whisper", lambda *given: noted(load, *given))
+    endpoint = handler.EndpointHandler(settings=ModelSettings.for_demo())
+    diarize = endpoint.diarizer.diarize
+    monkeypatch.setattr(endpoint.diarizer, "diarize", lambda *given: noted(diarize, *given))
+    service = Service(endpoint)
+    try:
+        body = {"inputs": base64.b64encode(CONVERSATION.read_bytes()).decode()}
+        asyncio.run(service.answer(endpoint.parse(body)))
+        decoding = [service._small.submit(computing_threads).result() for _ in range(2)]
+    finally:
+        service.close()
+    assert decoding == [1, 1]
+    assert len(computed_in) == 2
+    assert not any(each.is_alive() for each in computed_in)
