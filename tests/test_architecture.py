@@ -25,6 +25,7 @@ from config import REPOSITORY
 # same table.
 ENDPOINT: dict[str, set[str]] = {
     "timebase": set(),
+    "openmp": set(),
     "transcript": set(),
     "errors": set(),
     "config": set(),
@@ -41,7 +42,14 @@ ENDPOINT: dict[str, set[str]] = {
     "diarization": {"device_errors", "errors", "timebase", "transcript", "versions"},
     "asr.checkpoint": {"errors", "timebase", "versions"},
     "asr.frontend": {"asr.checkpoint", "errors", "timebase", "transcript"},
-    "asr.model": {"asr.checkpoint", "asr.frontend.features", "device_errors", "errors", "timebase"},
+    "asr.model": {
+        "asr.checkpoint",
+        "asr.frontend.features",
+        "device_errors",
+        "errors",
+        "openmp",
+        "timebase",
+    },
     "asr.engine": {
         "asr.checkpoint",
         "asr.model",
@@ -90,6 +98,7 @@ ENDPOINT: dict[str, set[str]] = {
         "diarization_utils",
         "errors",
         "model_errors",
+        "openmp",
         "response",
         "server_logs",
         "timebase",
@@ -116,7 +125,7 @@ AROUND: dict[str, set[str]] = {
 }
 ARROWS = ENDPOINT | AROUND
 # Root modules that may load torch. All others settle a request's form and start without it.
-WITH_TORCH = {"handler", "device", "device_errors"}
+WITH_TORCH = {"handler", "device", "device_errors", "openmp"}
 # Packages that mypy and coverage may leave out.
 UNTYPED, UNCOVERED = {"tests"}, {"benchmarks", "demo", "testing", "tests"}
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 400, 60, 25, 8
