@@ -87,9 +87,12 @@ class _Part:
 
 
 def find_language(schedule: Schedule) -> Search:
-    """The language of the first window with speech; that of the first where none has any."""
+    """The language of the first window with speech; that of the first where none has any.
+
+    Where no speech was found, that of what is loud.
+    """
     first: DetectedLanguage | None = None
-    for window in schedule.ready():
+    for window in sorted(schedule.ready(), key=lambda each: each.tentative):
         heard = yield window
         if heard.no_speech_prob <= DEFAULT_FALLBACK.no_speech_threshold:
             return LanguageTimeline.single(heard.language, heard.probability)

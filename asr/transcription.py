@@ -109,7 +109,7 @@ class Transcription:
     ) -> None:
         self.transcript: Transcript | None = None
         self.session: Session | None = None
-        self._engine, self._schedule, self._speech = engine, schedule, speech
+        self._engine, self._schedule, self._speech = engine, schedule, [*speech]
         self._options, self._plan_for = options, plan
         self._encodings: dict[Window, Tensor] = {}  # what language detection encoded: (1, frames,
         self._chunks: list[Chunk] = []  # d_model) each
@@ -178,10 +178,10 @@ class Transcription:
             warnings += other_language_warning(timeline.language, self._heard)
         self.transcript = Transcript(
             _in_order(self._chunks),
-            timeline.language,
+            timeline.language if self._speech else self._options.language,
             warnings + plan.of_prompt,
-            timeline.probability,
-            self._speech,
+            timeline.probability if self._speech else None,
+            tuple(sorted(self._speech)),
             self.session.stats,
         )
 
@@ -191,7 +191,7 @@ class Transcription:
         """
         if self._options.language is not None:
             return LanguageTimeline.single(self._options.language)
-        if not self._options.multilingual:
+        if not (self._options.multilingual and self._speech):
             return (yield from _drive(find_language(self._schedule), self._detect_language))
         return (yield from _drive(find_languages(self._schedule), self._language_posterior))
 
@@ -234,7 +234,7 @@ class Transcription:
             prompt = plan.languages[timeline.language_at(window.start)].prompt
             encoded = self._encodings.pop(window, None)
             samples = self._schedule.samples(window)
-            requests.append(Request(window, samples, prompt, encoded=encoded))
+            requests.append(Request(window, samples, prompt, None, encoded, window.tentative))
         session.add(requests)
 
     def _read(
@@ -246,11 +246,14 @@ class Transcription:
     ) -> None:
         """Read a decoded window, and plan what follows it."""
         window, schedule = request.key, self._schedule
-        self._heard.append(HeardWindow.of(window, result, schedule.speech_seconds(window)))
+        if not window.tentative:
+            self._heard.append(HeardWindow.of(window, result, schedule.speech_seconds(window)))
         reader = plan.languages[timeline.language_at(window.start)].reader
         read = reader.read(window, result, request.samples)
         decoded_again = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
         chunks = reader.chunks(window, read.kept(decoded_again), request.samples, result)
+        if window.tentative and chunks:
+            self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
         if self._options.multilingual:
             chunks = [_with_language(chunk, timeline) for chunk in chunks]
         self._chunks += chunks

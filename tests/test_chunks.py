@@ -12,7 +12,16 @@ import pytest
 from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
-from asr.output.chunks import ANNOTATION_LOGPROB, ANNOTATION_THRESHOLD, ChunkReader, ReadWindow
+from asr.output.chunks import (
+    ANNOTATION_LOGPROB,
+    ANNOTATION_THRESHOLD,
+    SURE_LOGPROB,
+    SURE_NO_SPEECH,
+    SURE_RATE,
+    SURE_TOKENS,
+    ChunkReader,
+    ReadWindow,
+)
 from asr.output.segments import Segment
 from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
@@ -191,3 +200,32 @@ def test_a_short_sentence_closed_by_the_cut_is_decoded_again_whole(last, cut, ke
     seek = 5.0 if kept == 1 else last[1]
     assert read.seek == window.start + round(seek * SAMPLE_RATE)
     assert len(read.kept(decoded_again=False)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "kept"),
+    [
+        ({}, True),
+        ({"text_logprob": SURE_LOGPROB - 0.01}, False),
+        ({"no_speech_prob": SURE_NO_SPEECH + 0.01}, False),
+        ({"repetitive": True}, False),
+        ({"start_logprob": -5.0}, False),
+        ({"tokens": (at(0), *[YES] * (SURE_TOKENS - 1), at(2))}, False),
+    ],
+)
+def test_where_no_speech_was_found_the_model_must_be_sure_of_a_whole_sentence(changed, kept):
+    sure = result_of(at(0), *[YES] * SURE_TOKENS, at(2))
+    result = dataclasses.replace(sure, **changed)
+    tentative = dataclasses.replace(WINDOW, tentative=True)
+    read = READER.read(tentative, result, samples_of(WINDOW))
+    assert (read != ReadWindow()) is kept
+    assert READER.read(WINDOW, result, samples_of(WINDOW)) != ReadWindow()
+
+
+def test_a_short_phrase_over_a_long_sound_is_not_believed():
+    sure = result_of(at(0), *[YES] * SURE_TOKENS, at(2))
+    seconds = SURE_TOKENS / SURE_RATE
+    for length, kept in ((seconds, True), (seconds + 0.1, False)):
+        stop = WINDOW.start + round(length * SAMPLE_RATE)
+        window = Window(WINDOW.start, stop, stop, tentative=True)
+        assert (READER.read(window, sure, samples_of(window)) != ReadWindow()) is kept

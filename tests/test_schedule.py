@@ -135,7 +135,7 @@ def test_a_window_that_hardly_advances_is_not_decoded_for_ever():
 
 
 def test_windows_hold_speech_and_its_margins_only():
-    noise = sound(100)
+    noise = sound(100, 0.01)
     assert run(Schedule(noise, [], 30 * SAMPLE_RATE), 4) == []
     assert Schedule(noise, [], 30 * SAMPLE_RATE).ready() == ()
     speech = Span(50 * SAMPLE_RATE, 53 * SAMPLE_RATE)
@@ -143,9 +143,54 @@ def test_windows_hold_speech_and_its_margins_only():
     assert (window.start, window.stop) == (speech.start - MARGIN, speech.stop + MARGIN)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(0.3, 9), st.sampled_from(["speech", "loud", "quiet"])), max_size=9)
+)
+def test_what_is_loud_for_long_is_decoded_in_case_somebody_speaks(parts):
+    """Each sample at most once, and never as if it were speech."""
+    levels = {"speech": 0.1, "loud": 0.1, "quiet": 0.001}
+    samples, speech, position = [], [], 0
+    for seconds, kind in parts:
+        samples.append(sound(seconds, levels[kind]))
+        if kind == "speech":
+            speech.append(Span(position, position + len(samples[-1])))
+        position += len(samples[-1])
+    samples = np.concatenate([*samples, silence(0.1)])
+    schedule = Schedule(samples, speech, 8 * SAMPLE_RATE)
+    windows = [window for batch in run(schedule, 3) for window in batch]
+    tentative = sorted((w.start, w.stop) for w in windows if w.tentative)
+    certain = [w for w in windows if not w.tentative]
+    assert (
+        schedule.seconds[0]
+        == schedule.seconds[1]
+        == pytest.approx(sum(schedule.speech_seconds(w) for w in certain))
+    )
+    for start, stop in tentative:
+        assert 3 * SAMPLE_RATE <= stop - start <= 8 * SAMPLE_RATE
+        assert np.sqrt(np.mean(samples[start:stop] ** 2)) > 0.015
+        assert not any(span.start < stop and start < span.stop for span in speech)
+        assert np.array_equal(
+            schedule.samples(Window(start, stop, stop, tentative=True)), samples[start:stop]
+        )
+    assert all(one[1] <= other[0] for one, other in pairwise(tentative))
+    position = 0
+    for seconds, kind in parts:
+        count = round(seconds * SAMPLE_RATE)
+        heard = sum(
+            min(stop, position + count) - max(start, position)
+            for start, stop in tentative
+            if start < position + count and position < stop
+        )
+        assert kind != "loud" or heard >= count - 3 * SAMPLE_RATE - 2 * MARGIN
+        position += count
+
+
 def test_speech_after_a_long_pause_is_decoded_again_if_decoding_ended_at_the_pause():
     schedule = Schedule(
-        sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000
+        sound(30, 0.01),
+        [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)],
+        480_000,
     )
     first = schedule.pop_ready(1)[0]
     assert not schedule.complete(first, 4 * SAMPLE_RATE)
@@ -157,7 +202,9 @@ def test_speech_after_a_long_pause_is_decoded_again_if_decoding_ended_at_the_pau
 
 def test_speech_after_a_long_pause_is_not_decoded_twice():
     schedule = Schedule(
-        sound(30), [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)], 480_000
+        sound(30, 0.01),
+        [Span(0, 5 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)],
+        480_000,
     )
     schedule.complete(schedule.pop_ready(1)[0], 24 * SAMPLE_RATE)
     assert schedule.pop_ready(1) == []

@@ -398,6 +398,26 @@ def test_speech_and_statistics_come_back_with_the_transcript():
     assert transcript.stats.steps == sum(transcript.stats.steps_by_drafts.values()) > 0
 
 
+@pytest.mark.parametrize(("log_prob", "kept"), [(-0.1, True), (-3.0, False)])
+def test_loud_sound_counts_as_speech_where_the_model_is_sure(log_prob, kept):
+    """A recording in which the detector hears nobody: either all of it is kept or nothing."""
+
+    class Sure(Recogniser):
+        def decode(self, request: Request) -> DecodeResult:
+            return replace(super().decode(request), text_logprob=log_prob)
+
+    samples = np.concatenate([spoken(index % WORDS, 30) for index in range(40)])
+    recogniser = Sure()
+    transcriber = Transcriber(MODELS, detect_speech=lambda _: ())
+    transcriber.engine = recogniser
+    options = transcriber.validate(TranscriptionOptions(chunk_length_s=10))
+    transcript = transcriber.transcribe(samples, options)
+    assert len(recogniser.requests) > 1
+    assert all(request.once for request in recogniser.requests)
+    assert bool(transcript.chunks) is bool(transcript.speech) is kept
+    assert transcript.language == ("en" if kept else None)
+
+
 def prompts_given(
     models: WhisperModels = MODELS, **options: object
 ) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.resources
 import json
 import logging
+import re
+import shutil
 from pathlib import Path
 
 import jiwer
@@ -24,6 +26,7 @@ from asr.transcription import TranscriptionOptions
 from audio import AudioLimits, decode_audio
 from demo import whisper_base
 from demo.__main__ import main
+from demo.build import flite
 from demo.whisper_base import PARTS, cached, from_package_index
 from testing.sounds import music, noise
 from timebase import SAMPLE_RATE
@@ -114,6 +117,27 @@ def test_music_and_noise_around_speech_neither_add_nor_cost_words(models):
     assert len(alone.split()) > 50
     # Windows are cut elsewhere, so a few words of a bad telephone line are written differently.
     assert jiwer.wer(alone + alone, among) <= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("flite") is None, reason="flite speaks here")
+def test_speech_over_music_that_the_detector_misses_is_heard(models):
+    """The start of a radio programme, and its music alone."""
+    sentence = (
+        "good evening and welcome to the program tonight we talk about the weather in the"
+        " mountains and about the people who live there all year"
+    )
+    spoken = flite.speak("awb", 120, 160, sentence).samples
+    music_alone = music(len(spoken) / SAMPLE_RATE, np.random.default_rng(2))[: len(spoken)]
+    music_alone *= 0.1 / music_alone.std()
+    transcriber, options = Transcriber(models), TranscriptionOptions(language="en", words=True)
+    over_music = music_alone + spoken * (0.05 / spoken.std())  # 6 dB below
+    assert not transcriber.detect_speech(over_music)
+    heard = transcriber.transcribe(over_music, options)
+    said = " ".join(re.findall(r"[a-z]+", heard.text.lower()))
+    assert jiwer.wer(sentence, said) <= 0.2
+    assert heard.speech
+    assert transcriber.transcribe(music_alone, options).text == ""
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ class Request:
     `samples` (n,) are mono at 16 kHz, at most as many as the encoder reads at once. The text has at
     most `max_tokens` tokens after the prompt, by default as many as the model allows. `encoded`
     (1, frames, d_model) is the main encoder's output where language detection has made it already.
+    What is decoded `once` has no further attempt, whatever its session's fallback.
     """
 
     key: Any
@@ -53,6 +54,7 @@ class Request:
     prompt: tuple[int, ...]
     max_tokens: int | None = None
     encoded: Tensor | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

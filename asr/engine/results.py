@@ -44,7 +44,7 @@ class ResultReader:
         """Stop the rows whose texts, of at most `longest` tokens, loop or have a start to reject.
 
         What they write beyond that is dropped in any case, so it does not matter when anybody
-        looks.
+        looks. Texts that are written `once` are read by somebody who drops such starts too.
         """
         live = len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
@@ -55,8 +55,9 @@ class ResultReader:
                 continue
             text = tokens[row][written]
             start = self._start_logprob(sequence, text, log_probs[row][written])
-            hopeless = fallback.rejects_start(start, sequence.no_speech_prob)
-            if ends_in_repetition(self.words(text)) or (hopeless and sequence.next_attempt()):
+            dropped = sequence.next_attempt() is not None or sequence.request.once
+            hopeless = dropped and fallback.rejects_start(start, sequence.no_speech_prob)
+            if hopeless or ends_in_repetition(self.words(text)):
                 rows.finished[row] = True
 
     def stop_looping_beams(self, state: DecodeState, row: int, sequence: Sequence) -> None:

@@ -75,8 +75,10 @@ class Sequence:
     def may_change_lane(self) -> bool:
         """Whether another attempt may have another number of beams."""
         fallback = self.options.fallback
-        return fallback is not None and any(
-            self._beams_of(each) != self.num_beams for each in fallback.attempts
+        return (
+            fallback is not None
+            and not self.request.once
+            and any(self._beams_of(each) != self.num_beams for each in fallback.attempts)
         )
 
     @property
@@ -87,7 +89,7 @@ class Sequence:
     def next_attempt(self) -> Attempt | None:
         """What to try if the current attempt's text is rejected."""
         options = self.options
-        if options.fallback is None:
+        if options.fallback is None or self.request.once:
             return None
         return options.fallback.next_attempt(self.attempts, options.timestamps, options.num_beams)
 

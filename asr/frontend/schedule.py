@@ -67,6 +67,9 @@ class Schedule:
         for region in reversed(self._regions):
             self._plan_next(region.start, region.stop)
         self._speech = self._left
+        for span in self._planner.loud_pauses():
+            self._add(Window(span.start, span.stop, span.stop, tentative=True))
+        self._ready = deque(sorted(self._ready, key=lambda each: each.start))
 
     @property
     def total(self) -> int:
@@ -146,6 +149,8 @@ class Schedule:
         self._expected -= self._count_windows(window.start, window.region_stop)
         self._left -= self._planner.count_speech(window.start, window.region_stop)
         self._unread.discard(window)
+        if window.tentative:
+            return False
         start = window.stop
         if looped and seek is not None:
             start = self._after_loop(window, seek)
@@ -190,11 +195,13 @@ class Schedule:
         start = self._planner.speech_from(start)
         if start < region_stop:
             stop = self._planner.window_stop(start, region_stop)
-            window = Window(start, stop, region_stop)
-            self._ready.appendleft(window)
-            self._unread.add(window)
+            self._add(Window(start, stop, region_stop))
             self._left += self._planner.count_speech(start, region_stop)
-            self._expected += self._count_windows(start, region_stop)
+
+    def _add(self, window: Window) -> None:
+        self._ready.appendleft(window)
+        self._unread.add(window)
+        self._expected += self._count_windows(window.start, window.region_stop)
 
     def _count_windows(self, start: int, region_stop: int) -> int:
         """How many windows of `limit` samples cover the rest of a region."""

@@ -33,6 +33,9 @@ PAUSE_FRAMES = 16
 # 300 ms decoded on either side of speech: at 10 dB SNR the detector's edges are up to 130 ms late.
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
+# What is so loud (power, -35 dBFS) for so long without being taken for speech may hold speech: over
+# music the detector misses what Whisper understands.
+LOUD, LONG_LOUD, LOUD_FRAMES = 10**-3.5, 3 * SAMPLE_RATE, 50
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
 LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer one without pauses is cut
 BLOCK = 3000 * SAMPLES_PER_TOKEN  # loudness is computed a minute at a time
@@ -48,11 +51,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples `start` to `stop` of the audio, decoded at once; its region ends at `region_stop`."""
+    """Samples `start` to `stop` of the audio, decoded at once; its region ends at `region_stop`.
+
+    In a `tentative` one no speech was found; its text counts only where Whisper is sure of it.
+    """
 
     start: int
     stop: int
     region_stop: int
+    tentative: bool = False
 
     @property
     def seconds(self) -> float:
@@ -69,6 +76,15 @@ class Loudness:
             blocks.append(_frame_power(samples[first : first + BLOCK]))
         self.power: NDArray[np.float32] = np.concatenate(blocks)
         self.smooth = _moving_mean(self.power, PAUSE_FRAMES)
+
+    def loud(self, start: int, stop: int) -> list[Span]:
+        """The stretches between two samples that are loud for long."""
+        grid = SAMPLES_PER_TOKEN
+        first, last = -(-start // grid), stop // grid
+        loud = _moving_mean(self.power[first:last], LOUD_FRAMES) >= LOUD
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]]).astype(np.int8)))
+        spans = [Span(*((first + each) * grid).tolist()) for each in edges.reshape(-1, 2)]
+        return [each for each in spans if each.stop - each.start >= LONG_LOUD]
 
     def quietest(self, start: int, stop: int) -> int:
         """The frame boundary in [start, stop] with the quietest 320 ms around it; the last of
@@ -158,6 +174,19 @@ class WindowPlanner:
     def quietest(self, start: int, stop: int) -> int:
         """The quietest point between two samples."""
         return self._loudness.quietest(start, stop)
+
+    def loud_pauses(self) -> tuple[Span, ...]:
+        """What is long and loud and no speech, in order, each at most a window long."""
+        found: list[Span] = []
+        starts, stops = [0, *self._stops.tolist()], [*self._starts.tolist(), self.length]
+        for pause in zip(starts, stops, strict=True):
+            for span in self._loudness.loud(*pause):
+                start = span.start
+                while span.stop - start >= LONG_LOUD:
+                    stop = window_stop(self._loudness, start, span.stop, self.limit)
+                    found.append(Span(start, stop))
+                    start = stop
+        return tuple(found)
 
     def long_pauses(self, start: int, stop: int) -> tuple[Span, ...]:
         """The pauses of two seconds or longer, margins not counted, that lie wholly between `start`

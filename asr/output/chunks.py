@@ -2,10 +2,11 @@
 
 The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably holds no speech and
 was decoded with low probability is dropped; so is, beyond OpenAI's rules, one for which the model
-would rather have written what captions write of laughter or music. A segment without duration is
-dropped. Text after the last closed segment is decoded again with the next window where there is
-one. One rule is added: Whisper often closes a sentence at the very point where the window is cut,
-so a short last segment before such a cut is decoded again whole.
+would rather have written what captions write of laughter or music, and one in which no speech was
+found unless the model is sure of its text. A segment without duration is dropped. Text after the
+last closed segment is decoded again with the next window where there is one. One rule is added:
+Whisper often closes a sentence at the very point where the window is cut, so a short last segment
+before such a cut is decoded again whole.
 
 The one decision: reading changes nothing. `read` says up to where the window was decoded and what
 is unfinished there, the schedule decides whether that part is decoded again, and `chunks` turns the
@@ -35,6 +36,10 @@ CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was close
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
 # Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
 ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
+# Where no speech was found: music alone has at most -0.69 and at least 0.33, sentences over it down
+# to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a short phrase
+# over a long sound is what Whisper makes up.
+SURE_LOGPROB, SURE_NO_SPEECH, SURE_TOKENS, SURE_RATE = -0.45, 0.4, 8, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class ChunkReader:
 
         `samples` (n,) at 16 kHz are those it was decoded from.
         """
-        if _holds_no_speech(result):
+        if _holds_no_speech(result) or (window.tentative and not self._is_sure(window, result)):
             return ReadWindow()
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
         if self.timestamps and result.timestamps:
@@ -122,6 +127,18 @@ class ChunkReader:
                     replace(chunk, tokens=tokens, log_probs=log_probs, compression_ratio=ratio)
                 )
         return found
+
+    def _is_sure(self, window: Window, result: DecodeResult) -> bool:
+        """Whether Whisper hears speech where the detector does not."""
+        end_of_text = self.models.special_tokens.end_of_text
+        count = sum(token < end_of_text for token in result.tokens)
+        return (
+            count >= max(SURE_TOKENS, SURE_RATE * window.seconds)
+            and result.text_logprob >= SURE_LOGPROB
+            and result.no_speech_prob <= SURE_NO_SPEECH
+            and not result.repetitive
+            and not DEFAULT_FALLBACK.rejects_start(result.start_logprob, result.no_speech_prob)
+        )
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self.models.tokenizer.decode(list(tokens)))
