@@ -185,7 +185,8 @@ class EndpointHandler:
         """The voices of the request's clips, before its audio is touched; their names alone where
         it is not diarized. Raises InvalidReference, or what `Diarizer.diarize` raises.
         """
-        config = request.config
+        if not (config := request.config).known_speakers:
+            return NOBODY
         diarizer = self.diarizer if config.diarize else None
         means = (diarizer, self.transcriber.find_speech, self.limits, config.sampling_rate)
         return Enrolment(*means).enrol(config.known_speakers, cancelled)

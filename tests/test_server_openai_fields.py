@@ -154,11 +154,30 @@ WRONG = {
     "keywords": {"keywords": "x" * 101},
     "hotwords": {"hotwords": "x" * 101},
     "prompt": {"prompt": ["one", "two"]},
+    "known_speaker_references": {"known_speaker_names": "agent"},
+    "known_speaker_names": {
+        "known_speaker_names": ["Anna", "anna"],
+        "known_speaker_references": ["AAAA", "AAAA"],
+        "response_format": "diarized_json",
+    },
+    "known_speaker_names[1]": {
+        "known_speaker_names": ["agent", "SPEAKER_00"],
+        "known_speaker_references": ["AAAA", "AAAA"],
+        "response_format": "diarized_json",
+    },
+    "known_speaker_references[0]": {
+        "known_speaker_names": ["agent", "other"],
+        "known_speaker_references": ["", "AAAA"],
+        "response_format": "diarized_json",
+    },
     "min_speakers": {"min_speakers": "3", "max_speakers": "2", "response_format": "srt"},
 }
 NOT_SERVED = {
-    "known_speaker_names": {"known_speaker_names": "agent"},
-    "known_speaker_references": {"known_speaker_references": "data:audio/wav;base64,AAAA"},
+    "known_speaker_names": {
+        "known_speaker_names": "agent",
+        "known_speaker_references": "data:audio/wav;base64,AAAA",
+    },
+    "known_speakers": {"known_speakers": "[]"},
     "languages": {"languages": ["de", "en"]},
     "include": {"include": "logprobs", "response_format": "text"},
     "timestamp_granularities": {"timestamp_granularities": "word"},
