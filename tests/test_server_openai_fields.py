@@ -136,6 +136,25 @@ def test_openais_names_mean_the_loaded_model(handler, model):
     assert read(handler, model=model) == read(handler)
 
 
+def test_clips_reach_the_handler_in_order(handler):
+    asked = read(
+        handler,
+        known_speaker_names=["Anna", "Bob", "Anna"],
+        known_speaker_references=["data:audio/wav;base64,AAAA", "BBBB", "CCCC"],
+        known_speaker_threshold="0.7",
+        response_format="diarized_json",
+    )
+    clips = [(clip.name, clip.reference) for clip in asked.request.config.known_speakers]
+    assert clips == [("Anna", "data:audio/wav;base64,AAAA"), ("Bob", "BBBB"), ("Anna", "CCCC")]
+    assert asked.request.config.known_speaker_threshold == 0.7
+    assert asked.speakers
+
+
+def test_empty_lists_of_clips_are_none(handler):
+    asked = read(handler, known_speaker_names="", known_speaker_references=[""])
+    assert asked.request.config.known_speakers == []
+
+
 WRONG = {
     "response_format": {"response_format": "xml"},
     "temperature": {"temperature": "1.5"},
