@@ -23,8 +23,9 @@ from scipy.optimize import linear_sum_assignment
 from diarization.pipeline import Diarization, Span, Vector
 from transcript import KnownSpeaker, SpeakerTurn
 
-# Chosen by scripts/bench speakers.
-THRESHOLD = 0.6
+# Chosen by scripts/bench speakers: clean, with clips of 3 s, less than 1% of strangers' seconds get
+# a name, and 97% of known speakers' the right one.
+THRESHOLD = 0.78
 # A name has to be so much more similar than the next one.
 MARGIN = 0.05
 # Two names whose clips are more similar than this cannot be told apart with confidence.

@@ -19,7 +19,7 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 from asr.frontend.vad import SpeechDetector
 from audio import AudioLimits
 from benchmarks.report import RESULTS, read, save, settings
-from benchmarks.speakers.page import page, publish
+from benchmarks.speakers.page import page, write_page
 from benchmarks.speakers.scenes import (
     CHANNELS,
     SEED,
@@ -62,7 +62,7 @@ def main() -> None:
     results = read(path)
     print(page(results))
     if options.publish:
-        publish(results)
+        write_page(results)
 
 
 def run(count: int, draws: int) -> Results:
