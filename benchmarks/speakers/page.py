@@ -17,13 +17,13 @@ three of the people are among them, in turn; the other names belong to people wh
 their own name; **wrongly**: under another one; the rest stays unnamed. **Strangers**: seconds of \
 people who are not known, under any name; in brackets, speakers found who were mostly a stranger \
 and got a name, which leaves out what diarization mixed up.
-- **IER** is pyannote.metrics' identification error rate, strangers and unnamed speakers called \
-unknown; what it has above **DER**, the diarization error rate, is the price of naming. Collar \
-0.25 s, overlapped speech scored.
+- **IER** is pyannote.metrics' identification error rate, where strangers and unnamed speakers are \
+all called unknown, so that two strangers taken for one are no error as they are in **DER**, the \
+diarization error rate. Collar 0.25 s, overlapped speech scored.
 - **Nearest** gives every speaker the name that sounds most like it, as speaches does.
 - The default threshold was chosen on these figures.
-- Clips are from the dialogue's channel, if not said otherwise. Noise is white, 10 dB below speech; \
-telephone is 300 to 3400 Hz at 8 kHz in mu-law."""
+- Clips are from the dialogue's channel, if not said otherwise. Noise is white, 10 dB below \
+speech; telephone is 300 to 3400 Hz at 8 kHz in mu-law."""
 
 
 def write_page(results: Results) -> None:
