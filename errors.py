@@ -58,13 +58,9 @@ class InvalidAudio(ClientError):
 
 
 class InvalidReference(ClientError):
-    """A clip of `known_speakers` is of no use; the message begins with its place."""
+    """A clip is of no use; the message begins with its place, as in `known_speakers[1]: `."""
 
     code = "INVALID_REFERENCE"
-
-    def __init__(self, place: int, text: str) -> None:
-        super().__init__(f"known_speakers[{place}]: {text}")
-        self.place = place
 
 
 class AudioTooLong(ClientError):

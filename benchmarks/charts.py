@@ -149,7 +149,7 @@ def _draw_curves(chart: Curves, path: Path) -> None:
     axes.set_xlabel(chart.axis, fontsize=NOTE)
     axes.set_ylabel(chart.unit.strip(), fontsize=NOTE)
     axes.tick_params(labelsize=NOTE)
-    axes.legend(fontsize=NOTE, frameon=False, loc="center left")
+    axes.legend(fontsize=NOTE, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     axes.spines[["top", "right"]].set_visible(False)
     text = "\n".join(textwrap.wrap(chart.note, NOTE_WIDTH))
     figure.supxlabel(text, x=0.01, ha="left", fontsize=NOTE, color="#444444")

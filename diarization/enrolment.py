@@ -68,7 +68,7 @@ class Enrolment:
                 samples = decode_audio(data, self.sampling_rate, left).samples
             except ClientError as error:
                 reason = str(error).removeprefix(f"{error.code}: ")
-                raise InvalidReference(place, reason.replace("inputs", "reference", 1)) from None
+                raise _useless(place, reason.replace("inputs", "reference", 1)) from None
             left = left.less(len(data))
             vector, doubts = self._embed(self.diarizer, samples, place, cancelled)
             vectors.setdefault(clip.name, []).append(vector)
@@ -93,17 +93,21 @@ class Enrolment:
             spans[turn.speaker].append((turn.start, turn.end))
         seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
         if not seconds:
-            raise InvalidReference(place, "no speech was found")
+            raise _useless(place, "no speech was found")
         label = max(seconds, key=lambda each: seconds[each])
         spoken = sum(seconds.values())
         if spoken - seconds[label] > MAX_SECOND_VOICE * spoken:
-            raise InvalidReference(place, "more than one person speaks")
+            raise _useless(place, "more than one person speaks")
         if seconds[label] < MIN_SPEECH:
-            raise InvalidReference(place, f"{seconds[label]:.1f} s of speech are too short")
+            raise _useless(place, f"{seconds[label]:.1f} s of speech are too short")
         vector = unit(diarizer.embed(samples, spans[label]))
         if vector is None:
-            raise InvalidReference(place, "no voice could be made out")
+            raise _useless(place, "no voice could be made out")
         return vector, _doubts(samples, spans[label], seconds[label])
+
+
+def _useless(place: int, reason: str) -> InvalidReference:
+    return InvalidReference(f"known_speakers[{place}]: {reason}")
 
 
 def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:

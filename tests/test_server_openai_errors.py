@@ -33,7 +33,7 @@ INVALID = "invalid_request_error"
         (InvalidRequest("the form cannot be read: broken"), INVALID, None),
         (InvalidAudio("no audio: none"), INVALID, "file"),
         (AudioTooLong("too long"), INVALID, "file"),
-        (InvalidReference(2, "no speech"), INVALID, "known_speaker_references[2]"),
+        (InvalidReference("known_speakers[2]: no speech"), INVALID, "known_speaker_references[2]"),
         (ModelNotFound("model: x is not loaded"), INVALID, "model"),
         (Unauthorized("no token"), "authentication_error", None),
         (Busy("full", 1), "rate_limit_error", None),

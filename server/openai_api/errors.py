@@ -54,9 +54,7 @@ def _field(error: EndpointError) -> str | None:
     """The field at fault, None where it is not a field's fault."""
     if isinstance(error, InvalidAudio | AudioTooLong):
         return "file"
-    if isinstance(error, InvalidReference):
-        return f"known_speaker_references[{error.place}]"
-    if isinstance(error, InvalidParameter | Unsupported | ModelNotFound):
+    if isinstance(error, InvalidParameter | InvalidReference | Unsupported | ModelNotFound):
         found = FIELD.match(str(error))
-        return found[1] if found else None
+        return found[1].replace("known_speakers[", "known_speaker_references[") if found else None
     return None
