@@ -145,18 +145,16 @@ def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest
     speakers = _speakers([*given, *known], diarize, wanted, handler)
     if given.pop("task", task) != task:
         raise InvalidField(f"task: on this route it is {task}")
-    parameters = (
-        given
-        | known
-        | {
-            "task": task,
-            "language": language,
-            "diarize": speakers,
-            "hotwords": keywords or hotwords,
-            "output": [wanted] if wanted in FILES else [],
-            "return_timestamps": "word" if "word" in granularities else True,
-        }
-    )
+    parameters = {
+        **given,
+        **known,
+        "task": task,
+        "language": language,
+        "diarize": speakers,
+        "hotwords": keywords or hotwords,
+        "output": [wanted] if wanted in FILES else [],
+        "return_timestamps": "word" if "word" in granularities else True,
+    }
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # a speaker for each segment
     request = _parse(form.file, parameters, bool(keywords), handler)
