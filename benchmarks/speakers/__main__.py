@@ -22,7 +22,6 @@ from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.speakers.page import page, write_page
 from benchmarks.speakers.scenes import (
     CHANNELS,
-    SEED,
     Dialogue,
     draw_dialogues,
     draw_people,
@@ -44,6 +43,7 @@ PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "numpy")
 LENGTHS = (1.0, 3.0, 10.0)  # seconds of speech in a clip
 THRESHOLDS = [round(0.02 * step, 2) for step in range(51)]
 DIALOGUES, DRAWS = 24, 2
+SEED = 15
 # Channels of dialogue and clip.
 PAIRS = [("clean", "clean"), ("noisy", "noisy"), ("telephone", "telephone")]
 PAIRS += [("noisy", "clean"), ("telephone", "clean")]
@@ -58,27 +58,28 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="pyannote")
     path = RESULTS / f"speakers{'-quick' if options.quick else ''}.json"
     if not options.render:
-        save(path, run(2 if options.quick else DIALOGUES, 1 if options.quick else DRAWS))
+        count, draws = (2, 1) if options.quick else (DIALOGUES, DRAWS)
+        save(path, run(count, draws, options.seed))
     results = read(path)
     print(page(results))
     if options.publish:
         write_page(results)
 
 
-def run(count: int, draws: int) -> Results:
+def run(count: int, draws: int, seed: int) -> Results:
     """Diarize `count` dialogues in every channel and name their speakers by clips."""
     diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, torch.device("cpu"))
-    people, taken = tell_apart(draw_people(), diarizer)
-    dialogues = draw_dialogues(people, count)
+    people, taken = tell_apart(draw_people(seed), diarizer, seed)
+    dialogues = draw_dialogues(people, count, seed)
     clips = {
-        (channel, seconds, draw): dict(_clips(diarizer, people, channel, seconds, draw))
+        (channel, seconds, draw): dict(_clips(diarizer, people, channel, seconds, [seed, 3, draw]))
         for channel in CHANNELS
         for seconds in LENGTHS
         for draw in range(draws)
     }
     rows, errors = [], {}
     for channel in CHANNELS:
-        found = [_diarize(diarizer, dialogue, channel) for dialogue in dialogues]
+        found = [_diarize(diarizer, dialogue, channel, seed) for dialogue in dialogues]
         errors[channel] = _diarization_error(dialogues, found)
         made = [case for pair in zip(dialogues, found, strict=True) for case in cases(*pair)]
         for of_clips in (clip for dialogue, clip in PAIRS if dialogue == channel):
@@ -88,7 +89,8 @@ def run(count: int, draws: int) -> Results:
                 rows.append(row | _score(made, drawn) | {"refused": _refused(drawn)})
                 print(f"{channel}, clips {of_clips}, {seconds:g} s", flush=True)
     return {
-        "settings": settings(PACKAGES) | {"dialogues": count, "clips of each person": draws},
+        "settings": settings(PACKAGES)
+        | {"dialogues": count, "clips of each person": draws, "seed": seed},
         "people": list(people),
         "taken for another": taken,
         "diarization error": errors,
@@ -98,7 +100,11 @@ def run(count: int, draws: int) -> Results:
 
 
 def _clips(
-    diarizer: Diarizer, people: Mapping[str, Voice], channel: str, seconds: float, draw: int
+    diarizer: Diarizer,
+    people: Mapping[str, Voice],
+    channel: str,
+    seconds: float,
+    draw: list[int],
 ) -> Iterator[tuple[str, Vector | None]]:
     """Every person's clip, embedded as the endpoint does; None for one that is refused."""
     detect = SpeechDetector()
@@ -108,7 +114,7 @@ def _clips(
 
     enrolment = Enrolment(diarizer, find_speech, AudioLimits(60.0, 10**7), SAMPLE_RATE)
     for place, (name, voice) in enumerate(people.items()):
-        seed = [list(CHANNELS).index(channel), round(seconds), draw, place]
+        seed = [*draw[:2], list(CHANNELS).index(channel), round(seconds), *draw[2:], place]
         reference = draw_reference(voice, seconds, CHANNELS[channel], seed)
         try:
             known = enrolment.enrol([ReferenceClip(name=name, reference=reference)])
@@ -118,8 +124,8 @@ def _clips(
             yield name, None
 
 
-def _diarize(diarizer: Diarizer, dialogue: Dialogue, channel: str) -> Diarization:
-    samples = CHANNELS[channel](dialogue.scene.samples, np.random.default_rng([SEED, 4]))
+def _diarize(diarizer: Diarizer, dialogue: Dialogue, channel: str, seed: int) -> Diarization:
+    samples = CHANNELS[channel](dialogue.scene.samples, np.random.default_rng([seed, 4]))
     return diarizer.diarize(samples, SpeakerHints())
 
 
@@ -164,6 +170,7 @@ def _options() -> argparse.Namespace:
         description="Measure whether known speakers get their names, and strangers none.",
     )
     parser.add_argument("--quick", action="store_true", help="a minute's smoke test")
+    parser.add_argument("--seed", type=int, default=SEED, help="of voices, texts and dialogues")
     parser.add_argument("--render", action="store_true", help="make the page from the last results")
     parser.add_argument(
         "--publish", action="store_true", help="write the page and picture of docs/benchmarks"

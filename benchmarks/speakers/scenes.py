@@ -25,7 +25,6 @@ from diarization.known_speakers import similarities, unit
 from diarization.pipeline import Diarizer, Vector
 from timebase import SAMPLE_RATE
 
-SEED = 15
 # espeak-ng's, in no list of the grammar and no kin of a voice that is: nobody was trained on them.
 UNTOUCHED = ("quincy", "grandpa", "grandma", "Nguyen", "Storm", "announcer", "kaukovalta")
 # Cosine from which the demo's clustering makes two voices one: its Euclidean 0.75 on unit vectors.
@@ -68,23 +67,23 @@ CHANNELS: dict[str, Channel] = {
 }
 
 
-def draw_people() -> dict[str, Voice]:
+def draw_people(seed: int) -> dict[str, Voice]:
     """The voices that nobody was trained on or tuned to, with pitch, speed and accent."""
     names = [*speakers("reserved"), *UNTOUCHED]
     return {
-        name: draw_voice(name, np.random.default_rng([SEED, 0, place]))
+        name: draw_voice(name, np.random.default_rng([seed, 0, place]))
         for place, name in enumerate(names)
     }
 
 
 def tell_apart(
-    people: dict[str, Voice], diarizer: Diarizer
+    people: dict[str, Voice], diarizer: Diarizer, seed: int
 ) -> tuple[dict[str, Voice], list[tuple[str, str, float]]]:
     """The people who are told apart, and of each other one the person taken for it."""
     vectors: dict[str, Vector | None] = {}
     taken: list[tuple[str, str, float]] = []
     for place, (name, voice) in enumerate(people.items()):
-        samples = say(voice, 10.0, np.random.default_rng([SEED, 1, place]))
+        samples = say(voice, 10.0, np.random.default_rng([seed, 1, place]))
         vector = unit(diarizer.embed(samples, [(0.0, 10.0)]))
         cosines = dict(zip(vectors, similarities([vector], list(vectors.values()))[0], strict=True))
         nearest = max(cosines, key=lambda other: cosines[other], default="")
@@ -103,11 +102,11 @@ def say(voice: Voice, seconds: float, generator: np.random.Generator) -> Samples
     return (0.5 * np.concatenate(parts)[: round(seconds * SAMPLE_RATE)]).astype(np.float32)
 
 
-def draw_dialogues(people: dict[str, Voice], count: int) -> list[Dialogue]:
+def draw_dialogues(people: dict[str, Voice], count: int, seed: int) -> list[Dialogue]:
     """Dialogues among people drawn anew for each."""
     dialogues = []
     for number in range(count):
-        generator = np.random.default_rng([SEED, 2, number])
+        generator = np.random.default_rng([seed, 2, number])
         order = [str(name) for name in generator.permutation(list(people))]
         cast, strangers = tuple(order[:SPEAKERS]), tuple(order[SPEAKERS:])
         scene = draw_dialogue([people[name] for name in cast], SECONDS, STYLE, generator)
@@ -121,7 +120,7 @@ def draw_dialogues(people: dict[str, Voice], count: int) -> list[Dialogue]:
 
 def draw_reference(voice: Voice, seconds: float, channel: Channel, seed: list[int]) -> str:
     """A clip with `seconds` of speech, as WAV in base64."""
-    generator = np.random.default_rng([SEED, 3, *seed])
+    generator = np.random.default_rng(seed)
     edge = np.zeros(round(EDGE * SAMPLE_RATE), np.float32)
     samples = np.concatenate([edge, say(voice, seconds, generator), edge])
     samples += np.float32(STYLE.noise) * generator.standard_normal(len(samples)).astype(np.float32)
