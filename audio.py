@@ -17,7 +17,7 @@ import ctypes
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
 from itertools import chain, groupby
@@ -84,6 +84,10 @@ class AudioLimits:
 
     max_seconds: float
     max_bytes: int
+
+    def less(self, size: int) -> AudioLimits:
+        """What is left after `size` bytes."""
+        return replace(self, max_bytes=max(0, self.max_bytes - size))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,12 @@ Only this module reads environment variables, or sets those that libraries read.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -30,6 +31,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from reference_clips import ReferenceClips
+
 REPOSITORY = Path(__file__).resolve().parent
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
@@ -40,6 +43,8 @@ MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
+# What a warning repeats of names that the client made up.
+MOST_NAMES, LONGEST_NAME = 8, 40
 # `int` refuses text of more than 4300 digits.
 INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
@@ -283,6 +288,8 @@ class InferenceConfig(BaseModel):
         default=[], max_length=MAX_HOTWORDS
     )
     output: Annotated[list[OutputFormat], BeforeValidator(_split_list)] = []
+    known_speakers: ReferenceClips = []
+    known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
@@ -320,6 +327,11 @@ class InferenceConfig(BaseModel):
         """Names that are no parameters, in the order given."""
         return tuple(name for name in parameters if name not in cls.model_fields)
 
+    @property
+    def reference_bytes(self) -> int:
+        """At most so many bytes are in the clips of `known_speakers`."""
+        return sum(3 * len(clip.reference) // 4 for clip in self.known_speakers)
+
     @model_validator(mode="after")
     def _speaker_counts_agree(self) -> Self:
         lowest, highest = self.min_speakers or 1, self.max_speakers or MAX_SPEAKERS
@@ -332,12 +344,22 @@ class InferenceConfig(BaseModel):
         return self
 
 
+def ignored_names(kind: str, names: Sequence[object]) -> str:
+    """Names the first few in ASCII and cut short: a client may have put anything there, audio
+    included.
+    """
+    shown = ", ".join(ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES])
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"unknown {kind} are ignored: {shown}{more}"
+
+
 def _query_values(parameters: Mapping[str, Any]) -> dict[str, str]:
     """Write every value but None as the text that a query string would hold."""
     given = {}
     for name, value in parameters.items():
         if isinstance(value, list):
-            given[name] = ",".join(map(str, value))
+            of_objects = any(isinstance(each, dict) for each in value)
+            given[name] = json.dumps(value) if of_objects else ",".join(map(str, value))
         elif value is not None:
             given[name] = str(value)
     return given
@@ -346,15 +368,18 @@ def _query_values(parameters: Mapping[str, Any]) -> dict[str, str]:
 def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> str:
     """Describe pydantic's first error in one line.
 
-    A parameter of several types has one error a type; they are joined by "or".
+    A parameter of several types has one error a type; they are joined by "or". An object in a list
+    is named by its place.
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
-    location = details[0]["loc"][:1]
+    nested = len(details[0]["loc"]) == 3 and isinstance(details[0]["loc"][1], int)
+    location = details[0]["loc"][: 3 if nested else 1]
     messages = [
         detail["msg"].removeprefix("Value error, ")
         for detail in details
-        if detail["loc"][:1] == location
+        if detail["loc"][: len(location)] == location
     ]
     text = " or ".join(messages)
     text = text.replace("Input should", "should").replace("Field required", "is required")
-    return f"{rename(str(location[0]))}: {text}" if location else text
+    place = f"[{location[1]}].{location[2]}" if nested else ""
+    return f"{rename(str(location[0]))}{place}: {text}" if location else text

@@ -5,6 +5,7 @@
     |   |-- InvalidRequest           INVALID_REQUEST     the body's shape
     |   |-- InvalidParameter         INVALID_PARAMETER   a parameter's type, bound or combination
     |   |-- InvalidAudio             INVALID_AUDIO       the bytes hold no usable audio
+    |   |-- InvalidReference         INVALID_REFERENCE   a clip of known_speakers is of no use
     |   |-- AudioTooLong             AUDIO_TOO_LONG      a duration or size limit of this endpoint
     |   `-- Unsupported              UNSUPPORTED         well formed, but not offered here
     |-- ServerError                  the endpoint's fault: the servers answer 500
@@ -54,6 +55,12 @@ class InvalidAudio(ClientError):
     """The bytes hold no usable audio."""
 
     code = "INVALID_AUDIO"
+
+
+class InvalidReference(ClientError):
+    """A clip is of no use; the message begins with its place, as in `known_speakers[1]: `."""
+
+    code = "INVALID_REFERENCE"
 
 
 class AudioTooLong(ClientError):

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,11 +33,14 @@ from config import (
     InferenceConfig,
     ModelReference,
     ModelSettings,
+    ignored_names,
     nvidia_device_present,
     prepare_environment,
 )
 from device import choose_device, choose_dtype, prepare_device
 from device_errors import is_device_lost, is_out_of_memory
+from diarization.enrolment import Enrolment
+from diarization.known_speakers import NOBODY, KnownVoices, name_speakers
 from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
 from errors import (
@@ -63,8 +66,6 @@ BY_WORD = {"srt", "vtt"}
 TIMED = BY_WORD | {"tsv", "txt"}
 # When the device is lost: time for the answer to leave, and the status the platform sees.
 SECONDS_TO_ANSWER, EXIT_STATUS = 1.0, 70
-# What a warning repeats of names that the client made up.
-MOST_NAMES, LONGEST_NAME = 8, 40
 
 
 class TranscriptionRequest(NamedTuple):
@@ -82,7 +83,7 @@ class EndpointHandler:
     """Speech recognition with speakers, as the servers call it; safe to call from several
     threads.
 
-    A server of our own takes the same steps one by one: `parse`, `decode`, recognition by
+    A server of our own takes the same steps one by one: `parse`, `enrol`, `decode`, recognition by
     `transcriber` beside `diarizer`, `answer`.
     """
 
@@ -160,9 +161,10 @@ class EndpointHandler:
         started = time.perf_counter()
         with endpoint_errors():
             request = self.parse(data)
+            known = self.enrol(request)
             audio = self.decode(request)
             transcript, diarization = self.recognise_and_diarize(audio, request)
-            answer = self.answer(request, audio, transcript, diarization)
+            answer = self.answer(request, audio, transcript, diarization, known)
             logger.info(
                 "%.1f s of audio answered in %.2f s", audio.duration, time.perf_counter() - started
             )
@@ -177,10 +179,23 @@ class EndpointHandler:
         inputs, config, ignored = _read_body(data, as_text)
         return TranscriptionRequest(inputs, config, self._options(config), ignored)
 
+    def enrol(
+        self, request: TranscriptionRequest, cancelled: threading.Event | None = None
+    ) -> KnownVoices:
+        """The voices of the request's clips, before its audio is touched; their names alone where
+        it is not diarized. Raises InvalidReference, or what `Diarizer.diarize` raises.
+        """
+        if not (config := request.config).known_speakers:
+            return NOBODY
+        diarizer = self.diarizer if config.diarize else None
+        means = (diarizer, self.transcriber.find_speech, self.limits, config.sampling_rate)
+        return Enrolment(*means).enrol(config.known_speakers, cancelled)
+
     def decode(self, request: TranscriptionRequest) -> Audio:
-        """The request's audio. Raises InvalidAudio or AudioTooLong."""
-        data = decode_base64(request.inputs, self.limits)
-        return decode_audio(data, request.config.sampling_rate, self.limits)
+        """The audio, for which clips leave fewer bytes. Raises InvalidAudio or AudioTooLong."""
+        config = request.config
+        limits = self.limits.less(config.reference_bytes)
+        return decode_audio(decode_base64(request.inputs, limits), config.sampling_rate, limits)
 
     def answer(
         self,
@@ -188,13 +203,16 @@ class EndpointHandler:
         audio: Audio,
         transcript: Transcript,
         diarization: Diarization | None,
+        known: KnownVoices = NOBODY,
     ) -> Answer:
-        """What was found, words given to speakers, and every warning."""
+        """What was found, words given to speakers, known ones by name, and every warning."""
         config = request.config
-        answer = _attribute_words(Answer(audio.duration, transcript), diarization, config)
+        naming = name_speakers(diarization, known, config.known_speaker_threshold)
+        answer = Answer(audio.duration, transcript, known_speakers=naming.known_speakers)
+        answer = _attribute_words(answer, naming.diarization, config)
         warnings = (*request.warnings, *self._unused(config), *audio.warnings)
         warnings += transcript.warnings + (diarization.warnings if diarization else ())
-        return replace(answer, warnings=warnings)
+        return replace(answer, warnings=warnings + naming.warnings)
 
     def diarizes(self, config: InferenceConfig) -> bool:
         """Whether a request with these parameters is diarized."""
@@ -256,12 +274,12 @@ class EndpointHandler:
         if self.diarizes(config):
             return ()
         reason = "diarize is false" if self.diarizer else "no diarization model is loaded"
-        hints = (
-            (f"speaker hints are ignored: {reason}",)
-            if speaker_hints(config) != SpeakerHints()
-            else ()
-        )
-        return (*hints, *((f"output: rttm is empty: {reason}",) if "rttm" in config.output else ()))
+        unused = {
+            "speaker hints are ignored": speaker_hints(config) != SpeakerHints(),
+            "known_speakers are ignored": bool(config.known_speakers),
+            "output: rttm is empty": "rttm" in config.output,
+        }
+        return tuple(f"{what}: {reason}" for what, asked in unused.items() if asked)
 
 
 def _environment_settings() -> ModelSettings:
@@ -375,13 +393,8 @@ def _read_body(
         "keys": [key for key in data if key not in BODY_KEYS],
         "parameters": InferenceConfig.unknown(parameters),
     }
-    return inputs, config, tuple(_ignored(kind, names) for kind, names in unknown.items() if names)
-
-
-def _ignored(kind: str, names: Sequence[object]) -> str:
-    """Names the first few in ASCII and cut short: a client may have put anything there, audio
-    included.
-    """
-    shown = ", ".join(ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES])
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"unknown {kind} are ignored: {shown}{more}"
+    return (
+        inputs,
+        config,
+        tuple(ignored_names(kind, names) for kind, names in unknown.items() if names),
+    )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from config import InferenceConfig
 from subtitles import Rendering, render
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 # Items with words, and items with times.
 Block = TypeVar("Block", Chunk, SpeakerSegment)
@@ -35,6 +35,7 @@ class Answer:
     segments: Sequence[SpeakerSegment] | None = None
     turns: Sequence[SpeakerTurn] | None = None
     warnings: tuple[str, ...] = ()
+    known_speakers: tuple[KnownSpeaker, ...] = ()
 
 
 def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
@@ -62,7 +63,22 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         turns = _clamp_turns(answer.turns or (), duration)
         rendering = Rendering(duration, chunks, segments, turns)
         body["output"] = {name: render(name, rendering) for name in config.output}
+    if answer.known_speakers:
+        body["known_speakers"] = known_speakers_json(answer.known_speakers)
     return body
+
+
+def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
+    """The entries of `known_speakers`."""
+    return [
+        {
+            "name": each.name,
+            "label": each.label,
+            "similarity": _rounded(each.similarity),
+            "matched": each.matched,
+        }
+        for each in known
+    ]
 
 
 def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[str, Any]]:

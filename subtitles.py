@@ -251,11 +251,15 @@ def _tsv(rendering: Rendering) -> str:
 
 
 def _rttm(rendering: Rendering) -> str:
-    """NIST's Rich Transcription Time Marked: all speaker turns, overlapping ones too."""
+    """NIST's Rich Transcription Time Marked: all speaker turns, overlapping ones too.
+
+    Its fields end at spaces, so that names have underscores there.
+    """
     lines = []
     for turn in rendering.turns:
         times = f"{turn.start:.3f} {turn.end - turn.start:.3f}"
-        lines.append(f"SPEAKER {RECORDING} 1 {times} <NA> <NA> {turn.speaker} <NA> <NA>\n")
+        name = "_".join(turn.speaker.split())
+        lines.append(f"SPEAKER {RECORDING} 1 {times} <NA> <NA> {name} <NA> <NA>\n")
     return "".join(lines)
 
 

@@ -63,6 +63,20 @@ class SpeakerTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownSpeaker:
+    """Whom a client knows by name, and the speaker who sounds most like it.
+
+    `label` is what diarization calls that speaker, who has the name if it `matched`. `similarity`
+    is the cosine of their voices. Both are None where no voice could be compared.
+    """
+
+    name: str
+    label: str | None = None
+    similarity: float | None = None
+    matched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SpeakerSegment:
     """Consecutive text of one speaker; `speaker` is None where no turn covers it."""
 

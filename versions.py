@@ -166,7 +166,8 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
     """Let a SpeakerDiarization of pyannote.audio 3 return what that of 4 does: besides the turns
     `exclusive_speaker_diarization`, in which one speaker talks at a time.
 
-    As in pyannote.audio 4, the same clusters are reconstructed with at most one speaker a frame.
+    As in pyannote.audio 4, the same clusters are reconstructed with at most one speaker a frame,
+    and `speaker_embeddings` has a row for each of the turns' labels.
     """
     reconstruct, annotate, apply = pipeline.reconstruct, pipeline.to_annotation, pipeline.apply
     kept: dict[str, Any] = {}
@@ -182,7 +183,7 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
 
     def apply_both(file: Any, **options: Any) -> Any:  # noqa: ANN401
         kept.clear()
-        turns = apply(file, **options)
+        turns, embeddings = apply(file, **options, return_embeddings=True)
         if not kept:  # nobody speaks
             return turns
         segmentations, clusters, count = kept["clusters"]
@@ -192,6 +193,7 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
         return SimpleNamespace(
             speaker_diarization=turns,
             exclusive_speaker_diarization=exclusive.rename_labels(mapping=names),
+            speaker_embeddings=embeddings,
         )
 
     pipeline.reconstruct, pipeline.to_annotation = keep_clusters, keep_labels

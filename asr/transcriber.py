@@ -89,6 +89,10 @@ class Transcriber:
         with closing(self.start(samples, options)) as transcription:
             return transcription.run()
 
+    def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+        """When somebody speaks in `samples`, (n,) at 16 kHz, in seconds."""
+        return _seconds(self.detect_speech(samples))
+
     def start(
         self,
         samples: NDArray[np.float32],

@@ -28,6 +28,8 @@ TITLE, TEXT, NOTE = 18, 15, 12  # points
 BAR, GAP, MARGIN = 0.36, 0.26, 0.15  # inches
 TITLE_LINE, NOTE_LINE, NOTE_WIDTH = 0.5, 0.22, 88  # inches, inches, letters
 LETTER, BOLD = 0.125, 0.145  # inches; widths of a letter of TEXT points, on average
+CURVES = 5.4  # inches; height of a picture of curves
+LINES, STROKES = ("#1f6fb2", "#d9822b", "#5a8f5a"), ("-", ":")
 COLOURS = ("#1f6fb2", "#9aa5b1", "#cdd3da")
 
 
@@ -48,14 +50,34 @@ class Chart:
     digits: int = 1
 
 
-def publish(charts: Mapping[str, Chart]) -> None:
+@dataclass(frozen=True)
+class Curves:
+    """One question and how its answer depends on a number.
+
+    Every name in `lines`, "whom: what", has one value for each of `places`; lines of one "whom"
+    have one colour, and each "what" a stroke of its own. `chosen` is the place that is taken.
+    """
+
+    question: str
+    unit: str
+    axis: str
+    places: tuple[float, ...]
+    lines: dict[str, tuple[float, ...]]
+    chosen: float
+    note: str
+
+
+Picture = Chart | Curves
+
+
+def publish(charts: Mapping[str, Picture]) -> None:
     """Keep the numbers of each chart and draw it; keys are file names without suffix."""
     for name, chart in charts.items():
         save(RESULTS / f"{name}.json", asdict(chart))
         draw(chart, PAGES / f"{name}.svg")
 
 
-def publish_page(name: str, text: str, charts: Mapping[str, Chart], heading: str = "## ") -> None:
+def publish_page(name: str, text: str, charts: Mapping[str, Picture], heading: str = "## ") -> None:
     """Keep and draw the charts, and write `text` as page `name` with the pictures before its first
     `heading`.
     """
@@ -65,15 +87,21 @@ def publish_page(name: str, text: str, charts: Mapping[str, Chart], heading: str
     (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def load(path: Path) -> Chart:
+def load(path: Path) -> Picture:
     """A chart that `publish` kept."""
     kept = read(path)
+    if "lines" in kept:
+        lines = {name: tuple(values) for name, values in kept["lines"].items()}
+        return Curves(**{**kept, "places": tuple(kept["places"]), "lines": lines})
     bars = {name: tuple(values) for name, values in kept["bars"].items()}
     return Chart(**{**kept, "groups": tuple(kept["groups"]), "bars": bars})
 
 
-def draw(chart: Chart, path: Path) -> None:
-    """Write the chart as SVG: horizontal bars, each with its value at its end."""
+def draw(chart: Picture, path: Path) -> None:
+    """Write the chart as SVG: curves, or horizontal bars, each with its value at its end."""
+    if isinstance(chart, Curves):
+        _draw_curves(chart, path)
+        return
     note = textwrap.wrap(chart.note, NOTE_WIDTH)
     bars = len(chart.groups) * (len(chart.bars) * BAR + GAP) - GAP
     top, bottom = MARGIN + TITLE_LINE, MARGIN + GAP + NOTE_LINE * len(note)
@@ -106,6 +134,28 @@ def _draw_bars(axes: Axes, chart: Chart, y: float) -> None:
             axes.text(left + value * scale + LETTER, at, label, va="center", fontsize=TEXT)
             y += BAR
         y += GAP
+
+
+def _draw_curves(chart: Curves, path: Path) -> None:
+    figure, axes = pyplot.subplots(figsize=(WIDTH, CURVES), layout="constrained")
+    subjects = list(dict.fromkeys(name.partition(": ")[0] for name in chart.lines))
+    kinds = list(dict.fromkeys(name.partition(": ")[2] for name in chart.lines))
+    for name, values in chart.lines.items():
+        subject, _, kind = name.partition(": ")
+        colour, stroke = LINES[subjects.index(subject)], STROKES[kinds.index(kind)]
+        axes.plot(chart.places, values, stroke, color=colour, linewidth=2, label=name)
+    axes.axvline(chart.chosen, color=COLOURS[1], linewidth=1)
+    axes.set_title(chart.question, loc="left", fontsize=TITLE, fontweight="bold")
+    axes.set_xlabel(chart.axis, fontsize=NOTE)
+    axes.set_ylabel(chart.unit.strip(), fontsize=NOTE)
+    axes.tick_params(labelsize=NOTE)
+    axes.legend(fontsize=NOTE, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.spines[["top", "right"]].set_visible(False)
+    text = "\n".join(textwrap.wrap(chart.note, NOTE_WIDTH))
+    figure.supxlabel(text, x=0.01, ha="left", fontsize=NOTE, color="#444444")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None}, facecolor="white")
+    pyplot.close(figure)
 
 
 def _longest(names: Iterable[str]) -> int:

@@ -12,8 +12,8 @@ import io
 import threading
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -32,7 +32,10 @@ MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 GPU_BATCH, CPU_BATCH = 32, 8
 WARM_UP_SECONDS = 10  # one window of the published pipelines
 
+MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
+
 Span = tuple[float, float]  # start and end, seconds
+Vector = NDArray[np.floating[Any]]  # (dimension,), of any length
 
 
 class DiarizationCancelled(Exception):
@@ -54,12 +57,15 @@ class Diarization:
 
     `turns` may overlap. `exclusive` has one speaker at a time and decides who said a chunk;
     pipelines that do not compute it (before pyannote 4, or `legacy: true`) have `turns` there.
-    `hints` are those of the request.
+    `hints` are those of the request. `voices` has an embedding for each speaker that the pipeline
+    found, in `turns` or cut out of them; some may be zero or NaN, and pipelines that tell none
+    (`legacy: true`) leave it empty. It identifies people, so that it is neither printed nor kept.
     """
 
     turns: tuple[SpeakerTurn, ...]
     exclusive: tuple[SpeakerTurn, ...]
     hints: SpeakerHints = SpeakerHints()
+    voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -86,6 +92,7 @@ class _Pipeline(Protocol):
 
     segmentation_batch_size: int
     embedding_batch_size: int
+    _embedding: Callable[..., Vector]
 
     def __call__(self, file: dict[str, Any], **options: Any) -> object: ...  # noqa: ANN401
 
@@ -121,9 +128,30 @@ class Diarizer:
         time does not fit.
         """
         options = {name: count for name, count in asdict(hints).items() if count is not None}
+        with self._computing():
+            found = self._run_hinted(samples, options, _cancellation_hook(cancelled))
+        return replace(found, hints=hints)
+
+    def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
+        """The voice heard in `spans` (seconds) of a clip, as the pipeline's model embeds speakers.
+
+        `samples` are float32 (n,) at 16 kHz, few enough to be one window. Returns (dimension,),
+        which may be NaN where the spans are too short. Raises ModelError or OutOfMemory.
+        """
+        mask = torch.zeros(1, max(1, round(len(samples) / SAMPLE_RATE * MASK_RATE)))
+        for start, end in spans:
+            mask[0, round(start * MASK_RATE) : round(end * MASK_RATE)] = 1
+        with self._computing():
+            waveform = torch.from_numpy(samples)[None, None]
+            vector: Vector = self._pipeline._embedding(waveform, masks=mask)[0]
+            return vector
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Alone with the pipeline; what it raises becomes ours."""
         with self._lock, _full_precision(), torch.cuda.stream(self._stream):
             try:
-                found = self._run_hinted(samples, options, _cancellation_hook(cancelled))
+                yield
             except DiarizationCancelled:
                 raise
             except Exception as error:
@@ -132,7 +160,6 @@ class Diarizer:
                         "speaker diarization does not fit, even one window at a time"
                     ) from error
                 raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
-        return replace(found, hints=hints)
 
     def warm_up(self) -> None:
         """Run once on noise: no request waits for what CUDA sets up at first use.
@@ -227,9 +254,16 @@ def _create_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 def _parse_output(output: object, duration: float) -> Diarization:
     """Parse pyannote 4's DiarizeOutput, or the bare Annotation of earlier and legacy pipelines."""
-    turns = _parse_turns(getattr(output, "speaker_diarization", output), duration)
+    annotation: Any = getattr(output, "speaker_diarization", output)
+    turns = _parse_turns(annotation, duration)
     exclusive = getattr(output, "exclusive_speaker_diarization", None)
-    return Diarization(turns, turns if exclusive is None else _parse_turns(exclusive, duration))
+    rows = getattr(output, "speaker_embeddings", None)
+    labels = () if rows is None else map(str, annotation.labels())
+    return Diarization(
+        turns,
+        turns if exclusive is None else _parse_turns(exclusive, duration),
+        voices=dict(zip(labels, () if rows is None else rows, strict=True)),
+    )
 
 
 def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa: ANN401

@@ -38,6 +38,16 @@ SPOKEN: dict[str, Any] = {
     },
     "required": ["text", "timestamp"],
 }
+KNOWN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "label": {"type": ["string", "null"]},
+        "similarity": {"type": ["number", "null"]},
+        "matched": {"type": "boolean"},
+    },
+    "required": ["name", "label", "similarity", "matched"],
+}
 ANSWER: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -47,6 +57,7 @@ ANSWER: dict[str, Any] = {
         "language": {"type": ["string", "null"]},
         "duration": {"type": "number"},
         "warnings": {"type": "array", "items": {"type": "string"}},
+        "known_speakers": {"type": "array", "items": KNOWN},
     },
     "required": ["speakers", "chunks", "text", "language", "duration", "warnings"],
 }

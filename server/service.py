@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from asr import Transcription
 from audio import Audio
+from diarization.known_speakers import NOBODY, KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from errors import EndpointError
 from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
@@ -111,6 +112,7 @@ class Service:
         pool, left = self._pool(request), Flag()
         self.outstanding += 1
         try:
+            known = await self._enrol(request, left)
             audio = await _in(pool, self.handler.decode, request)
             yield Decoded(audio.duration)
             diarizing = self._start_diarization(audio, request, left)
@@ -124,7 +126,8 @@ class Service:
                         yield event
             diarization = await _speakers(diarizing, transcript)
             answer = self.handler.answer
-            yield Finished(await _in(pool, answer, request, audio, transcript, diarization))
+            answered = _in(pool, answer, request, audio, transcript, diarization, known)
+            yield Finished(await answered)
         finally:
             left.set()
             self.outstanding -= 1
@@ -137,6 +140,14 @@ class Service:
 
     def _pool(self, request: TranscriptionRequest) -> ThreadPoolExecutor:
         return self._large if len(request.inputs) > LARGE_BODY else self._small
+
+    async def _enrol(self, request: TranscriptionRequest, left: Flag) -> KnownVoices:
+        """The voices of the request's clips, embedded where recordings are diarized."""
+        if not request.config.known_speakers:
+            return NOBODY
+        enrol = partial(_enrol, self.handler, request, left)
+        work = self._diarization.submit(run_in_passing_thread, enrol, self.handler.threads)
+        return await asyncio.wrap_future(work)
 
     def _start_diarization(
         self, audio: Audio, request: TranscriptionRequest, left: Flag
@@ -191,6 +202,13 @@ def _diarize(
     with endpoint_errors(), suppress(DiarizationCancelled):
         return None if left.is_set() else diarizer.diarize(samples, hints, left)
     return None
+
+
+def _enrol(handler: EndpointHandler, request: TranscriptionRequest, left: Flag) -> KnownVoices:
+    """Nobody where the request has left meanwhile."""
+    with endpoint_errors(), suppress(DiarizationCancelled):
+        return NOBODY if left.is_set() else handler.enrol(request, left)
+    return NOBODY
 
 
 async def _in(pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:

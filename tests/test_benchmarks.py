@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks import charts
-from benchmarks.charts import Chart
+from benchmarks.charts import Chart, Curves
 from benchmarks.report import read, save, table
 from benchmarks.speed import engines
 from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
@@ -32,6 +32,7 @@ SCRIPTS = (
     "speed.__main__",
     "accuracy.__main__",
     "diarization.__main__",
+    "speakers.__main__",
     "real.__main__",
     "load.__main__",
     "speed.kernels",
@@ -189,8 +190,11 @@ def test_a_chart_is_drawn_again_from_its_kept_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "RESULTS", tmp_path / "results")
     bars = {"this": (1.0, 2.0), "that": (3.0, 4.0)}
     chart = Chart("How long?", " s", ("short", "long"), bars, note="by hand " * 40)
-    charts.publish({"example": chart})
+    lines = {"here: right": (9.0, 5.0), "there: right": (8.0, 1.0)}
+    curves = Curves("How many?", "%", "threshold", (0.0, 1.0), lines, 0.5, note="by hand " * 40)
+    charts.publish({"example": chart, "curves": curves})
     assert charts.load(tmp_path / "results" / "example.json") == chart
+    assert charts.load(tmp_path / "results" / "curves.json") == curves
     first = (tmp_path / "example.svg").read_bytes()
     (tmp_path / "example.svg").unlink()
     monkeypatch.setattr(sys, "argv", ["charts"])
@@ -204,6 +208,9 @@ def test_every_picture_has_its_kept_numbers():
     assert names == {path.stem for path in charts.RESULTS.glob("*.json")}
     for name in names:
         chart = charts.load(charts.RESULTS / f"{name}.json")
+        if isinstance(chart, Curves):
+            assert {len(values) for values in chart.lines.values()} == {len(chart.places)}
+            continue
         assert {len(values) for values in chart.bars.values()} == {len(chart.groups)}
         assert len(chart.bars) <= 3
 

@@ -42,6 +42,8 @@ DEFAULTS = {
     "prompt": None,
     "hotwords": [],
     "output": [],
+    "known_speakers": [],
+    "known_speaker_threshold": None,
 }
 BOUNDS = {
     "batch_size": (1, 128),

@@ -14,6 +14,7 @@ CODES = {
         "INVALID_REQUEST",
         "INVALID_PARAMETER",
         "INVALID_AUDIO",
+        "INVALID_REFERENCE",
         "AUDIO_TOO_LONG",
         "UNSUPPORTED",
     },

@@ -366,7 +366,7 @@ def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
 
 @given(st.dictionaries(st.text(), st.none(), min_size=1))
 def test_warnings_about_names_stay_short_and_ascii(names):
-    warning = handler._ignored("parameters", list(names))
+    warning = handler.ignored_names("parameters", list(names))
     assert warning.isascii()
     assert len(warning) < 700
     assert "\n" not in warning

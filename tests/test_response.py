@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from config import InferenceConfig
 from diarization_utils import speaker_segments
 from response import Answer, clamp_times, response
 from subtitles import FORMATS
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (
     Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9),
@@ -122,6 +123,16 @@ def test_languages_are_told_where_they_were_looked_for():
             for word in entry.get("words", ()):
                 word.pop("language")
             assert entry == without
+
+
+def test_known_speakers_are_told_once():
+    told = (KnownSpeaker("Anna", "SPEAKER_00", 0.123456, True), KnownSpeaker("Bob"))
+    body = answered(replace(WITH_SPEAKERS, known_speakers=told))
+    assert body["known_speakers"] == [
+        {"name": "Anna", "label": "SPEAKER_00", "similarity": 0.1235, "matched": True},
+        {"name": "Bob", "label": None, "similarity": None, "matched": False},
+    ]
+    assert "known_speakers" not in answered()
 
 
 def test_silence_is_an_empty_response():

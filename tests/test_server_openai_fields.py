@@ -136,6 +136,25 @@ def test_openais_names_mean_the_loaded_model(handler, model):
     assert read(handler, model=model) == read(handler)
 
 
+def test_clips_reach_the_handler_in_order(handler):
+    asked = read(
+        handler,
+        known_speaker_names=["Anna", "Bob", "Anna"],
+        known_speaker_references=["data:audio/wav;base64,AAAA", "BBBB", "CCCC"],
+        known_speaker_threshold="0.7",
+        response_format="diarized_json",
+    )
+    clips = [(clip.name, clip.reference) for clip in asked.request.config.known_speakers]
+    assert clips == [("Anna", "data:audio/wav;base64,AAAA"), ("Bob", "BBBB"), ("Anna", "CCCC")]
+    assert asked.request.config.known_speaker_threshold == 0.7
+    assert asked.speakers
+
+
+def test_empty_lists_of_clips_are_none(handler):
+    asked = read(handler, known_speaker_names="", known_speaker_references=[""])
+    assert asked.request.config.known_speakers == []
+
+
 WRONG = {
     "response_format": {"response_format": "xml"},
     "temperature": {"temperature": "1.5"},
@@ -154,11 +173,30 @@ WRONG = {
     "keywords": {"keywords": "x" * 101},
     "hotwords": {"hotwords": "x" * 101},
     "prompt": {"prompt": ["one", "two"]},
+    "known_speaker_references": {"known_speaker_names": "agent"},
+    "known_speaker_names": {
+        "known_speaker_names": ["Anna", "anna"],
+        "known_speaker_references": ["AAAA", "AAAA"],
+        "response_format": "diarized_json",
+    },
+    "known_speaker_names[1]": {
+        "known_speaker_names": ["agent", "SPEAKER_00"],
+        "known_speaker_references": ["AAAA", "AAAA"],
+        "response_format": "diarized_json",
+    },
+    "known_speaker_references[0]": {
+        "known_speaker_names": ["agent", "other"],
+        "known_speaker_references": ["", "AAAA"],
+        "response_format": "diarized_json",
+    },
     "min_speakers": {"min_speakers": "3", "max_speakers": "2", "response_format": "srt"},
 }
 NOT_SERVED = {
-    "known_speaker_names": {"known_speaker_names": "agent"},
-    "known_speaker_references": {"known_speaker_references": "data:audio/wav;base64,AAAA"},
+    "known_speaker_names": {
+        "known_speaker_names": "agent",
+        "known_speaker_references": "data:audio/wav;base64,AAAA",
+    },
+    "known_speakers": {"known_speakers": "[]"},
     "languages": {"languages": ["de", "en"]},
     "include": {"include": "logprobs", "response_format": "text"},
     "timestamp_granularities": {"timestamp_granularities": "word"},

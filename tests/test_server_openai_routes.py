@@ -21,8 +21,10 @@ from pydantic import TypeAdapter
 
 from errors import InvalidAudio, ModelError, OutOfMemory
 from server.errors import Busy
+from server.page.speaker_names import rename
 from server.service import Service
 from testing.audio_files import speech
+from transcript import KnownSpeaker
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 TEXT = "Good morning. Yes! Hm."
@@ -352,3 +354,24 @@ def test_speakers_need_a_diarization_model(true_client, wav):
                 file=wav(speech(1.0)), model="whisper-1", **fields, extra_body={"diarize": True}
             )
         assert refused.value.code == "UNSUPPORTED"
+
+
+def test_the_sdks_clips_reach_the_service_and_names_the_client(client, service):
+    told = (KnownSpeaker("Anna", "SPEAKER_01", 0.9, True), KnownSpeaker("Eve", "SPEAKER_00", 0.1))
+    named = rename(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
+    service.give(named)
+    asked = {
+        "response_format": "diarized_json",
+        "known_speaker_names": ["Anna", "Eve"],
+        "known_speaker_references": ["data:audio/wav;base64,AAAA", "data:audio/wav;base64,BBBB"],
+    }
+    answer = ask(client, **asked)
+    assert [each.speaker for each in answer.segments] == ["Anna", "A", "A"]
+    assert [each["label"] for each in answer.known_speakers] == ["Anna", "A"]
+    clips = service.asked.config.known_speakers
+    assert [(clip.name, clip.reference[-4:]) for clip in clips] == [
+        ("Anna", "AAAA"),
+        ("Eve", "BBBB"),
+    ]
+    *_, done = streamed(client, **asked)
+    assert [each["matched"] for each in done["known_speakers"]] == [True, False]

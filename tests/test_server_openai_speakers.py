@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from string import ascii_uppercase
 
 import pytest
 from openai_answers import SILENT, SPOKEN
 
+from server.openai_api.bodies import known_speakers
 from server.openai_api.speakers import everyone_labelled, label, with_labels
-from transcript import SpeakerSegment
+from server.page.speaker_names import rename
+from transcript import KnownSpeaker, SpeakerSegment
 
 
 def test_labels_count_as_spreadsheets_do():
@@ -25,6 +28,23 @@ def test_speakers_are_labelled_in_order_of_appearance():
     words = [word for each in labelled.segments for word in each.words]
     assert [word.speaker for word in words] == ["A", "A", "B", None]
     assert [word for chunk in labelled.transcript.chunks for word in chunk.words] == words
+
+
+def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
+    """The second speaker is called A by a client: the first one is B then."""
+    told = (
+        KnownSpeaker("A", "SPEAKER_00", 0.9, True),
+        KnownSpeaker("Eve", "SPEAKER_01", 0.3, False),
+        KnownSpeaker("Bob", "SPEAKER_00", 0.2, False),
+        KnownSpeaker("Ann"),
+    )
+    named = rename(replace(SPOKEN, known_speakers=told), {"SPEAKER_00": "A"})
+    labelled = with_labels(named)
+    assert [each.speaker for each in labelled.segments] == ["B", "A", None]
+    assert [each.label for each in labelled.known_speakers] == ["A", "B", "A", None]
+    (entries,) = known_speakers(named).values()
+    assert entries[0] == {"name": "A", "label": "A", "similarity": 0.9, "matched": True}
+    assert known_speakers(SPOKEN) == {}
 
 
 def test_without_speakers_nothing_changes():

@@ -12,14 +12,15 @@ import pytest
 
 from asr.engine.results import ResultReader
 from config import ModelSettings
+from diarization.known_speakers import KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled
-from errors import InvalidAudio, ModelError
+from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
 from response import response
 from server.engine_loop import Progress
 from server.service import Decoded, Finished, Service
 from testing.audio_files import conversation
-from transcript import SpeakerTurn
+from transcript import KnownSpeaker, SpeakerTurn
 
 OPTIONS = [
     {"language": "en"},
@@ -114,6 +115,70 @@ def test_the_events_of_a_request(handler, service, recording):
     assert done == sorted(done)
     assert len(done) >= 4
     assert {each.total for each in progress} == {done[-1]}
+
+
+def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
+    handler, service, recording, monkeypatch
+):
+    order = []
+    decode = handler.decode
+
+    def enrol(request, left):
+        order.append(threading.current_thread())
+        assert not left.is_set()
+        return KnownVoices(("Anna",), warnings=("from the clips",))
+
+    monkeypatch.setattr(handler, "enrol", enrol)
+    monkeypatch.setattr(handler, "decode", lambda each: order.append("audio") or decode(each))
+    clips = [{"name": "Anna", "reference": "AAAA"}]
+    request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
+    answer = asyncio.run(service.answer(request))
+    thread, audio = order
+    assert audio == "audio"
+    assert thread not in {threading.main_thread(), *threading.enumerate()}  # passing
+    assert answer.known_speakers == (KnownSpeaker("Anna"),)
+    assert "from the clips" in answer.warnings
+
+
+def test_a_useless_clip_is_refused_before_the_audio(handler, service, recording, monkeypatch):
+    monkeypatch.setattr(handler, "decode", lambda _: pytest.fail("the audio was touched"))
+    clips = [{"name": "Anna", "reference": "AAAA"}]
+    request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
+    with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
+        asyncio.run(service.answer(request))
+    assert service.outstanding == 0
+
+
+def test_who_leaves_before_the_clips_are_heard_costs_nothing(
+    handler, service, recording, monkeypatch
+):
+    """The thread that diarizes is busy; the request behind it is never enrolled."""
+    begun, go_on, enrolled = threading.Event(), threading.Event(), []
+
+    def enrol(request, left):
+        enrolled.append(request)
+        begun.set()
+        assert go_on.wait(60)
+        return KnownVoices(("Anna",))
+
+    monkeypatch.setattr(handler, "enrol", enrol)
+    clips = [{"name": "Anna", "reference": "AAAA"}]
+    first, second = (
+        parsed(handler, recording(seconds), diarize=True, known_speakers=clips)
+        for seconds in (2, 3)
+    )
+
+    async def cancel():
+        one = asyncio.ensure_future(service.answer(first))
+        other = asyncio.ensure_future(service.answer(second))
+        await asyncio.to_thread(begun.wait, 60)
+        other.cancel()
+        await asyncio.wait([other])
+        go_on.set()
+        return await one
+
+    assert asyncio.run(cancel()).transcript.chunks
+    assert enrolled == [first]
 
 
 def test_silence_has_no_progress_and_cancels_its_diarization(handler, service, wav):

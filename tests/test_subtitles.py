@@ -247,6 +247,13 @@ def test_tsv_has_a_row_for_each_segment(words):
     ]
 
 
+def test_names_in_rttm_have_no_spaces():
+    turns = [SpeakerTurn("Anna  Maria B.", 0.0, 1.0)]
+    (line,) = render("rttm", Rendering(4.0, (), (), turns)).splitlines()
+    assert line.split()[7] == "Anna_Maria_B."
+    assert len(line.split()) == 10
+
+
 def test_rttm_is_read_back_by_pyannote(tmp_path):
     turns = [SpeakerTurn("SPEAKER_00", 0.25, 2.5), SpeakerTurn("SPEAKER_01", 2.0, 3.125)]
     file = tmp_path / "audio.rttm"

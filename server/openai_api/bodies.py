@@ -12,7 +12,7 @@ from typing import Any
 
 from asr.checkpoint.languages import language_name
 from diarization_utils import segment_per_chunk
-from response import Answer, clamp_times, response
+from response import Answer, clamp_times, known_speakers_json, response
 from server.openai_api.fields import TRANSLATE, AudioRequest
 from server.openai_api.speakers import everyone_labelled, with_labels
 from subtitles import Rendering
@@ -46,6 +46,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
             "text": text_of(answer),
             "segments": diarized_segments(answer),
             "usage": _usage(answer),
+            **known_speakers(answer),
         }
     if asked.task == TRANSLATE:
         return {"text": text_of(answer)}
@@ -69,7 +70,13 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         body["words"] = _words(chunks)
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
-    return body
+    return body | known_speakers(answer)
+
+
+def known_speakers(answer: Answer) -> dict[str, Any]:
+    """What became of each known name, if any were given; speakers are called as in the answer."""
+    told = with_labels(answer).known_speakers
+    return {"known_speakers": known_speakers_json(told)} if told else {}
 
 
 def diarized_segments(answer: Answer) -> list[dict[str, Any]]:

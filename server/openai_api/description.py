@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reference_clips import MAX_CLIPS
 from server.admission import FORM
 from server.openai_api.fields import FORMATS, GRANULARITIES
 
@@ -31,6 +32,9 @@ def described(task: str) -> dict[str, Any]:
         "chunking_strategy": {"enum": ["auto"]},
         "include[]": _several({"enum": ["logprobs"]}),
         "diarize": FLAG,
+        "known_speaker_names[]": _several(TEXT, most=MAX_CLIPS),
+        "known_speaker_references[]": _several(TEXT, most=MAX_CLIPS),
+        "known_speaker_threshold": {"type": "number", "minimum": 0, "maximum": 1},
         "num_speakers": {"type": "integer", "minimum": 1, "maximum": 100},
         "assisted": FLAG,
     }

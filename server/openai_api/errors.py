@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from errors import AudioTooLong, EndpointError, InvalidAudio, InvalidParameter, Unsupported
+from errors import (
+    AudioTooLong,
+    EndpointError,
+    InvalidAudio,
+    InvalidParameter,
+    InvalidReference,
+    Unsupported,
+)
 from server.errors import Refusal
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -47,7 +54,7 @@ def _field(error: EndpointError) -> str | None:
     """The field at fault, None where it is not a field's fault."""
     if isinstance(error, InvalidAudio | AudioTooLong):
         return "file"
-    if isinstance(error, InvalidParameter | Unsupported | ModelNotFound):
+    if isinstance(error, InvalidParameter | InvalidReference | Unsupported | ModelNotFound):
         found = FIELD.match(str(error))
-        return found[1] if found else None
+        return found[1].replace("known_speakers[", "known_speaker_references[") if found else None
     return None

@@ -8,6 +8,7 @@ have been asked is refused by name. The endpoint's own parameters are fields too
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,14 +28,18 @@ FORMATS = {
 }
 WITHOUT_SPEAKERS = ("json", "text")
 GRANULARITIES = ("word", "segment")
-HINTS = ("num_speakers", "min_speakers", "max_speakers")
+HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers")
 INSTEAD = {
     "return_timestamps": "timestamp_granularities",
     "output": "response_format",
+    "known_speakers": "known_speaker_names",
 }
+NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
+FIELD_NAMES = {"known_speakers": NAMES}
 VAD_OPTIONS = ("prefix_padding_ms", "silence_duration_ms", "threshold")
+# How the endpoint's own refusals name a clip's name or sound.
+CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+))?: ", re.ASCII)
 LONGEST_STRATEGY = 1000  # characters
-UNKNOWN_VOICES = "speakers cannot be recognised by samples of their voices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,11 @@ class Fields:
     def texts(self, name: str) -> list[str]:
         """Every value of a list, without empty ones."""
         return [value for value in self._left.pop(name, ()) if value.strip()]
+
+    def entries(self, name: str) -> tuple[str, ...]:
+        """Every value of a list whose places count, empty ones too; none if all are empty."""
+        values = tuple(self._left.pop(name, ()))
+        return values if any(value.strip() for value in values) else ()
 
     def text(self, name: str) -> str | None:
         """The value of a field; None where it is missing or empty."""
@@ -124,19 +134,20 @@ def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest
     stream = fields.flag("stream") or False
     temperature = _temperature(fields)
     _check_chunking(fields)
-    for name in ("known_speaker_names", "known_speaker_references"):
-        fields.require_none(name, UNKNOWN_VOICES)
     for name, other in INSTEAD.items():
         fields.require_none(name, f"{other} says that here")
     language = _language(fields)
     keywords, hotwords = fields.texts("keywords"), fields.texts("hotwords")
     if keywords and hotwords:
         raise InvalidField("keywords: are the same as hotwords; give one of them")
+    known = _known_speakers(fields)
     diarize, given = fields.flag("diarize"), fields.parameters()
-    speakers = _speakers(given, diarize, wanted, handler)
+    speakers = _speakers([*given, *known], diarize, wanted, handler)
     if given.pop("task", task) != task:
         raise InvalidField(f"task: on this route it is {task}")
-    parameters = given | {
+    parameters = {
+        **given,
+        **known,
         "task": task,
         "language": language,
         "diarize": speakers,
@@ -208,14 +219,24 @@ def _language(fields: Fields) -> str | None:
     return language or (languages[0] if languages else None)
 
 
+def _known_speakers(fields: Fields) -> dict[str, Any]:
+    """The endpoint's parameter of that name, of two lists of equal length."""
+    names, references = fields.entries(NAMES), fields.entries(REFERENCES)
+    if len(names) != len(references):
+        raise InvalidField(f"{REFERENCES}: should be as many as {NAMES}")
+    pairs = zip(names, references, strict=True)
+    clips = [{"name": name, "reference": reference} for name, reference in pairs]
+    return {"known_speakers": clips} if clips else {}
+
+
 def _speakers(
-    given: Mapping[str, str], diarize: bool | None, wanted: str, handler: EndpointHandler
+    given: Collection[str], diarize: bool | None, wanted: str, handler: EndpointHandler
 ) -> bool:
     """Whether speakers are looked for: where the format has them, or where a field asks for it.
 
     Raises Unsupported, by the field's name, where they cannot be had or have no place.
     """
-    asked = [name for name in HINTS if name in given]
+    asked = [FIELD_NAMES.get(name, name) for name in HINTS if name in given]
     asked += ["diarize"] if diarize else []
     if "group_by_speaker" in given and wanted != "diarized_json":
         raise Unsupported("group_by_speaker: response_format should be diarized_json")
@@ -242,4 +263,7 @@ def _parse(
         text = str(error).removeprefix(f"{error.code}: ")
         if keywords and text.startswith("hotwords"):
             raise InvalidField(text.replace("hotwords", "keywords", 1)) from error
+        if clip := CLIP.match(text):
+            field = REFERENCES if clip["part"] == "reference" else NAMES
+            raise InvalidField(f"{field}{clip['place'] or ''}: {text[clip.end() :]}") from error
         raise

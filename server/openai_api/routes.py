@@ -61,7 +61,8 @@ def router(service: Service) -> APIRouter:
 
 
 async def _answer(request: Request, task: str, service: Service) -> Response:
-    asked = read_fields(await read_form(request), task, service.handler)
+    form = await read_form(request)  # whose clips may be large
+    asked = await asyncio.to_thread(read_fields, form, task, service.handler)
     tokenizer = service.handler.transcriber.models.tokenizer
     if not asked.stream:
         answer = await service.answer(asked.request)

@@ -1,4 +1,4 @@
-"""Speakers by OpenAI's labels: A, B, ... in the order in which they first speak.
+"""Speakers by OpenAI's labels: A, B, ... in the order in which they first speak, or by name.
 
 The one decision: a segment there always has a speaker. Where diarization has none for it, it is
 given to whoever spoke before it, or else after it.
@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from string import ascii_uppercase
 
 from response import Answer
-from transcript import Chunk, SpeakerSegment, Word
+from transcript import Chunk, KnownSpeaker, SpeakerSegment, Word
 
 
 def with_labels(answer: Answer) -> Answer:
-    """The answer with labels in place of the diarization's names; who has no speaker keeps none."""
+    """The answer with labels in place of the diarization's; who has no speaker keeps none, and who
+    is known by name keeps the name. `known_speakers` tell the labels of this answer.
+    """
     segments = answer.segments or ()
-    names = [each.speaker for each in segments]
-    names += [word.speaker for each in segments for word in each.words]
-    labels = {name: label(place) for place, name in enumerate(filter(None, dict.fromkeys(names)))}
+    found = [each.speaker for each in segments]
+    found += [word.speaker for each in segments for word in each.words]
+    labels = _labels(filter(None, dict.fromkeys(found)), answer.known_speakers)
+    named = {each.label: each.name for each in answer.known_speakers if each.matched}
 
     def relabel(words: Iterable[Word]) -> tuple[Word, ...]:
         return tuple(replace(word, speaker=labels.get(word.speaker or "")) for word in words)
@@ -32,11 +36,24 @@ def with_labels(answer: Answer) -> Answer:
         for each in segments
     ]
     chunks = tuple(map(relabel_chunk, answer.transcript.chunks))
+    told = tuple(
+        replace(each, label=named.get(each.label) or labels.get(each.label or ""))
+        for each in answer.known_speakers
+    )
     return replace(
         answer,
+        known_speakers=told,
         transcript=replace(answer.transcript, chunks=chunks),
         segments=None if answer.segments is None else labelled,
     )
+
+
+def _labels(speakers: Iterable[str], known: Sequence[KnownSpeaker]) -> dict[str, str]:
+    """What each speaker is called: a known one's name, others by letters that are nobody's name."""
+    names = {each.name for each in known}
+    letters = (letter for letter in map(label, count()) if letter not in names)
+    matched = {each.name for each in known if each.matched}
+    return {each: each if each in matched else next(letters) for each in speakers}
 
 
 def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:

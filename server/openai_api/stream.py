@@ -17,6 +17,7 @@ from server.engine_loop import Progress
 from server.openai_api.bodies import (
     diarized_segments,
     file_of,
+    known_speakers,
     languages,
     text_of,
     token_usage,
@@ -65,6 +66,8 @@ def _done(
     }
     if asked.logprobs:
         message["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
+    if asked.format == "diarized_json":
+        message |= known_speakers(answer)
     if asked.format == "verbose_json":
         message = verbose(answer, asked) | message
     if asked.format in FILES:

@@ -1,0 +1,1 @@
+"""Whether known speakers are named, and strangers are not."""

@@ -1,0 +1,264 @@
+"""Clips through the endpoint on the demo models: names in the answer, refusals, and no trace."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import logging
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+from scipy.signal import resample_poly
+
+from audio import AudioLimits
+from config import InferenceConfig
+from demo.build.dialogue import Style, draw_dialogue
+from demo.build.speech import draw_clip
+from demo.build.voices import Voice
+from diarization.pipeline import SpeakerHints
+from errors import AudioTooLong, InvalidAudio, InvalidReference
+
+RATE = 16_000
+ANNA = Voice("espeak", "f2", "en-us", 50, 160)
+BOB = Voice("espeak", "Andy", "en-us", 50, 150)
+STRANGER = Voice("espeak", "m3", "en-us", 45, 150)
+
+
+def clip(voice, seconds, seed=9):
+    """So much speech, between half a second of quiet."""
+    rng, parts, quiet = np.random.default_rng(seed), [], np.zeros(RATE // 2, np.float32)
+    while sum(map(len, parts)) < seconds * RATE:
+        parts.append(0.5 * draw_clip(voice, rng).samples)
+    samples = np.concatenate([quiet, np.concatenate(parts)[: int(seconds * RATE)], quiet])
+    return samples + 1e-3 * rng.standard_normal(len(samples))
+
+
+@pytest.fixture(scope="module")
+def encode(wav):
+    return lambda samples, rate=RATE: base64.b64encode(wav(samples, rate)).decode()
+
+
+@pytest.fixture(scope="module")
+def dialogue(encode):
+    """Anna, Bob and a stranger, in base64."""
+    cast = [ANNA, BOB, STRANGER]
+    scene = draw_dialogue(cast, 20.0, Style(noise=1e-3), np.random.default_rng(3))
+    return encode(scene.samples)
+
+
+@pytest.fixture(scope="module")
+def clips(encode):
+    return {
+        "Anna": encode(clip(ANNA, 3.5)),
+        "Bob B.": "data:audio/wav;base64," + encode(clip(BOB, 3.5)),
+    }
+
+
+@pytest.fixture(scope="module")
+def ask(demo_handler, dialogue):
+    def ask(clips=(), **parameters):
+        known = [{"name": name, "reference": reference} for name, reference in clips]
+        if known:
+            parameters["known_speakers"] = known
+        return demo_handler({"inputs": dialogue, "parameters": parameters})
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def plain(ask):
+    return ask(return_timestamps="word", output=["srt", "rttm"])
+
+
+@pytest.fixture(scope="module")
+def log():
+    """Everything that is logged from the first answer on."""
+    lines = io.StringIO()
+    handler, root = logging.StreamHandler(lines), logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield lines
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+@pytest.fixture(scope="module")
+def answer(ask, clips, log):
+    return ask(clips.items(), return_timestamps="word", output=["srt", "rttm"])
+
+
+def speakers(answer):
+    return {each["speaker"] for each in answer["speakers"]}
+
+
+def renamed(text, answer, space=" "):
+    """`text` with the labels of matched names in place of the names."""
+    for each in answer["known_speakers"]:
+        text = text.replace(each["name"].replace(" ", space), each["label"])
+    return text
+
+
+def test_known_speakers_have_names_and_the_stranger_keeps_the_label(answer, plain):
+    told = {each["name"]: each for each in answer["known_speakers"]}
+    assert all(each["matched"] and each["similarity"] > 0.7 for each in told.values())
+    (label,) = speakers(answer) - {"Anna", "Bob B."}
+    assert label.startswith("SPEAKER_")
+    assert speakers(plain) == {label, *(each["label"] for each in told.values())}
+    assert "known_speakers" not in plain
+
+
+def test_names_change_nothing_but_labels_wherever_they_stand(answer, plain):
+    body = {
+        name: value for name, value in answer.items() if name not in ("known_speakers", "output")
+    }
+    expected = {name: value for name, value in plain.items() if name != "output"}
+    assert json.loads(renamed(json.dumps(body), answer)) == expected
+    assert {word["speaker"] for word in answer["words"]} == speakers(answer)
+    assert renamed(answer["output"]["rttm"], answer, "_") == plain["output"]["rttm"]
+    assert all(len(line.split()) == 10 for line in answer["output"]["rttm"].splitlines())
+    assert "Bob B.: " in answer["output"]["srt"]
+
+
+def test_no_clips_is_the_answer_of_today(demo_handler, hum):
+    today = demo_handler({"inputs": hum, "parameters": {"output": ["rttm"]}})
+    parameters = {"known_speakers": [], "known_speaker_threshold": 0.9, "output": ["rttm"]}
+    assert json.dumps(demo_handler({"inputs": hum, "parameters": parameters})) == json.dumps(today)
+    assert list(today)[-1] == "output"
+
+
+def test_permuted_names_permute_the_names_alone(ask, answer, clips):
+    swapped = ask(zip(clips, reversed(clips.values()), strict=True))
+    labels = {each["name"]: each["label"] for each in answer["known_speakers"]}
+    other = {each["name"]: each["label"] for each in swapped["known_speakers"]}
+    assert other == {"Anna": labels["Bob B."], "Bob B.": labels["Anna"]}
+
+
+def test_somebody_who_is_silent_names_nobody(ask, encode, plain):
+    silent = encode(clip(Voice("espeak", "grandma", "en-us", 50, 150), 3.5))
+    found = ask([("Eve", silent)])
+    (told,) = found["known_speakers"]
+    assert told["matched"] is False
+    assert told["label"] in speakers(plain) == speakers(found)
+
+
+def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips, answer):
+    low = resample_poly(clip(ANNA, 4.0, seed=4), 1, 2)
+    found = ask([("Anna", encode(low, 8_000)), ("Anna", clips["Anna"])], sampling_rate=8_000)
+    (told,) = found["known_speakers"]
+    assert told["matched"]
+    assert told["label"] == answer["known_speakers"][0]["label"]
+
+
+def test_the_number_of_speakers_may_be_given_too(ask, clips):
+    found = ask(clips.items(), num_speakers=3)
+    assert {"Anna", "Bob B."} < speakers(found)
+
+
+def test_the_pipeline_gives_a_voice_to_every_label(demo_handler):
+    """Both releases of pyannote.audio: the row of a label is nearest that speaker's own speech."""
+    scene = draw_dialogue([ANNA, BOB], 12.0, Style(noise=1e-3), np.random.default_rng(3))
+    found = demo_handler.diarizer.diarize(scene.samples, SpeakerHints())
+    assert found.voices.keys() == {turn.speaker for turn in found.turns}
+    rows = {label: row / np.linalg.norm(row) for label, row in found.voices.items()}
+    for label in rows:
+        spans = [(turn.start, turn.end) for turn in found.exclusive if turn.speaker == label]
+        heard = demo_handler.diarizer.embed(scene.samples, spans)
+        assert max(rows, key=lambda other: rows[other] @ heard) == label, version("pyannote.audio")
+
+
+@pytest.mark.parametrize("parameters", [{"diarize": False}, {}], ids=["not asked for", "no model"])
+def test_without_diarization_clips_are_a_warning(demo_handler, monkeypatch, hum, parameters):
+    if not parameters:
+        monkeypatch.setattr(demo_handler, "diarizer", None)
+    known = [{"name": "Anna", "reference": "never decoded"}] * 2
+    found = demo_handler({"inputs": hum, "parameters": {"known_speakers": known, **parameters}})
+    assert any("known_speakers are ignored" in warning for warning in found["warnings"])
+    assert found["known_speakers"] == [
+        {"name": "Anna", "label": None, "similarity": None, "matched": False}
+    ]
+
+
+# ---- refusals, before the audio
+
+
+@pytest.fixture(scope="module")
+def useless(encode):
+    both = np.concatenate([clip(ANNA, 3.0), clip(BOB, 3.0)])
+    return {
+        "not base64": ("?", "reference is not base64"),
+        "no audio": (base64.b64encode(b"no audio at all" * 9).decode(), "no audio"),
+        "silence": (encode(np.zeros(3 * RATE)), "no speech"),
+        "noise": (encode(0.1 * np.random.default_rng(0).standard_normal(3 * RATE)), "no speech"),
+        "0.3 s": (encode(clip(ANNA, 0.3)), "too short|no speech"),
+        "two voices": (encode(both), "more than one person"),
+        "31 s": (encode(np.zeros(31 * RATE)), "longer than the 30 s"),
+    }
+
+
+REASONS = ["not base64", "no audio", "silence", "noise", "0.3 s", "two voices", "31 s"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_useless_clip_is_refused_by_its_place_before_the_audio(
+    demo_handler, useless, clips, reason, caplog
+):
+    reference, text = useless[reason]
+    known = [("Anna", clips["Anna"]), ("Bob", reference)]
+    body = {"inputs": "not even base64!", "parameters": {"known_speakers": named(known)}}
+    with caplog.at_level(logging.DEBUG), pytest.raises(InvalidReference, match=text) as refused:
+        demo_handler(body)
+    assert str(refused.value).startswith("INVALID_REFERENCE: known_speakers[1]: ")
+    assert reference[:40] not in caplog.text
+
+
+def named(pairs):
+    return [{"name": name, "reference": reference} for name, reference in pairs]
+
+
+def test_bytes_of_all_clips_and_the_audio_count_together(
+    demo_handler, monkeypatch, clips, dialogue
+):
+    size = len(base64.b64decode(clips["Anna"]))
+    known = {"known_speakers": named([("A", clips["Anna"]), ("B", clips["Anna"])])}
+    monkeypatch.setattr(demo_handler, "limits", AudioLimits(60, 2 * size - 1))
+    with pytest.raises(InvalidReference, match=r"\[1\]: the audio has"):
+        demo_handler({"inputs": "", "parameters": known})
+    monkeypatch.setattr(demo_handler, "limits", AudioLimits(60, 2 * size + 2))
+    with pytest.raises(InvalidAudio, match="inputs is empty"):
+        demo_handler({"inputs": "", "parameters": known})
+    with pytest.raises(AudioTooLong):
+        demo_handler({"inputs": dialogue, "parameters": known})
+
+
+def test_doubtful_clips_are_used_with_a_warning(demo_handler, encode):
+    rng = np.random.default_rng(0)
+    short = clip(ANNA, 1.5)
+    noisy = clip(BOB, 6.0) + 0.08 * rng.standard_normal(7 * RATE)
+    config = {
+        "known_speakers": named([("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))])
+    }
+    known = demo_handler.enrol(demo_handler.parse({"inputs": "", "parameters": config}))
+    text = " ".join(known.warnings)
+    assert "known_speakers[0]: 1." in text
+    assert "known_speakers[1]: it is noisy" in text
+    assert "names 0 and 2 sound alike" in text
+
+
+def test_the_clips_leave_no_trace(demo_handler, clips, answer, log):
+    needle = clips["Anna"][200:260]
+    config = InferenceConfig.read({"known_speakers": named(clips.items())})
+    assert needle in config.known_speakers[0].reference
+    assert "audio answered in" in log.getvalue()
+    assert needle not in json.dumps(answer) + log.getvalue() + repr(config)
+    assert needle not in repr(vars(demo_handler)) + repr(vars(demo_handler.diarizer))
+
+
+def test_an_answer_without_speech_tells_every_name(demo_handler, encode, clips):
+    silence = encode(np.zeros(RATE))
+    found = demo_handler(
+        {"inputs": silence, "parameters": {"known_speakers": named(clips.items())}}
+    )
+    assert [each["label"] for each in found["known_speakers"]] == [None, None]

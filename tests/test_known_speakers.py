@@ -1,0 +1,193 @@
+"""Names for speakers against properties: permutations, strangers, and what cannot be compared."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diarization.known_speakers import (
+    MARGIN,
+    MIN_SECONDS_ALONE,
+    THRESHOLD,
+    KnownVoices,
+    assign,
+    name_speakers,
+    seconds_alone,
+    unit,
+)
+from diarization.pipeline import Diarization
+from transcript import KnownSpeaker, SpeakerTurn
+
+AXES = np.eye(6)
+
+
+def diarization(**voices):
+    """Speakers S0, S1, ... who each speak for ten seconds, with these embeddings."""
+    turns = tuple(
+        SpeakerTurn(label, 10.0 * place, 10.0 * place + 10) for place, label in enumerate(voices)
+    )
+    return Diarization(turns, turns, voices=voices)
+
+
+def known(**vectors):
+    return KnownVoices(tuple(vectors), {name: [unit(row)] for name, row in vectors.items()})
+
+
+def named(naming):
+    return [turn.speaker for turn in naming.diarization.turns]
+
+
+def similarity_matrices(least=-1.0):
+    sizes = st.tuples(st.integers(0, 4), st.integers(1, 4))
+    numbers = st.floats(least, 1, allow_nan=False).map(lambda number: round(number, 2))
+    return sizes.flatmap(
+        lambda size: st.lists(
+            st.lists(numbers, min_size=size[1], max_size=size[1]),
+            min_size=size[0],
+            max_size=size[0],
+        ).map(lambda rows: np.array(rows, float).reshape(size))
+    )
+
+
+def best_sum(similar, threshold):
+    """The largest sum over all ways to give names or nobody, by trying them."""
+    speakers, names = similar.shape
+    choices = [*range(names), *[None] * speakers]
+    return max(
+        sum(threshold if name is None else similar[row, name] for row, name in enumerate(each))
+        for each in permutations(choices, speakers)
+    )
+
+
+@given(similarity_matrices(), st.floats(0, 1))
+def test_names_go_one_to_one_and_only_above_the_threshold(similar, threshold):
+    pairs = assign(similar, threshold)
+    assert len(set(pairs.values())) == len(pairs)
+    for row, column in pairs.items():
+        assert similar[row, column] >= threshold
+        others = np.delete(similar[row], column)
+        assert not len(others) or similar[row, column] - others.max() >= MARGIN
+
+
+@given(similarity_matrices(), st.sampled_from([0.3, 0.6]))
+def test_the_assignment_is_the_best_of_all(similar, threshold):
+    """Without a margin the pairs would be worth the best sum; the margin only takes some away."""
+    pairs = assign(similar, threshold)
+    got = sum(similar[pair] for pair in pairs.items())
+    got += threshold * (len(similar) - len(pairs))
+    best = best_sum(similar, threshold)
+    assert got <= best + 1e-9
+    if similar.shape[1] == 1:  # nothing to keep a margin to
+        assert got == pytest.approx(best)
+
+
+def test_a_pair_that_fails_displaces_none():
+    """An assignment without nobody would give Bob to the second speaker, whose name is Anna."""
+    assert assign(np.array([[0.5, 0.1], [0.9, 0.45]]), 0.6) == {1: 0}
+
+
+def test_permuted_names_name_the_same_speakers():
+    rng = np.random.default_rng(0)
+    voices = {f"SPEAKER_0{place}": AXES[place] for place in range(4)}
+    clips = {name: AXES[place] + rng.normal(0, 0.2, 6) for place, name in enumerate("abc")}
+    expected = named(name_speakers(diarization(**voices), known(**clips)))
+    assert expected == ["a", "b", "c", "SPEAKER_03"]
+    for order in permutations(clips):
+        naming = name_speakers(
+            diarization(**voices), known(**{name: clips[name] for name in order})
+        )
+        assert named(naming) == expected
+        assert [each.name for each in naming.known_speakers] == list(order)
+
+
+def test_a_strangers_clip_names_nobody_and_shows_the_nearest():
+    voices = {"SPEAKER_00": AXES[0], "SPEAKER_01": AXES[1] + AXES[0]}
+    naming = name_speakers(diarization(**voices), known(Eve=AXES[0] * 0.5 + AXES[2]))
+    assert named(naming) == list(voices)
+    (told,) = naming.known_speakers
+    assert (told.label, told.matched) == ("SPEAKER_00", False)
+    assert 0 < told.similarity < THRESHOLD
+
+
+def test_the_threshold_of_the_request_decides():
+    voices, clip = diarization(S=AXES[0]), known(Anna=AXES[0] + 0.8 * AXES[1])
+    similarity = 1 / np.hypot(1, 0.8)
+    for threshold, matched in ((similarity - 0.01, True), (similarity + 0.01, False)):
+        naming = name_speakers(voices, clip, threshold)
+        assert naming.known_speakers == (
+            KnownSpeaker("Anna", "S", pytest.approx(similarity), matched),
+        )
+
+
+def test_two_names_that_fit_as_well_are_both_kept_back():
+    clips = known(Anna=AXES[0] + 0.01 * AXES[1], Bob=AXES[0])
+    assert named(name_speakers(diarization(S=AXES[0]), clips)) == ["S"]
+
+
+@pytest.mark.parametrize("row", [np.zeros(6), np.full(6, np.nan), np.array([])])
+def test_who_has_no_embedding_is_left_out_and_others_are_named(row):
+    naming = name_speakers(diarization(A=row, B=AXES[1]), known(Anna=AXES[0], Bob=AXES[1]))
+    assert named(naming) == ["A", "Bob"]
+    assert len(naming.warnings) == 1
+    assert "compare A," in naming.warnings[0]
+    alone = name_speakers(diarization(A=row), known(Anna=AXES[0]))
+    assert alone.known_speakers == (KnownSpeaker("Anna"),)
+
+
+def test_who_speaks_too_little_alone_is_not_named():
+    turns = (SpeakerTurn("A", 0, 10), SpeakerTurn("B", 7, 9.9 + MIN_SECONDS_ALONE))
+    found = Diarization(turns, turns, voices={"A": AXES[0], "B": AXES[1]})
+    naming = name_speakers(found, known(Anna=AXES[0], Bob=AXES[1]))
+    assert {turn.speaker for turn in naming.diarization.turns} == {"Anna", "B"}
+    assert "compare B," in naming.warnings[0]
+
+
+def test_labels_decide_and_not_places():
+    """Speech detection may cut a speaker away who has an embedding."""
+    turns = (SpeakerTurn("A", 0, 10), SpeakerTurn("B", 10, 20))
+    found = Diarization(turns, turns, voices={"A": AXES[0], "B": AXES[1]})
+    naming = name_speakers(found.within([(10.5, 20)]), known(Bob=AXES[1]))
+    assert named(naming) == ["Bob"]
+
+
+def test_several_clips_of_a_name_count_as_one_voice():
+    clips = KnownVoices(("Anna",), {"Anna": [AXES[0], AXES[1]]})
+    naming = name_speakers(diarization(S=AXES[0] + AXES[1]), clips)
+    assert naming.known_speakers[0].similarity == pytest.approx(1)
+
+
+def test_both_views_of_the_turns_are_named_and_no_voice_is_kept():
+    turns, exclusive = (SpeakerTurn("A", 0, 10),), (SpeakerTurn("A", 0, 9),)
+    found = Diarization(turns, exclusive, voices={"A": AXES[0]})
+    naming = name_speakers(found, known(Anna=AXES[0]))
+    assert naming.diarization.exclusive == (SpeakerTurn("Anna", 0, 9),)
+    assert naming.diarization.voices == {}
+    assert "array" not in repr(found) + repr(known(Anna=AXES[0]))
+
+
+def test_nothing_changes_where_nobody_is_known_or_speaks():
+    found = diarization(A=AXES[0])
+    assert name_speakers(found, KnownVoices()).diarization is found
+    assert name_speakers(None, known(Anna=AXES[0])).known_speakers == (KnownSpeaker("Anna"),)
+    silent = name_speakers(Diarization((), ()), known(Anna=AXES[0]))
+    assert silent.known_speakers == (KnownSpeaker("Anna"),)
+
+
+TURNS = st.lists(
+    st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(0, 8)), max_size=8
+)
+
+
+@given(TURNS)
+def test_seconds_alone_are_those_of_one_speaker_on_a_grid(drawn):
+    turns = [SpeakerTurn(who, start, start + length) for who, start, length in drawn]
+    grid = [
+        {who for who, start, length in drawn if start <= second < start + length}
+        for second in range(30)
+    ]
+    expected = {who: sum(each == {who} for each in grid) for who, *_ in drawn}
+    assert seconds_alone(turns) == expected

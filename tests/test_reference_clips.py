@@ -1,0 +1,80 @@
+"""Clips of known speakers as requests name them: which names are refused, and by which place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from config import InferenceConfig
+from reference_clips import MAX_CLIPS
+
+
+def named(pairs):
+    return [{"name": name, "reference": reference} for name, reference in pairs]
+
+
+def test_names_lose_the_space_around_them_and_may_come_again():
+    clips = named([(" Anna ", "AAAA"), ("Bob", "BBBB"), ("Anna", "CCCC")])
+    read = InferenceConfig.read({"known_speakers": clips}).known_speakers
+    assert [(clip.name, clip.reference) for clip in read] == [
+        ("Anna", "AAAA"),
+        ("Bob", "BBBB"),
+        ("Anna", "CCCC"),
+    ]
+    assert len(InferenceConfig.read({"known_speakers": clips[:1] * MAX_CLIPS}).known_speakers) == 20
+
+
+def test_clips_may_come_as_json_in_a_text():
+    clips = named([("Anna, B.", "AAAA"), ("Bob", "BBBB")])
+    expected = InferenceConfig.read({"known_speakers": clips})
+    assert InferenceConfig.read({"known_speakers": json.dumps(clips)}) == expected
+    for given in (clips, json.dumps(clips)):
+        assert InferenceConfig.read({"known_speakers": given}, as_text=True) == expected
+
+
+def test_a_reference_is_not_printed():
+    assert "AAAA" not in repr(InferenceConfig.read({"known_speakers": named([("Anna", "AAAA")])}))
+
+
+WRONG_NAMES = {
+    "": r"\[0\].name: should have 1 to 64",
+    " ": r"\[0\].name: should have 1 to 64",
+    "x" * 65: r"\[0\].name: should have 1 to 64",
+    "a\nb": r"\[0\].name: should have no control",
+    "a\u202eb": r"\[0\].name: should have no control",
+    "SPEAKER_01": r"\[0\].name: should not look like a label",
+    "speaker 1": r"\[0\].name: should not look like a label",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_NAMES)
+def test_wrong_names_are_refused_by_place(name):
+    with pytest.raises(ValueError, match="known_speakers" + WRONG_NAMES[name]):
+        InferenceConfig.read({"known_speakers": named([(name, "AAAA")])})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        named([("Anna", "AAAA"), ("anna ", "AAAA"), ("ANNA", "AAAA")]),
+        named([("Bob B", "AAAA"), ("Bob  b", "AAAA")]),
+        named([("a", "AAAA")] * 21),
+        [{"name": "Anna"}],
+        [{"reference": "AAAA"}],
+        [{"name": "Anna", "reference": 3}],
+        [3],
+        {"Anna": "AAAA"},
+        "[[[",
+    ],
+)
+def test_wrong_lists_are_refused_and_no_reference_repeated(value):
+    with pytest.raises(ValueError, match="known_speakers") as refused:
+        InferenceConfig.read({"known_speakers": value})
+    assert "AAAA" not in str(refused.value)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1, "high", True])
+def test_wrong_thresholds_are_refused(threshold):
+    with pytest.raises(ValueError, match="known_speaker_threshold"):
+        InferenceConfig.read({"known_speaker_threshold": threshold})
