@@ -242,6 +242,43 @@ def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, mo
     assert service.outstanding == 0
 
 
+def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
+    handler, service, recording, monkeypatch
+):
+    """One of ten seconds is being diarized; of the two behind it the short one is the next."""
+    begun, go_on, lengths = threading.Event(), threading.Event(), []
+
+    def diarize(samples, hints, cancelled):
+        lengths.append(round(len(samples) / 16_000))
+        begun.set()
+        assert go_on.wait(60)
+        return Speakers().diarize(samples, hints, cancelled)
+
+    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
+    submit = service._diarization.submit
+    arrived = asyncio.Queue()
+
+    def submitting(*arguments):
+        arrived.put_nowait(None)
+        return submit(*arguments)
+
+    monkeypatch.setattr(service._diarization, "submit", submitting)
+
+    async def all_three():
+        asked = []
+        for seconds in (10, 8, 3):
+            request = parsed(handler, recording(seconds), language="en", diarize=True)
+            asked.append(asyncio.ensure_future(service.answer(request)))
+            await arrived.get()
+            assert await asyncio.to_thread(begun.wait, 60)
+        go_on.set()
+        return await asyncio.gather(*asked)
+
+    answers = asyncio.run(all_three())
+    assert lengths == [10, 3, 8]
+    assert all(answer.segments for answer in answers)
+
+
 def test_who_leaves_before_the_audio_is_read_costs_nothing(
     handler, service, recording, monkeypatch
 ):
