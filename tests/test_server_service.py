@@ -205,7 +205,7 @@ def test_a_reader_that_raises_fails_its_request_alone(handler, service, recordin
     assert answer.transcript.chunks
 
 
-@pytest.mark.parametrize("fitting", [2, 3])
+@pytest.mark.parametrize("fitting", [1, 3])
 def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
     handler, recording, monkeypatch, fitting
 ):
