@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,21 @@ def result_of(logprob: float, no_speech_prob: float = 0.0, repetitive: bool = Fa
 def test_when_a_window_is_decoded_again(text_logprob, no_speech_prob, repetitive, again):
     result = result_of(text_logprob, no_speech_prob, repetitive)
     assert Fallback().rejects(result) is again
+
+
+@pytest.mark.parametrize(
+    ("start_logprob", "no_speech_prob", "again"),
+    [
+        (THRESHOLD - DEFAULT_FALLBACK.start_margin - 0.01, 0.0, True),
+        (THRESHOLD - DEFAULT_FALLBACK.start_margin + 0.01, 0.0, False),
+        (-5.0, 0.59, True),
+        (-5.0, 0.61, False),
+        (0.0, 0.0, False),
+    ],
+)
+def test_a_bad_start_rejects_a_text_whatever_follows(start_logprob, no_speech_prob, again):
+    result = result_of(-0.1, no_speech_prob)
+    assert Fallback().rejects(dataclasses.replace(result, start_logprob=start_logprob)) is again
 
 
 def test_a_text_that_compresses_too_well_repeats_itself():

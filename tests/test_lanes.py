@@ -196,3 +196,37 @@ def test_an_attempt_that_never_fits_is_refused_to_its_request(monkeypatch):
         decode(engine, windows_of(), dataclasses.replace(GREEDY, fallback=BEAMED))
     assert not engine.lanes.busy
     assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
+
+
+def test_rejected_texts_of_a_session_are_decoded_again_together():
+    """Those that are rejected later join those that wait, or that run again already."""
+    attempt = Attempt(without_timestamps=True, num_beams=3)
+    fallback = Fallback((attempt,), logprob_threshold=0.0, no_speech_threshold=1.0)
+    engine, windows = DecodeEngine(models_of(TINY, 142)), []
+    for number, window in enumerate(windows_of(4)):
+        windows.append(dataclasses.replace(window, max_tokens=10 + 6 * number))
+    options = dataclasses.replace(GREEDY, fallback=fallback)
+    answers = decode(engine, windows, options)
+    beams = list(engine.lanes)[1]
+    longest = max(len(each.log_probs) for each in answers.values())
+    assert not any(each.timestamps for each in answers.values())
+    assert beams.steps <= longest  # of one batch, not of four
+
+
+def test_a_rejected_text_waits_for_nobody_elses():
+    """A session whose rows have all ended goes on beside others that still run."""
+    attempt = Attempt(without_timestamps=True, num_beams=3)
+    fallback = Fallback((attempt,), logprob_threshold=0.0, no_speech_threshold=1.0)
+    engine = DecodeEngine(models_of(TINY))
+    short = dataclasses.replace(windows_of(1)[0], max_tokens=6)
+    long = dataclasses.replace(windows_of(2)[1], max_tokens=200)
+    with (
+        engine.session(GREEDY) as other,
+        engine.session(dataclasses.replace(GREEDY, fallback=fallback)) as session,
+    ):
+        other.add([long])
+        session.add([short])
+        while not session.done:
+            session.step()
+        assert not other.done
+    assert engine.lanes.greedy.steps <= 20

@@ -8,11 +8,23 @@ import pytest
 from oracle import TINY, decode
 from test_engine import RAGGED, engine_of, truth, windows_of
 
-from asr.engine import repetition
-from asr.engine.fallback import Fallback
+from asr.engine import repetition, results
+from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions
 
 STOPPING = Fallback((), logprob_threshold=-1e9, compression_ratio_threshold=1e9)
+
+
+# Rejects a text by its start alone.
+BY_START = Fallback((Attempt(without_timestamps=True, num_beams=5),), logprob_threshold=-1e9)
+
+
+def steps_of(shape, windows, **options):
+    """The answers, and the steps of all lanes together."""
+    engine = engine_of(shape, None)
+    before = sum(lane.steps for lane in engine.lanes)
+    answers = decode(engine, windows, DecodeOptions(**options))
+    return answers, sum(lane.steps for lane in engine.lanes) - before
 
 
 @pytest.fixture
@@ -55,3 +67,62 @@ def test_a_text_that_compresses_too_well_is_repetitive_and_stays_whole():
     )
     assert {key: each.tokens for key, each in answers.items()} == expected
     assert all(each.repetitive and not each.cut for each in answers.values())
+
+
+def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
+    """It makes no difference to the answer when that is seen, nor beside whom."""
+    monkeypatch.setattr(results, "START_TOKENS", 8)
+    windows = windows_of(TINY, True, 4, 60)
+    starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]
+    assert max(starts) < 0
+    between = sorted(starts)[1:3]
+    fallback = dataclasses.replace(BY_START, start_margin=-1e9 - sum(between) / 2)
+    expected = answers_of(windows, batch_size=1, fallback=fallback)
+    assert sum(not each.timestamps for each in expected.values()) == 2
+    never = dataclasses.replace(BY_START, start_margin=1e9)
+    _, plain = steps_of(TINY, windows, fallback=never)
+    for batch_size in (2, 3, 4):
+        for drafts in (0, 3):
+            answers = decode(
+                engine_of(TINY, None, 0.0),
+                windows,
+                DecodeOptions(True, drafts > 0, batch_size, fallback, drafts),
+            )
+            assert {key: each.tokens for key, each in answers.items()} == {
+                key: each.tokens for key, each in expected.items()
+            }
+    rejecting = dataclasses.replace(BY_START, start_margin=-1e9)
+    again, steps = steps_of(TINY, windows, fallback=rejecting)
+    assert not any(each.timestamps for each in again.values())
+    untimed = dataclasses.replace(BY_START, attempts=())
+    _, beams = steps_of(TINY, windows, fallback=untimed, num_beams=5, timestamps=False)
+    # Each is looked at every 16 steps, the first time behind the eighth text token.
+    assert steps <= beams + 32 < beams + plain
+
+
+def test_where_nothing_else_can_be_tried_a_bad_start_is_finished(monkeypatch):
+    monkeypatch.setattr(results, "START_TOKENS", 8)
+    windows = windows_of(TINY, True, 2, 60)
+    rejecting = dataclasses.replace(BY_START, attempts=(), start_margin=-1e9)
+    answers = answers_of(windows, fallback=rejecting)
+    assert {key: each.tokens for key, each in answers.items()} == truth(TINY, None, True, 2, 60)
+
+
+def test_beams_end_when_the_likeliest_loops(monkeypatch):
+    """After the same number of steps, beside whomever. Random models do not loop: some other texts
+    pass for loops here.
+    """
+    monkeypatch.setattr(results, "ends_in_repetition", lambda words: 32 <= len(words) < words[0])
+    windows = windows_of(TINY, False, 6, None)
+    options = {"num_beams": 3, "timestamps": False, "fallback": STOPPING}
+    expected, _ = steps_of(TINY, windows, **options)
+    lengths = {key: len(each.tokens) for key, each in expected.items()}
+    assert min(lengths.values()) < max(lengths.values()) == 224
+    assert {length % 16 for length in lengths.values()} == {0, 1}
+    for batch_size in (1, 4):
+        answers, steps = steps_of(TINY, windows, batch_size=batch_size, **options)
+        assert {key: each.tokens for key, each in answers.items()} == {
+            key: each.tokens for key, each in expected.items()
+        }
+        stopped = sum(length < 224 for length in lengths.values())  # seen one step later
+        assert batch_size > 1 or steps == sum(lengths.values()) - len(windows) + stopped

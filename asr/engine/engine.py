@@ -259,7 +259,9 @@ class DecodeEngine:
             num_beams if num_beams > 1 else None,
             lanes.release_idle,
         )
-        return Scheduler(memory, self.context, lanes.running_rows, self.admission)
+        return Scheduler(
+            memory, self.context, lanes.running_rows, self.admission, lanes.is_gathering
+        )
 
     @torch.inference_mode()
     def _language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:

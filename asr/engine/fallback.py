@@ -40,6 +40,9 @@ class Attempt:
     num_beams: int | None = None
 
 
+# Text tokens after which a start is judged: about ten seconds of speech.
+START_TOKENS = 32
+
 BEAMS = Attempt(without_timestamps=True, num_beams=5)
 
 
@@ -53,6 +56,10 @@ class Decoded(Protocol):
     @property
     def text_logprob(self) -> float:
         """The mean log-probability of its text."""
+
+    @property
+    def start_logprob(self) -> float:
+        """The same of its first `START_TOKENS`; 0 where there are fewer, or they do not count."""
 
     @property
     def avg_logprob(self) -> float:
@@ -70,12 +77,14 @@ class Fallback:
     A window is silent that probably holds no speech and whose tokens are less likely than
     `silence_logprob_threshold`. OpenAI has one threshold of -1 for both, which counts timestamps.
     Of 27 windows of real recordings 9 lie below `logprob_threshold`, and the others gain little
-    from beams.
+    from beams. A text that starts worse than that by `start_margin` has never recovered there, so
+    it need not be finished: of the 27, four lie below by 0.2 or more, and none within.
     """
 
     attempts: Sequence[Attempt] = (BEAMS,)
     compression_ratio_threshold: float = 2.4
     logprob_threshold: float = -0.35
+    start_margin: float = 0.15
     no_speech_threshold: float = 0.6
     silence_logprob_threshold: float = -1.0
 
@@ -109,7 +118,17 @@ class Fallback:
         Not an unlikely text where the window is silent: another would only be wrong differently.
         """
         unlikely = result.text_logprob < self.logprob_threshold
-        return result.repetitive or (unlikely and not self.is_silent(result))
+        if result.repetitive or (unlikely and not self.is_silent(result)):
+            return True
+        return self.rejects_start(result.start_logprob, result.no_speech_prob)
+
+    def rejects_start(self, start_logprob: float, no_speech_prob: float) -> bool:
+        """Whether a text that starts so should be decoded again, whatever follows.
+
+        A window that may be silent is decoded to its end, which tells.
+        """
+        below = start_logprob < self.logprob_threshold - self.start_margin
+        return below and no_speech_prob <= self.no_speech_threshold
 
 
 DEFAULT_FALLBACK = Fallback()

@@ -2,9 +2,10 @@
 
 The one decision: which lane a request runs in is decided by its current attempt. One whose next
 attempt has another number of beams leaves its row and enters the other lane's queue at the front;
-its audio is not encoded again. Lanes share nothing but the device: an idle one gives its memory
-back when another is short of it, and where a lane does not fit beside those that run, it waits
-until they have ended what they run.
+its audio is not encoded again. There it waits a while for others of its session that may follow:
+rows cost least together. Lanes share nothing but the device: an idle one gives its memory back when
+another is short of it, and where a lane does not fit beside those that run, it waits until they
+have ended what they run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from asr.engine.scheduler import Scheduler
 from asr.engine.sequence import Sequence
+
+# Steps of plain rows for which a rejected text waits for others of its session.
+GATHERING_STEPS = 64
 
 
 class Lanes:
@@ -46,7 +50,17 @@ class Lanes:
         """Queue what has left its lane in the lane of its next attempt, before what waits there."""
         for lane in self:
             for each in reversed(lane.take_leaving()):
+                each.gathers_until = self.greedy.steps + GATHERING_STEPS
                 self._lane(each.num_beams).waiting.appendleft(each)
+
+    def is_gathering(self, sequence: Sequence) -> bool:
+        """Whether a sequence waits for others of its session, which plain rows may yet send after
+        it. Not beside one that runs already: then the sooner it starts, the more they share.
+        """
+        if sequence.attempts == 1 or self.greedy.steps >= sequence.gathers_until:
+            return False
+        running = self._lane(sequence.num_beams).own_rows()
+        return sequence.session in self.greedy.own_rows() and sequence.session not in running
 
     def may_step(self, lane: Scheduler) -> bool:
         """Whether a lane has its turn: not while it waits for the others to end.

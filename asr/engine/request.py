@@ -72,7 +72,8 @@ class DecodeResult:
     `annotation_prob` is the probability that the text begins with a note or a bracket, as captions
     of laughter and music do, which is never written; 0 where no attempt was without timestamps.
     `text_logprob` is the mean over `log_probs` without those of timestamps, by which attempts with
-    and without them compare.
+    and without them compare, and `start_logprob` that of the first of them, which a greedy text has
+    from `asr.engine.fallback.START_TOKENS` on.
     """
 
     tokens: tuple[int, ...]
@@ -87,6 +88,7 @@ class DecodeResult:
     language_probability: float | None = None
     annotation_prob: float = 0.0
     text_logprob: float = 0.0
+    start_logprob: float = 0.0
 
     @property
     def avg_logprob(self) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
+from asr.engine.fallback import START_TOKENS
 from asr.engine.hypotheses import Text, best_text, only_text
 from asr.engine.repetition import ends_in_repetition, find_repetition
 from asr.engine.request import DecodeResult
@@ -39,20 +40,36 @@ class ResultReader:
         sequence.stats.tokens += len(text.tokens)
         return _with_attention(state, row, sequence, self._cut(sequence, text), text.beams)
 
-    def stop_repetitions(
-        self, rows: SequenceState, sequences: list[Sequence], longest: int
-    ) -> None:
-        """Stop the rows whose texts, of at most `longest` tokens, loop.
+    def stop_rejected(self, rows: SequenceState, sequences: list[Sequence], longest: int) -> None:
+        """Stop the rows whose texts, of at most `longest` tokens, loop or have a start to reject.
 
-        What they wrote beyond the loop's first part is cut in any case, so it does not matter when
-        anybody looks.
+        What they write beyond that is dropped in any case, so it does not matter when anybody
+        looks.
         """
         live = len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
+        log_probs = rows.log_probs[:live, :longest].tolist()
         for row, sequence in enumerate(sequences):
-            text = tokens[row][len(sequence.prompt) : lengths[row]]
-            if sequence.options.fallback and ends_in_repetition(self.words(text)):
+            fallback, written = sequence.options.fallback, slice(len(sequence.prompt), lengths[row])
+            if fallback is None:
+                continue
+            text = tokens[row][written]
+            start = self._start_logprob(sequence, text, log_probs[row][written])
+            hopeless = fallback.rejects_start(start, sequence.no_speech_prob)
+            if ends_in_repetition(self.words(text)) or (hopeless and sequence.next_attempt()):
                 rows.finished[row] = True
+
+    def stop_looping_beams(self, state: DecodeState, row: int, sequence: Sequence) -> None:
+        """Stop a row whose likeliest beam loops: it only gets likelier.
+
+        The other beams go on, so it matters when one looks: after the same number of steps, always.
+        """
+        assert state.beams is not None
+        likeliest = state.beams.sums[row].argmax()
+        begin = len(sequence.prompt)
+        text = state.beams.tokens[row, likeliest, begin : state.rows.length[row]].tolist()
+        if ends_in_repetition(self.words(text)):
+            state.rows.finished[row] = True
 
     def words(self, tokens: Iterable[int]) -> list[int]:
         """The text tokens among `tokens`."""
@@ -86,17 +103,29 @@ class ResultReader:
             cut=repetition is not None,
             language=sequence.language,
             language_probability=sequence.language_probability,
-            text_logprob=self._text_logprob(tokens, log_probs),
+            text_logprob=_mean(self._of_text(tokens, log_probs)),
+            start_logprob=self._start_logprob(sequence, tokens, log_probs),
         )
 
-    def _text_logprob(self, tokens: Values[int], log_probs: Values[float]) -> float:
-        """The mean over text tokens and the end of text; 0 where there are none."""
-        kept = [
+    def _start_logprob(
+        self, sequence: Sequence, tokens: Values[int], log_probs: Values[float]
+    ) -> float:
+        """The mean over the first text tokens; 0 where they are too few, or not final."""
+        start = self._of_text(tokens, log_probs)[:START_TOKENS]
+        return _mean(start) if len(start) == START_TOKENS and sequence.judged_by_start else 0.0
+
+    def _of_text(self, tokens: Values[int], log_probs: Values[float]) -> list[float]:
+        """Those of text tokens and of the end of text."""
+        end_of_text = self.special_tokens.end_of_text
+        return [
             log_prob
             for token, log_prob in zip_longest(tokens, log_probs)
-            if token is None or token < self.special_tokens.end_of_text
+            if token is None or token < end_of_text
         ]
-        return sum(kept) / max(1, len(kept))
+
+
+def _mean(values: Values[float]) -> float:
+    return sum(values) / max(1, len(values))
 
 
 def _with_attention(

@@ -33,7 +33,8 @@ from asr.model.encoder import Encoder
 from transcript import DecodeStats
 
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
-REPETITION_STEPS = 16  # steps between two looks for rows that loop; each waits for the device
+# Steps between two looks for texts that will be rejected; each look waits for the device.
+STEPS_BETWEEN_LOOKS = 16
 
 Finished = tuple[Sequence, DecodeResult]
 
@@ -62,6 +63,7 @@ class Scheduler:
         context: DecodeContext,
         running_rows: Callable[[], Counter[Hashable]] | None = None,
         admission: Admission | None = None,
+        is_gathering: Callable[[Sequence], bool] = lambda _: False,
     ) -> None:
         self.memory = memory
         self.context = context
@@ -71,12 +73,13 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.admits = True  # whether waiting sequences may enter
         self._running_rows = running_rows or self.own_rows
+        self._is_gathering = is_gathering
         self._quarantine = Quarantine()
         self._preparing: list[Sequence] = []  # on their way into rows
         self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
         self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
-        self._steps = 0
+        self.steps = 0  # so far, of all rows together
         self._longest = 0  # no live row is longer
         self.drafts = DraftPolicy(memory.draft_model)
         self._view: DecodeState | None = None
@@ -92,10 +95,8 @@ class Scheduler:
         if not self.running:
             return []
         started = time.perf_counter()
-        self._steps += 1
-        if self._steps % REPETITION_STEPS == 0 and self.num_beams == 1:
-            assert self.memory.state is not None
-            self._results.stop_repetitions(self.memory.state.rows, self.running, self._longest)
+        self.steps += 1
+        self._stop_rejected()
         self._launch()
         finished = self._collect()
         self._add_seconds(self.running, "decode_seconds", started)
@@ -185,7 +186,8 @@ class Scheduler:
     def _eligible(self) -> list[Sequence]:
         """The waiting sequences whose turn it is, as far as rows may be had for them."""
         admission, most = self.admission, min(self.admission.max_rows, self.memory.limit)
-        allowed = self._quarantine.allowed(self.waiting, self.running)
+        ready = [each for each in self.waiting if not self._is_gathering(each)]
+        allowed = self._quarantine.allowed(ready, self.running)
         free, rows = most - len(self.running), self._running_rows()
         return admission.choose(allowed, rows, free, admission.share(most, rows))
 
@@ -242,6 +244,19 @@ class Scheduler:
 
     # One step
 
+    def _stop_rejected(self) -> None:
+        """Now and then, stop the rows whose texts will be rejected, or cut, where they are."""
+        state, looks = self.memory.state, self._results
+        assert state is not None
+        if self.num_beams == 1:
+            if self.steps % STEPS_BETWEEN_LOOKS == 0:
+                looks.stop_rejected(state.rows, self.running, self._longest)
+            return
+        for row, sequence in enumerate(self.running):
+            due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0
+            if due and sequence.options.fallback is not None:
+                looks.stop_looping_beams(state, row, sequence)
+
     def _launch(self) -> None:
         state, runner = self.memory.state, self.context.runner
         assert state is not None
@@ -263,6 +278,8 @@ class Scheduler:
         result = runner.launch(self._view, self.context.filters, shape)
         self._pending.append((result, drafts))
         self._longest += drafts + 1
+        for sequence in self.running:
+            sequence.steps += 1
 
     def _shared_len(self) -> int:
         """Positions of the shortest prompt, which all beams share."""
@@ -335,13 +352,10 @@ class Scheduler:
         One with another number of beams begins in another lane.
         """
         sequence = self.running[row]
-        fallback, timestamps = sequence.options.fallback, sequence.options.timestamps
-        if fallback is None or not fallback.rejects(decoded):
+        fallback, attempt = sequence.options.fallback, sequence.next_attempt()
+        if fallback is None or attempt is None or not fallback.rejects(decoded):
             return False
-        attempt = fallback.next_attempt(sequence.attempts, timestamps, sequence.options.num_beams)
-        if attempt is None:
-            return False
-        timestamps = timestamps and not attempt.without_timestamps
+        timestamps = sequence.options.timestamps and not attempt.without_timestamps
         special_tokens = self.context.special_tokens
         sequence.retry(attempt, special_tokens.with_timestamps(sequence.prompt, timestamps))
         sequence.stats.retries += 1

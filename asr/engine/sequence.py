@@ -18,8 +18,9 @@ from transcript import DecodeStats
 class Sequence:
     """A request, waiting or in a row. `drafted` is whether the assistant has read its audio.
 
-    `attempt` is the current one, number `attempts` of them, which starts from `prompt`. `num_beams`
-    are its own: they decide in which lane it runs.
+    `attempt` is the current one, number `attempts` of them, which starts from `prompt` and has been
+    through `steps`. `num_beams` are its own: they decide in which lane it runs, and `gathers_until`
+    when at the latest (`asr.engine.lanes`).
     `encoded` is the main encoder's output (1, frames, d_model), kept where another attempt may run
     in another.
     """
@@ -30,6 +31,8 @@ class Sequence:
     stats: DecodeStats
     drafted: bool = False
     attempts: int = 1
+    steps: int = field(default=0, init=False)
+    gathers_until: int = field(default=0, init=False)
     attempt: Attempt = field(init=False)
     no_speech_prob: float = 0.0
     language: str | None = None
@@ -44,7 +47,7 @@ class Sequence:
 
     def _begin(self, attempt: Attempt, prompt: tuple[int, ...]) -> None:
         """Make an attempt the current one."""
-        self.attempt, self.prompt = attempt, prompt
+        self.attempt, self.prompt, self.steps = attempt, prompt, 0
         self.num_beams = self._beams_of(attempt)
 
     def _beams_of(self, attempt: Attempt) -> int:
@@ -75,6 +78,18 @@ class Sequence:
         return fallback is not None and any(
             self._beams_of(each) != self.num_beams for each in fallback.attempts
         )
+
+    @property
+    def judged_by_start(self) -> bool:
+        """Whether how the text starts may reject it: greedy ones, whose tokens are final."""
+        return self.temperature == 0 and self.num_beams == 1
+
+    def next_attempt(self) -> Attempt | None:
+        """What to try if the current attempt's text is rejected."""
+        options = self.options
+        if options.fallback is None:
+            return None
+        return options.fallback.next_attempt(self.attempts, options.timestamps, options.num_beams)
 
     @property
     def prefilled_length(self) -> int:
