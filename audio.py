@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import binascii
 import ctypes
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from av.packet import Packet
 from av.stream import Discard
 from numpy.typing import NDArray
 
+from base64_text import Base64Text, base64_digits, decode_digits
 from container_bombs import refuse_mp4_bomb, without_id3
 from errors import AudioTooLong, InvalidAudio
 from timebase import SAMPLE_RATE
@@ -71,7 +71,6 @@ _OPTIONS = {
     "protocol_whitelist": "",
     "max_streams": "16",
 }
-_BASE64_HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
 
 # An mp4 of 561 bytes can claim an index of gigabytes. This limits single allocations of libavutil,
 # in PyAV's copy only. A true index takes 24 bytes a packet: 32 MiB suffice for 8 hours of AAC.
@@ -108,7 +107,7 @@ class _Progress:
     truncated: bool = False
 
 
-def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
+def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
     """The bytes of the audio file.
 
     Text must be base64 of RFC 4648, section 4: the standard alphabet, padded. White space is
@@ -122,18 +121,16 @@ def decode_base64(inputs: str | bytes, limits: AudioLimits) -> bytes:
     return data
 
 
-def _decode_text(text: str, limits: AudioLimits) -> bytes:
-    header = _BASE64_HEADER.match(text)
+def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
     try:
-        digits = text[header.end() if header else 0 :].encode("ascii")
+        digits = base64_digits(text)
     except UnicodeEncodeError:
         raise InvalidAudio("inputs is not base64: it holds a character that is not ASCII") from None
-    digits = digits.translate(None, b" \t\n\r\v\f")
     _refuse_large(len(digits) * 3 // 4 - digits[-2:].count(b"="), limits)
     if len(digits) % 4 or digits.endswith(b"==="):
         raise InvalidAudio("inputs is not base64: its length or its padding is wrong")
     try:
-        return binascii.a2b_base64(digits, strict_mode=True)
+        return decode_digits(digits)
     except binascii.Error:
         raise InvalidAudio(
             "inputs is not base64: only the standard alphabet with padding is accepted"

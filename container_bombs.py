@@ -26,6 +26,7 @@ ONE_TICK = [1, 1]  # entries of the table, and ticks that a sample lasts
 
 # Times that tracks may add up to the headers; libavformat takes 16 tracks.
 MAX_REREADING = 16
+SLICE = 2**22  # bytes
 # More places to look at than any file has; each takes a microsecond.
 MAX_PLACES = 1_000_000
 
@@ -156,13 +157,22 @@ def _unindexed(box: memoryview) -> int:
 
 
 def _places(data: bytes, pattern: bytes) -> Iterator[int]:
-    place = data.find(pattern)
+    place = _find(data, pattern, 0)
     for _ in range(MAX_PLACES):
         if place < 0:
             return
         yield place
-        place = data.find(pattern, place + 1)
+        place = _find(data, pattern, place + 1)
     raise InvalidAudio("its headers repeat themselves without end")
+
+
+def _find(data: bytes, pattern: bytes, start: int) -> int:
+    """`data.find`, a slice at a time, so that other threads may run meanwhile."""
+    for place in range(start, len(data), SLICE):
+        found = data.find(pattern, place, place + SLICE + len(pattern) - 1)
+        if found >= 0:
+            return found
+    return -1
 
 
 def _values(data: bytes, kind: bytes, offset: int) -> Iterator[bytes]:

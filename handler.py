@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
 from audio import Audio, AudioLimits, decode_audio, decode_base64
+from base64_text import Base64Text
 from config import (
     InferenceConfig,
     ModelReference,
@@ -73,7 +74,7 @@ class TranscriptionRequest(NamedTuple):
     asked for, and a warning for every group of names that are ignored.
     """
 
-    inputs: str | bytes
+    inputs: str | Base64Text | bytes
     config: InferenceConfig
     options: TranscriptionOptions
     warnings: tuple[str, ...] = ()
@@ -368,7 +369,7 @@ def _end_process(error: Exception) -> None:
 
 def _read_body(
     data: object, as_text: bool = False
-) -> tuple[str | bytes, InferenceConfig, tuple[str, ...]]:
+) -> tuple[str | Base64Text | bytes, InferenceConfig, tuple[str, ...]]:
     """Split a body into the audio as it came, the checked parameters, and a warning for every group
     of ignored names.
 
@@ -377,7 +378,7 @@ def _read_body(
     if not isinstance(data, dict):
         raise InvalidRequest("the body should be a JSON object")
     inputs, parameters = data.get("inputs"), data.get("parameters")
-    if not isinstance(inputs, str | bytes):
+    if not isinstance(inputs, str | Base64Text | bytes):
         raise InvalidRequest("inputs: should be an audio file in base64")
     if parameters is None:
         parameters = {}

@@ -43,7 +43,7 @@ NEWEST = 0.2
 
 
 class Admission:
-    """Which requests are accepted, and how many are not answered yet.
+    """Which requests are accepted, how many are not answered yet, and the bytes of their bodies.
 
     `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
     """
@@ -54,10 +54,10 @@ class Admission:
         max_audio_bytes: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.max_queue = settings.max_queue
+        self.max_queue, self.max_bytes = settings.max_queue, settings.max_queue_bytes
         self.max_audio_bytes = max_audio_bytes
         self.draining = False
-        self.admitted = 0
+        self.admitted = self.held_bytes = 0
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
         self._now = now
         self._seconds_per_answer = 1.0
@@ -93,14 +93,37 @@ class Admission:
             self.admitted -= 1
             self._answered()
 
-    def check_body(self, path: str, headers: Headers) -> None:
-        """Raises BodyTooLarge or UnsupportedMediaType by what the head announces."""
+    @contextmanager
+    def hold_body(self, headers: Headers) -> Iterator[HeldBody]:
+        """Room for the body that is announced, held while its request is answered. Raises Busy."""
+        announced = headers.get("content-length", "")
+        held = HeldBody(self)
+        try:
+            held.grow(int(announced) if announced.isdecimal() else 0)
+            yield held
+        finally:
+            self.held_bytes -= held.size
+
+    def take_bytes(self, more: int, held: int) -> None:
+        """Hold `more` bytes for a body of which `held` are; raises Busy where there is no room.
+
+        There always is for a body beside which there is no other.
+        """
+        if self.held_bytes > held and self.held_bytes + more > self.max_bytes:
+            raise Busy(
+                f"the bodies of all requests may have {self.max_bytes} bytes", self._retry_after()
+            )
+        self.held_bytes += more
+
+    def check_length(self, headers: Headers) -> None:
+        """Raises BodyTooLarge by what the head announces."""
         limit = self.body_limit(headers)
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > limit:
             raise too_large(limit)
-        if path not in TRANSCRIBING:
-            return
+
+    def check_type(self, path: str, headers: Headers) -> None:
+        """Raises UnsupportedMediaType where the head says that the body holds no sound."""
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise UnsupportedMediaType("bodies are read as they are, without Content-Encoding")
         kind = media_type(headers)
@@ -129,6 +152,20 @@ class Admission:
         latest = now + LONGEST_WAIT_S
         self._next_place = min(max(now, self._next_place) + self._seconds_per_answer, latest)
         return min(max(1, math.ceil(self._next_place - now)), LONGEST_WAIT_S)
+
+
+class HeldBody:
+    """The bytes that one body may take of those that all may; see Admission.hold_body."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.size = 0
+        self._admission = admission
+
+    def grow(self, size: int) -> None:
+        """Hold `size` bytes, if there are not so many already. Raises Busy."""
+        if size > self.size:
+            self._admission.take_bytes(size - self.size, self.size)
+            self.size = size
 
 
 def media_type(headers: Headers) -> str:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from config import ServerSettings
 from errors import EndpointError, InvalidRequest
@@ -19,7 +20,7 @@ from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
 from server.measured_service import MeasuredService
 from server.metrics import EngineMetrics, Metrics
-from server.middleware import RequestGate
+from server.middleware import METHODS, RequestGate
 from server.openai_api import routes
 from server.service import Service
 
@@ -64,6 +65,17 @@ def _refuse(request: Request, error: Exception) -> Response:
         405: MethodNotAllowed("this path takes other methods"),
     }
     answer = error_response(known.get(error.status_code, InvalidRequest("cannot be read")), path)
-    if error.headers and "Allow" in error.headers:
-        answer.headers["Allow"] = error.headers["Allow"]
+    if error.status_code == 405:
+        answer.headers["Allow"] = ", ".join(_methods(request))
     return answer
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that a path has; a route that refuses one knows only of its own."""
+    routes = request.app.routes
+    wanted = [{**request.scope, "method": method} for method in METHODS]
+    return [
+        scope["method"]
+        for scope in wanted
+        if any(route.matches(scope)[0] is Match.FULL for route in routes)
+    ]

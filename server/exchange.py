@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors import EndpointError
-from server.admission import too_large
+from server.admission import HeldBody, too_large
 from server.error_response import error_event, error_response, translated
 from server.errors import DeadlineExceeded, SlowBody
 
@@ -34,13 +34,15 @@ DISCONNECT: Message = {"type": "http.disconnect"}
 class Exchange:
     """Counts and times what comes in, and knows what went out.
 
-    `limit` is the most bytes of the body. `status` is that of the answer and `code` that of its
+    `limit` is the most bytes of the body, and `held` counts them, where all bodies together are
+    limited. `status` is that of the answer and `code` that of its
     error; `gone` says that the client left before the answer was complete.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         self.scope, self._receive, self._send = scope, receive, send
         self.limit = limit
+        self.held: HeldBody | None = None
         self.headers = Headers(scope=scope)
         self.started = time.monotonic()
         self.answer_headers: list[tuple[bytes, bytes]] = []
@@ -105,7 +107,7 @@ class Exchange:
     async def receive(self) -> Message:
         """The next part of the body, or that the client is gone.
 
-        Raises BodyTooLarge or SlowBody.
+        Raises BodyTooLarge, SlowBody, or Busy for a body that did not announce its bytes.
         """
         if self._body_read:
             if not self._watches:
@@ -119,6 +121,8 @@ class Exchange:
         self.received += len(message.get("body", b""))
         if self.received > self.limit:
             raise too_large(self.limit)
+        if self.held:
+            self.held.grow(self.received)
         if not message.get("more_body", False):
             self._body_read = True
             if self._watches:

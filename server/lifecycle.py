@@ -8,8 +8,10 @@ status 0, as nothing was lost; a second signal ends it at once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -17,6 +19,7 @@ import time
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from config import ServerSettings
 from server.middleware import RequestGate
@@ -24,9 +27,45 @@ from server.service import Service
 
 logger = logging.getLogger("server")
 
+# From the opening of a connection, or the last answer on it, to the end of a request's head.
+SECONDS_TO_ASK = 30
+# Beyond so many connections, and where files run short, uvicorn answers 503 by itself.
+MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
 # For answers on their way to clients, after the last one is computed.
 SECONDS_TO_LEAVE = 5
-BACKLOG = 2048
+
+
+class PromptProtocol(H11Protocol):
+    """uvicorn's protocol, which closes a connection after an answer when nothing comes, and here
+    also one on which no request ever came, or but a part of its head.
+    """
+
+    _asking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client may ask now."""
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def on_response_complete(self) -> None:
+        """It may ask again."""
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody asks."""
+        super().connection_lost(exc)
+        if self._asking:
+            self._asking.cancel()
+
+    def _wait_for_request(self) -> None:
+        if self._asking:
+            self._asking.cancel()
+        self._asking = self.loop.call_later(SECONDS_TO_ASK, self._end_unless_asked)
+
+    def _end_unless_asked(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.timeout_keep_alive_handler()
 
 
 class DrainingServer(uvicorn.Server):
@@ -41,6 +80,8 @@ class DrainingServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=SECONDS_TO_LEAVE,
+                limit_concurrency=_most_connections(),
+                http=PromptProtocol,
                 ws="none",
             )
         )
@@ -78,6 +119,12 @@ class DrainingServer(uvicorn.Server):
         logger.info("drained" if not self.busy else "the time to drain is over")
         self.gate.end_all()
         return True
+
+
+def _most_connections() -> int:
+    """As many as files may be open, save those of models, libraries and uploads."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
 
 def close(service: Service) -> None:

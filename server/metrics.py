@@ -41,6 +41,7 @@ class EngineMetrics(Collector):
         """Every series with its value of now."""
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.admitted),
+            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.service.outstanding),
             "asr_running_rows": ("Windows being decoded", self.service.running_rows),
             "asr_waiting_windows": ("Windows that wait for a row", self.service.waiting_windows),

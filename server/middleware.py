@@ -23,6 +23,7 @@ logger = logging.getLogger("server")
 
 PAGE = "/app"
 ROUTES = {*PROBES, *TRANSCRIBING, *WITHOUT_TOKEN, "/v1/models"}
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 
 
@@ -69,10 +70,12 @@ class RequestGate:
                 self.admission.authorize(exchange.headers)
             if path in TRANSCRIBING and method == "POST":
                 with self.admission.place():
-                    self.admission.check_body(path, exchange.headers)
-                    await exchange.run(self.app, self.deadline)
+                    self.admission.check_length(exchange.headers)
+                    self.admission.check_type(path, exchange.headers)
+                    with self.admission.hold_body(exchange.headers) as exchange.held:
+                        await exchange.run(self.app, self.deadline)
             else:
-                self.admission.check_body(path, exchange.headers)
+                self.admission.check_length(exchange.headers)
                 await exchange.run(self.app)
         except EndpointError as refusal:
             self.metrics.refused.labels(refusal.code).inc()
@@ -102,9 +105,6 @@ class RequestGate:
             exchange.seconds,
             request_id,
         )
-
-
-METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def _without_last_slash(scope: Scope) -> Scope:

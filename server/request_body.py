@@ -7,7 +7,7 @@ begins with a brace. A type is a hint and never believed about audio: the decode
 from __future__ import annotations
 
 import asyncio
-import json
+from io import BytesIO
 from typing import Any
 
 from starlette.datastructures import UploadFile
@@ -18,6 +18,7 @@ from errors import InvalidRequest
 from handler import EndpointHandler, TranscriptionRequest
 from server.admission import FORM, media_type
 from server.errors import InvalidBody
+from server.json_body import parse_json
 
 # What clients send that were told no type: nothing, curl's default, or anything.
 UNTYPED = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
@@ -42,13 +43,16 @@ async def read_request(request: Request, handler: EndpointHandler) -> Transcript
     parameters = {
         name: ",".join(query.getlist(name)) for name in query if name not in ANSWER_PARAMETERS
     }
-    return handler.parse({"inputs": bytes(body), "parameters": parameters}, as_text=True)
+    return handler.parse({"inputs": body, "parameters": parameters}, as_text=True)
 
 
-def read_json(text: bytes | bytearray | str) -> dict[str, Any]:
-    """A JSON object. Raises InvalidRequest for what is not UTF-8, else InvalidBody."""
+def read_json(text: bytes | str) -> dict[str, Any]:
+    """A JSON object; the text of a large one's `inputs` is a Base64Text.
+
+    Raises InvalidRequest for what is not UTF-8, else InvalidBody.
+    """
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except (ValueError, RecursionError):
@@ -58,11 +62,11 @@ def read_json(text: bytes | bytearray | str) -> dict[str, Any]:
     return value
 
 
-async def _read_all(request: Request) -> bytearray:
-    body = bytearray()
+async def _read_all(request: Request) -> bytes:
+    body = BytesIO()
     async for part in request.stream():
-        body += part
-    return body
+        body.write(part)
+    return body.getvalue()  # which takes no copy
 
 
 async def _read_form(request: Request) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Answers requests of many clients with one set of models.
 
 The one decision: whatever computes runs in few threads of its own, and the event loop only waits.
-One thread runs the engine for all requests at once, one runs diarization, and two prepare: they
-read audio, find speech, and put answers together. They compute without threads beneath them, and
-large bodies have one of the two to themselves, so that small ones wait for none of those.
+One thread runs the engine for all requests at once, one runs diarization, short recordings first,
+and two prepare: they read audio, find speech, and put answers together. They compute without
+threads beneath them, and large bodies have one of the two to themselves, so that small ones wait
+for none of those.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, spea
 from openmp import run_in_passing_thread, set_threads
 from response import Answer
 from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
+from server.shortest_first import ShortestFirst
 from transcript import Transcript
 
 # Characters or bytes of a body; it takes a second or so to read that much compressed audio.
@@ -68,11 +70,10 @@ class Service:
         if max_rows is not None:
             self._engine.admission.max_rows = max_rows
         self._loop = EngineLoop(self._engine)
-        self._small, self._large, self._diarization = (
-            ThreadPoolExecutor(1, "small", set_threads, (1,)),
-            ThreadPoolExecutor(1, "large", set_threads, (1,)),
-            ThreadPoolExecutor(1, "diarization"),
+        self._small, self._large = (
+            ThreadPoolExecutor(1, name, set_threads, (1,)) for name in ("small", "large")
         )
+        self._diarization = ShortestFirst("diarization")
 
     @property
     def alive(self) -> bool:
@@ -135,8 +136,9 @@ class Service:
     def close(self) -> None:
         """End the threads; requests that still run fail."""
         self._loop.close()
-        for pool in (self._small, self._large, self._diarization):
+        for pool in (self._small, self._large):
             pool.shutdown(cancel_futures=True)
+        self._diarization.shutdown()
 
     def _pool(self, request: TranscriptionRequest) -> ThreadPoolExecutor:
         return self._large if len(request.inputs) > LARGE_BODY else self._small
@@ -158,7 +160,8 @@ class Service:
             return None
         hints = speaker_hints(request.config)
         diarize = partial(_diarize, diarizer, audio.samples, hints, left)
-        return self._diarization.submit(run_in_passing_thread, diarize, self.handler.threads)
+        work = partial(run_in_passing_thread, diarize, self.handler.threads)
+        return self._diarization.submit(audio.duration, work)
 
     async def _transcribe(
         self, transcription: Transcription

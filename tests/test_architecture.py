@@ -36,7 +36,8 @@ ENDPOINT: dict[str, set[str]] = {
     "device_errors": {"errors", "versions"},
     "model_errors": {"errors", "versions"},
     "container_bombs": {"errors"},
-    "audio": {"container_bombs", "errors", "timebase", "versions"},
+    "base64_text": set(),
+    "audio": {"base64_text", "container_bombs", "errors", "timebase", "versions"},
     "subtitles": {"transcript"},
     "response": {"config", "subtitles", "transcript"},
     "diarization_utils": {"transcript"},
@@ -100,6 +101,7 @@ ENDPOINT: dict[str, set[str]] = {
     "handler": {
         "asr",
         "audio",
+        "base64_text",
         "config",
         "device",
         "device_errors",

@@ -18,6 +18,8 @@ from errors import OutOfMemory
 
 # Rejects every text at temperature 0.
 SAMPLED = Fallback((Attempt(0.4),), logprob_threshold=0.0, no_speech_threshold=1.0)
+# The same, by beams.
+BEAMED = Fallback((Attempt(num_beams=3),), logprob_threshold=0.0, no_speech_threshold=1.0)
 GREEDY, BEAMS = DecodeOptions(batch_size=4), DecodeOptions(batch_size=4, num_beams=3)
 
 
@@ -160,6 +162,39 @@ def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monke
     allocate_at_most(monkeypatch, engine, 4)
     with pytest.raises(OutOfMemory, match="one window"):
         decode(engine, windows_of(), DecodeOptions(num_beams=5))
+    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
+
+
+def refuse_beams(monkeypatch, engine, most):
+    """Steps of more than `most` rows with beams run out of memory, whatever others hold."""
+    launch = engine.runner.launch
+
+    def refuse(state, filters, shape):
+        if state.beams is not None and state.capacity > most:
+            raise torch.OutOfMemoryError
+        return launch(state, filters, shape)
+
+    monkeypatch.setattr(engine.runner, "launch", refuse)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("most", "batch_size"), [(1, 2), (1, 4), (2, 4)])
+def test_rows_that_come_again_through_an_idle_lane_are_halved(monkeypatch, most, batch_size):
+    """Each time they are preempted they begin in the other lane, which takes its memory again."""
+    options = dataclasses.replace(GREEDY, fallback=BEAMED, batch_size=batch_size)
+    expected = tokens_of(decode(DecodeEngine(models_of(TINY, 142)), windows_of(), options))
+    engine = DecodeEngine(models_of(TINY, 142))
+    refuse_beams(monkeypatch, engine, most)
+    assert tokens_of(decode(engine, windows_of(), options)) == expected
+
+
+@pytest.mark.timeout(60)
+def test_an_attempt_that_never_fits_is_refused_to_its_request(monkeypatch):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
+    refuse_beams(monkeypatch, engine, 0)
+    with pytest.raises(OutOfMemory, match="one window"):
+        decode(engine, windows_of(), dataclasses.replace(GREEDY, fallback=BEAMED))
+    assert not engine.lanes.busy
     assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
 
 

@@ -114,6 +114,64 @@ def test_a_body_that_announces_nothing_is_counted(monkeypatch):
     asyncio.run(run())
 
 
+def chunked(app, parts):
+    return call(app, headers={"transfer-encoding": "chunked"}, parts=parts)
+
+
+def test_bodies_have_so_many_bytes_together():
+    """What is announced counts from the head on, and else what has come."""
+
+    async def run():
+        service, app = served(max_queue=9, max_queue_bytes=100)
+        waiting = [asyncio.ensure_future(call(app, headers=announced(60), parts=HELLO))]
+        await service.began.wait()
+        refused = await call(app, headers=announced(41), parts=HELLO)
+        assert (refused.status, refused.code, refused.parts_read) == (429, "BUSY", 0)
+        assert 1 <= int(refused.headers["retry-after"]) <= 120
+        assert refused.headers["connection"] == "close"
+        waiting.append(asyncio.ensure_future(call(app, headers=announced(20), parts=HELLO)))
+        while len(service.seen) < 2:
+            await asyncio.sleep(0)
+        counted = await chunked(app, [bytes(10)] * 4)
+        assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 3)
+        assert (app.admission.held_bytes, app.admission.admitted) == (80, 2)
+        service.release.set()
+        assert [(await each).status for each in waiting] == [200, 200]
+        assert app.admission.held_bytes == 0
+        assert (await chunked(app, [bytes(10)] * 10)).status == 200
+
+    asyncio.run(run())
+
+
+def announced(length):
+    return {"content-type": "application/json", "content-length": length}
+
+
+def test_a_body_that_announces_too_little_is_counted():
+    async def run():
+        service, app = served(max_queue_bytes=100)
+        first = asyncio.ensure_future(call(app, headers=announced(60), parts=HELLO))
+        await service.began.wait()
+        liar = await call(app, headers=announced(5), parts=[bytes(30)] * 2)
+        assert (liar.status, liar.parts_read) == (429, 2)
+        service.release.set()
+        assert (await first).status == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("headers", [announced(3000), {"transfer-encoding": "chunked"}])
+def test_a_body_that_is_alone_may_have_more(headers):
+    async def run():
+        service, app = served(max_queue_bytes=100)
+        service.release.set()
+        headers["content-type"] = "audio/wav"
+        assert (await call(app, headers=headers, parts=[bytes(1500)] * 2)).status == 200
+        assert app.admission.held_bytes == 0
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [

@@ -8,6 +8,8 @@ import json
 import pytest
 from asgi import HELLO, JSON, call, client, served
 
+from server.middleware import METHODS
+
 CANARY = "canary-5ecret"
 
 
@@ -137,6 +139,30 @@ def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):
     assert (reply.status, reply.code) == (status, code)
     assert set(reply.json) == ({"error"} if path.startswith("/v1") else {"detail"})
     assert ("allow" in reply.headers) is (status == 405)
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/", {"GET", "HEAD", "POST"}),
+        ("/predict", {"POST"}),
+        ("/health", {"GET", "HEAD"}),
+        ("/metrics", {"GET", "HEAD"}),
+        ("/v1/models/whisper-1", {"GET"}),
+        ("/v1/audio/transcriptions", {"POST"}),
+    ],
+)
+def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
+    async def run():
+        service, app = served()
+        service.release.set()
+        return {method: await call(app, method, path, headers=JSON) for method in METHODS}
+
+    replies = asyncio.run(run())
+    refused = {method for method, reply in replies.items() if reply.status == 405}
+    assert refused == {*METHODS} - methods
+    for method in refused:
+        assert set(replies[method].headers["allow"].split(", ")) == methods
 
 
 @pytest.mark.parametrize("path", ["/predict/", "/health/", "//"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx2
 import huggingface_hub.constants
@@ -126,6 +129,66 @@ def test_a_signal_under_load_loses_nothing(process, server, wav):
 def draining() -> DrainingServer:
     service, gate = served()
     return DrainingServer(gate, service, 600)
+
+
+@contextmanager
+def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
+    """Where the server answers, in a thread of this process."""
+    with bind(ServerSettings(port=0)) as bound:
+        ready, startup = threading.Event(), server.startup
+
+        async def tell(sockets=None) -> None:
+            await startup(sockets)
+            server.loops = [asyncio.get_running_loop()]
+            ready.set()
+
+        server.startup = tell
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            assert ready.wait(60)
+            yield bound.getsockname()[:2]
+        finally:
+            server.drain_timeout = 0
+            server.handle_exit(signal.SIGTERM, None)
+            thread.join()
+
+
+POST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n"
+GET = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", POST[:-2], GET, GET + b"GET"])
+def test_a_connection_on_which_nothing_is_asked_is_closed(draining, monkeypatch, sent):
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_ASK", 0.05)
+    draining.config.timeout_keep_alive = 0.05
+    with listening(draining) as where, socket.create_connection(where, timeout=60) as idle:
+        idle.sendall(sent)
+        answer = b""
+        while part := idle.recv(4096):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200" if sent.startswith(GET) else b"")
+    assert bool(answer) is sent.startswith(GET)
+
+
+def test_a_connection_that_waits_for_its_answer_is_kept(draining, monkeypatch):
+    """Also a second one, opened later, ends while the first one waits."""
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_ASK", 0.05)
+    with listening(draining) as where, socket.create_connection(where, timeout=60) as asking:
+        asking.sendall(POST + b'{"inputs": "AAAA"}')
+        with socket.create_connection(where, timeout=60) as idle:
+            assert idle.recv(1) == b""
+        loop = draining.loops.pop()
+        loop.call_soon_threadsafe(draining.service.release.set)
+        assert asking.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_there_are_fewer_connections_than_open_files(draining, monkeypatch):
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert 0 < draining.config.limit_concurrency < soft
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, -1))
+    service, gate = served()
+    assert DrainingServer(gate, service, 600).config.limit_concurrency == 10_000
 
 
 def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):

@@ -60,6 +60,7 @@ def test_the_engine_is_asked_when_the_metrics_are_read():
     found = asyncio.run(run())
     for name, value in {
         "asr_requests_in_progress": 1,
+        "asr_held_body_bytes": len(HELLO[0]),
         "asr_queue_requests": 1,
         "asr_running_rows": 2,
         "asr_waiting_windows": 3,

@@ -9,7 +9,9 @@ from contextlib import aclosing
 
 import numpy as np
 import pytest
+import torch
 
+from asr.engine.engine import DecodeEngine
 from asr.engine.results import ResultReader
 from config import ModelSettings
 from diarization.known_speakers import KnownVoices
@@ -268,6 +270,61 @@ def test_a_reader_that_raises_fails_its_request_alone(handler, service, recordin
     assert answer.transcript.chunks
 
 
+@pytest.mark.parametrize("fitting", [1, 3])
+def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
+    handler, recording, monkeypatch, fitting
+):
+    """Steps of more than `fitting` rows fail, in which the windows of several requests are; a
+    newcomer asks when the first has.
+    """
+    bodies = [
+        {"inputs": recording(4 + place), "parameters": {"diarize": False, **options}}
+        for place, options in enumerate(
+            (
+                {"language": "en", "chunk_length_s": 2},
+                {"language": "de", "return_timestamps": "word"},
+                {"language": "en", "num_beams": 2},
+                {"language": "en", "assisted": True, "chunk_length_s": 2},
+                {"prompt": "word300 word301"},
+            )
+        )
+    ]
+    expected = [handler(body) for body in bodies]
+    engine = DecodeEngine(handler.transcriber.models)
+    monkeypatch.setattr(handler.transcriber, "engine", engine)
+    launch, refused, launched = engine.runner.launch, [], []
+    out_of_memory = threading.Event()
+
+    def refuse_more_than_fits(state, filters, shape):
+        if state.capacity > fitting:
+            refused.append({each.session for each in engine.scheduler.running})
+            out_of_memory.set()
+            raise torch.OutOfMemoryError
+        launched.append(state.capacity)
+        return launch(state, filters, shape)
+
+    monkeypatch.setattr(engine.runner, "launch", refuse_more_than_fits)
+    service = Service(handler)
+
+    async def together():
+        requests = [handler.parse(body) for body in bodies]
+        running = [asyncio.ensure_future(service.answer(each)) for each in requests[:-1]]
+        assert await asyncio.to_thread(out_of_memory.wait, 60)
+        return await asyncio.gather(*running, service.answer(requests[-1]))
+
+    answers = asyncio.run(together())
+    for body, answer, alone in zip(bodies, answers, expected, strict=True):
+        assert response(answer, handler.parse(body).config) == alone
+    assert max(map(len, refused)) > 1
+    assert max(launched) <= fitting
+    tries = len(refused)
+    again = asyncio.run(service.answer(handler.parse(bodies[0])))
+    assert response(again, handler.parse(bodies[0]).config) == expected[0]
+    assert len(refused) == tries  # what failed is remembered
+    assert (service.alive, service.outstanding, service.running_rows) == (True, 0, 0)
+    service.close()
+
+
 def test_who_leaves_while_decoding_frees_the_rows(handler, service, recording):
     async def leave():
         async with aclosing(
@@ -305,6 +362,43 @@ def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, mo
 
     asyncio.run(cancel())
     assert service.outstanding == 0
+
+
+def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
+    handler, service, recording, monkeypatch
+):
+    """One of ten seconds is being diarized; of the two behind it the short one is the next."""
+    begun, go_on, lengths = threading.Event(), threading.Event(), []
+
+    def diarize(samples, hints, cancelled):
+        lengths.append(round(len(samples) / 16_000))
+        begun.set()
+        assert go_on.wait(60)
+        return Speakers().diarize(samples, hints, cancelled)
+
+    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
+    submit = service._diarization.submit
+    arrived = asyncio.Queue()
+
+    def submitting(*arguments):
+        arrived.put_nowait(None)
+        return submit(*arguments)
+
+    monkeypatch.setattr(service._diarization, "submit", submitting)
+
+    async def all_three():
+        asked = []
+        for seconds in (10, 8, 3):
+            request = parsed(handler, recording(seconds), language="en", diarize=True)
+            asked.append(asyncio.ensure_future(service.answer(request)))
+            await arrived.get()
+            assert await asyncio.to_thread(begun.wait, 60)
+        go_on.set()
+        return await asyncio.gather(*asked)
+
+    answers = asyncio.run(all_three())
+    assert lengths == [10, 3, 8]
+    assert all(answer.segments for answer in answers)
 
 
 def test_who_leaves_before_the_audio_is_read_costs_nothing(

@@ -192,20 +192,23 @@ class DecodeEngine:
             make_room()
 
     def _halve_batch(self, lane: Scheduler) -> None:
-        """Begin a lane again, beside lanes that hold only what they need, else with half the rows.
+        """Begin a lane again, once beside lanes that hold only what they need, then with half the
+        rows.
 
         Where one row was left it waits until nothing runs beside it. Raises OutOfMemory where
         nothing does.
         """
-        failed, held = lane.attempted, lane.memory.capacity
+        failed, held, suspects = lane.attempted, lane.memory.capacity, lane.suspects
         lane.preempt()
         self.lanes.move()
-        if self.lanes.release_idle():
+        if self.lanes.release_idle() and lane.memory.may_retry(max(failed, held)):
             return
         if max(failed, held) > 1:
             lane.memory.lower_limit(failed if failed > 1 else held)
         elif not self.lanes.wait_for_others(lane):
-            raise OutOfMemory(TOO_SMALL)
+            error = OutOfMemory(TOO_SMALL)
+            self._drop(suspects, error)  # who may have left for another lane
+            raise error
 
     def _release_batch(self) -> None:
         """Give back what idle lanes hold, else what all do. Raises OutOfMemory where that is

@@ -50,6 +50,7 @@ class StateMemory:
         self.limit = MAX_ROWS
         self.state: DecodeState | None = None
         self._steps, self._patience = 0, SHORTEST_PATIENCE
+        self._retried = 0  # rows that failed, and were tried again without fewer
 
     @property
     def capacity(self) -> int:
@@ -87,8 +88,18 @@ class StateMemory:
         self._lower(max(1, failed // 2))
         logger.warning("%d windows at once do not fit into memory: at most %d", failed, self.limit)
 
+    def may_retry(self, failed: int) -> bool:
+        """Whether `failed` rows may be tried once more; not again before so many have succeeded.
+
+        What was preempted may take again, on its way through another lane, what that gave back.
+        """
+        retried, self._retried = self._retried, failed
+        return failed != retried
+
     def count_step(self) -> None:
         """A step has succeeded; after enough of them half as many rows again may be tried."""
+        if self.capacity >= self._retried:
+            self._retried = 0
         if self.limit == MAX_ROWS:
             return
         self._steps += 1

@@ -10,11 +10,14 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
+from typing import BinaryIO
 
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from base64_text import SLICE
 from errors import InvalidRequest
 from server.admission import FORM, media_type
 from server.errors import UnsupportedMediaType
@@ -71,12 +74,20 @@ def _read(form: FormData) -> Form:
         if isinstance(value, str):
             fields.setdefault(LIST_INDEX.sub("", name), []).append(value)
         elif name == "file":
-            files.append(value.file.read())
+            files.append(_content(value.file))
         else:
             raise InvalidField(f"{shown(name)}: should be text, not a file")
     if len(files) != 1 or "file" in fields:
         raise InvalidField("file: should be one file, sent as a file part")
     return Form(files[0], {name: tuple(values) for name, values in fields.items()})
+
+
+def _content(file: BinaryIO) -> bytes:
+    """The bytes of a file, of which no call copies more than a slice."""
+    content = BytesIO()
+    while part := file.read(SLICE):
+        content.write(part)
+    return content.getvalue()
 
 
 def shown(name: str) -> str:

@@ -1,0 +1,69 @@
+"""Base64, decoded a slice at a time.
+
+The one decision: no call works on more than SLICE characters. CPython keeps its lock for the whole
+of a call into C, and to read hundreds of megabytes takes one such call most of a second, in which
+no other thread runs: not the one that answers /health, and not the engine's.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from dataclasses import dataclass
+from io import BytesIO
+
+# Characters, a multiple of 4; each call takes a millisecond or two.
+SLICE = 2**20
+WHITE_SPACE = b" \t\n\r\v\f"
+
+_HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Base64Text:
+    """Base64 in the `characters` of a request's body, all of them ASCII: a text of which slices
+    are made str when they are looked at, and never the whole.
+    """
+
+    characters: bytes | memoryview
+
+    def __len__(self) -> int:
+        """How many characters it has."""
+        return len(self.characters)
+
+    def __getitem__(self, part: slice) -> str:
+        """A part of the text."""
+        return str(self.characters[part], "ascii")
+
+
+def base64_digits(text: str | Base64Text) -> bytearray:
+    """The digits and the padding of `text`, without white space and a `data:*;base64,` header.
+
+    Raises UnicodeEncodeError where one is not ASCII.
+    """
+    digits = bytearray()
+    for place in range(_after_header(text), len(text), SLICE):
+        digits += text[place : place + SLICE].encode("ascii").translate(None, WHITE_SPACE)
+    return digits
+
+
+def decode_digits(digits: bytearray) -> bytes:
+    """What a multiple of 4 digits say. Raises binascii.Error unless they are strictly RFC 4648's,
+    section 4.
+    """
+    decoded, view = BytesIO(), memoryview(digits)
+    for place in range(0, len(digits), SLICE):
+        part = view[place : place + SLICE]
+        piece = binascii.a2b_base64(part, strict_mode=True)
+        if len(piece) < len(part) * 3 // 4 and place + SLICE < len(digits):
+            raise binascii.Error("padding before the end")
+        decoded.write(piece)
+    return decoded.getvalue()  # which takes no copy
+
+
+def _after_header(text: str | Base64Text) -> int:
+    start = 0
+    while (blank := text[start : start + SLICE]) and not blank.strip(WHITE_SPACE.decode()):
+        start += SLICE
+    header = _HEADER.match(text[start : start + 2 * SLICE])
+    return start + header.end() if header else start

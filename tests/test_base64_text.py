@@ -1,0 +1,92 @@
+"""Base64 in slices against the library's decoder on the whole, and that nothing takes the whole."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import base64_text
+from base64_text import Base64Text, base64_digits, decode_digits
+
+SLICE = 12
+HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
+# What may stand in a text, right and wrong.
+PARTS = ["QUJD", "QQ==", "QUI=", "=", "Q", " ", "\n", "\x1c", "data:a;base64,", "-", "\u00e9", ","]
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch):
+    monkeypatch.setattr(base64_text, "SLICE", SLICE)
+
+
+def whole(text: str) -> bytes | type[Exception]:
+    """What the text says, by one call for each of the steps."""
+    header = HEADER.match(text)
+    try:
+        digits = text[header.end() if header else 0 :].encode("ascii")
+        digits = digits.translate(None, b" \t\n\r\v\f")
+        return binascii.a2b_base64(digits, strict_mode=True) if len(digits) % 4 == 0 else ValueError
+    except ValueError as error:
+        return type(error)
+
+
+def in_slices(text: str | Base64Text) -> bytes | type[Exception]:
+    try:
+        digits = base64_digits(text)
+        return decode_digits(digits) if len(digits) % 4 == 0 else ValueError
+    except ValueError as error:
+        return type(error)
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=30))
+@example(["QUJD"] * 2 + ["QQ=="] + ["QUJD"])
+@example([" "] * 30 + ["QUJD"])
+@example(["\x1c"] * 30 + ["QUJD"])
+def test_slices_say_what_the_whole_says(parts):
+    text = "".join(parts)
+    # A header must fit into two slices, which are larger than any in truth.
+    if "data" not in text or text.index("data") < SLICE:
+        assert in_slices(text) == whole(text)
+        if text.isascii():
+            assert in_slices(Base64Text(text.encode())) == whole(text)
+            assert in_slices(Base64Text(memoryview(text.encode()))) == whole(text)
+
+
+def test_a_header_follows_any_white_space():
+    for spaces in range(5 * SLICE):
+        assert in_slices(" " * spaces + "data:;base64,QUI=") == b"AB"
+
+
+@given(st.binary(max_size=200))
+def test_what_was_encoded_is_decoded(data):
+    assert in_slices(base64.b64encode(data).decode()) == data
+    assert in_slices(base64.encodebytes(data).decode()) == data
+
+
+def test_no_call_takes_more_than_a_slice(monkeypatch):
+    sizes = []
+    decode = binascii.a2b_base64
+
+    def spy(part, strict_mode):
+        sizes.append(len(part))
+        return decode(part, strict_mode=strict_mode)
+
+    class Text(Base64Text):
+        def __getitem__(self, part):
+            sizes.append(len(taken := super().__getitem__(part)) // 2)
+            return taken
+
+    monkeypatch.setattr(binascii, "a2b_base64", spy)
+    data = bytes(range(256)) * 40
+    assert in_slices(Text(base64.b64encode(data))) == data
+    assert max(sizes) <= SLICE
+
+
+def test_a_text_has_the_length_and_the_parts_of_a_str():
+    text = Base64Text(b"QUJDRA==")
+    assert (len(text), text[2:5], text[6:99]) == (8, "JDR", "==")

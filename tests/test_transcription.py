@@ -1,0 +1,211 @@
+"""A recording in steps: however they are taken, and whatever runs beside, the transcript is the one
+that `run` makes.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from asr.engine.session import Session
+from asr.transcriber import Transcriber
+from asr.transcription import Transcription, TranscriptionOptions
+from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
+from transcript import Transcript
+
+OPTIONS = [
+    {"language": "en"},
+    {},
+    {"multilingual": True},
+    {"language": "de", "words": True},
+    {"language": "en", "timestamps": False, "batch_size": 1},
+    {"language": "en", "num_beams": 2, "chunk_length_s": 2},
+    {"task": "translate", "prompt": "word300 word301", "hotwords": ("word302",)},
+    {"language": "de", "temperature": 0.6},
+]
+
+
+def recording(seed: int = 0, parts: int = 3) -> np.ndarray:
+    """Sound of different lengths between silences: windows of their own."""
+    pause = np.zeros(16_000, np.float32)
+    sounds = [noise(1.0 + 1.7 * ((seed + part) % 3), 10 * seed + part) for part in range(parts)]
+    return np.concatenate([each for sound in sounds for each in (pause, sound)])
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    """In float64, so that no batch changes a token; nothing is decoded twice."""
+    return Transcriber(loaded(SMALL), fallback=None, detect_speech=hears_sound)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(transcriber):
+    yield
+    assert rows(transcriber) == (0, 0)
+
+
+def rows(transcriber: Transcriber) -> tuple[int, int]:
+    """Windows that run, and that wait."""
+    return transcriber.engine.running_rows, transcriber.engine.waiting_windows
+
+
+def said(transcript: Transcript) -> Transcript:
+    """The transcript, whose probabilities differ by rounding in batches of other sizes."""
+    chunks = tuple(
+        replace(
+            chunk,
+            words=tuple(
+                replace(word, probability=round(word.probability, 4)) for word in chunk.words
+            ),
+            avg_logprob=round(chunk.avg_logprob, 4),
+            no_speech_prob=round(chunk.no_speech_prob, 4),
+            log_probs=(),
+        )
+        for chunk in transcript.chunks
+    )
+    certain = transcript.language_probability
+    return replace(transcript, chunks=chunks, language_probability=certain and round(certain, 4))
+
+
+def begun(transcriber: Transcriber, samples: np.ndarray, **options) -> Transcription:
+    return transcriber.start(samples, transcriber.validate(TranscriptionOptions(**options)))
+
+
+def advance(transcriber: Transcriber, transcription: Transcription) -> None:
+    """One step, of the engine where nothing else leads on."""
+    if not transcription.step() and not transcription.done:
+        transcriber.engine.step(transcription.session)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+def test_steps_make_the_transcript_that_run_makes(transcriber, options):
+    samples = recording()
+    expected = begun(transcriber, samples, **options).run()
+    transcription = begun(transcriber, samples, **options)
+    seen = [(transcription.seconds, transcription.windows_read)]
+    while not transcription.done:
+        assert transcription.transcript is None
+        advance(transcriber, transcription)
+        seen.append((transcription.seconds, transcription.windows_read))
+    assert said(transcription.transcript) == said(expected)
+    assert expected.chunks
+    assert seen == sorted(seen)
+    (done, total), windows = seen[-1]
+    assert done == total == pytest.approx(sum(end - start for start, end in expected.speech))
+    assert windows >= 3
+    assert not transcription.step()
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+@pytest.mark.parametrize("every", [1, 7, 10**9])
+def test_the_chunks_of_all_calls_are_those_of_the_transcript(transcriber, options, every):
+    """Taken at each step, now and then, or at the end; what was taken never changes."""
+    transcription = begun(transcriber, recording(2, parts=4), **options)
+    taken, steps = [], 0
+    while not transcription.done:
+        advance(transcriber, transcription)
+        steps += 1
+        if steps % every == 0:
+            taken += transcription.take_chunks()
+    taken += transcription.take_chunks()
+    assert tuple(taken) == transcription.transcript.chunks
+    assert transcription.take_chunks() == ()
+
+
+def test_chunks_come_before_the_end(transcriber):
+    transcription = begun(transcriber, recording(), language="en", batch_size=1)
+    early = []
+    while not transcription.done:
+        advance(transcriber, transcription)
+        if not transcription.done:
+            early += transcription.take_chunks()
+    assert early == list(transcription.transcript.chunks)[: len(early)] != []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, seed):
+    """Whose step is next is left to chance; the engine steps for all or for one."""
+    chance = random.Random(seed)
+    recordings = [recording(number) for number in range(len(OPTIONS))]
+    pairs = list(zip(recordings, OPTIONS, strict=True))
+    expected = [begun(transcriber, samples, **options).run() for samples, options in pairs]
+    beside = [begun(transcriber, samples, **options) for samples, options in pairs]
+    most = 0
+    while running := [each for each in beside if not each.done]:
+        advance(transcriber, chance.choice(running))
+        if chance.random() < 0.2:
+            transcriber.engine.step_all()
+        most = max(most, rows(transcriber)[0])
+    assert [said(each.transcript) for each in beside] == [said(each) for each in expected]
+    assert most > 3
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, 20])
+def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
+    expected = begun(transcriber, recording(1), language="en").run()
+    closed, kept = (begun(transcriber, recording(each), language="en") for each in (0, 1))
+    for _ in range(steps):
+        advance(transcriber, closed)
+        advance(transcriber, kept)
+    closed.close()
+    running, waiting = rows(transcriber)
+    closed.close()
+    assert not closed.step()
+    assert not closed.done
+    assert rows(transcriber) == (running, waiting)
+    while not kept.done:
+        advance(transcriber, kept)
+    assert said(kept.transcript) == said(expected)
+
+
+def test_what_a_reader_raises_ends_its_recording_alone(transcriber, monkeypatch):
+    expected = begun(transcriber, recording(1), language="en").run()
+    failing, other = (begun(transcriber, recording(each), language="en") for each in (0, 1))
+
+    def fail(*_):
+        raise ValueError("unreadable")
+
+    def read_all():
+        while True:
+            advance(transcriber, failing)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("asr.output.chunks.ChunkReader.read", fail)
+        with pytest.raises(ValueError, match="unreadable"):
+            read_all()
+    assert rows(transcriber) == (0, 0)
+    assert not failing.step()
+    assert said(other.run()) == said(expected)
+
+
+def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber, monkeypatch):
+    monkeypatch.setattr(transcriber.engine, "detect_language", None)
+    monkeypatch.setattr(transcriber.engine, "step", None)
+    transcription = begun(transcriber, np.zeros(32_000, np.float32))
+    assert not transcription.step()
+    assert transcription.transcript.chunks == ()
+    assert transcription.transcript.language is None
+    assert transcription.seconds == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "heard"),
+    [({"language": "en"}, set()), ({}, {0}), ({"multilingual": True}, {0, 1, 2, 3, 4})],
+)
+def test_what_language_detection_encoded_goes_to_the_engine(
+    transcriber, monkeypatch, options, heard
+):
+    add, requests = Session.add, []
+
+    def remember(session, added):
+        requests.extend(added)
+        add(session, added)
+
+    monkeypatch.setattr(Session, "add", remember)
+    begun(transcriber, recording(), **options).run()
+    starts = sorted(each.key.start for each in requests if each.encoded is not None)
+    planned = [window.start for window in begun(transcriber, recording())._schedule.planned()]
+    assert starts == [start for place, start in enumerate(planned) if place in heard]
