@@ -35,6 +35,7 @@ from transcript import Transcript
 
 # Characters or bytes of a body; it takes a second or so to read that much compressed audio.
 LARGE_BODY = 4_000_000
+CLIP_SECONDS = 3.0  # about the length of a clip of a known speaker
 
 T = TypeVar("T")
 
@@ -148,8 +149,9 @@ class Service:
         if not request.config.known_speakers:
             return NOBODY
         enrol = partial(_enrol, self.handler, request, left)
-        work = self._diarization.submit(run_in_passing_thread, enrol, self.handler.threads)
-        return await asyncio.wrap_future(work)
+        work = partial(run_in_passing_thread, enrol, self.handler.threads)
+        seconds = CLIP_SECONDS * len(request.config.known_speakers)
+        return await asyncio.wrap_future(self._diarization.submit(seconds, work))
 
     def _start_diarization(
         self, audio: Audio, request: TranscriptionRequest, left: Flag
