@@ -132,11 +132,8 @@ class EndpointHandler:
     def _load_models(
         self, settings: ModelSettings, device: torch.device, dtype: torch.dtype
     ) -> None:
-        asr, assistant, pipeline = (
-            settings.asr_model,
-            settings.assistant_model,
-            settings.diarization_model,
-        )
+        asr, assistant = settings.asr_model, settings.assistant_model
+        pipeline = settings.diarization_model
         logger.info("loading the models")
         with loading("ASR_MODEL", asr.name):
             models = load_whisper(_checkpoint(asr, settings), device, dtype)
