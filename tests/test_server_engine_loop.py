@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from asr.engine.admission import Admission
 from errors import InvalidAudio, ModelError
 from server.engine_loop import EngineLoop, Progress
 from transcript import Chunk, DecodeStats, Transcript
@@ -19,7 +20,7 @@ class Engine:
     running_rows = 2
 
     def __init__(self, before=lambda _: None):
-        self.steps, self.before = 0, before
+        self.steps, self.before, self.admission = 0, before, Admission()
 
     def step_all(self):
         self.before(self.steps)
@@ -113,6 +114,27 @@ def test_a_step_is_due_though_a_recording_could_go_on(monkeypatch):
     told(events)
     loop.close()
     assert [when for _, when in recording.log] == [0, 1, 2]
+
+
+def test_the_engine_knows_at_once_that_somebody_has_come():
+    """While it encodes the windows of one recording, a second is submitted."""
+    said = []
+
+    def before(step):
+        said.append(engine.admission.newcomer())
+        if step == 0:
+            loop.submit(Recording(engine, [1]), other_events.put)
+            said.append(engine.admission.newcomer())
+
+    engine = Engine(before)
+    loop, events = running(engine)
+    other_events = SimpleQueue()
+    loop.submit(Recording(engine, [0, 3]), events.put)
+    told(events)
+    told(other_events)
+    loop.close()
+    assert said[:3] == [False, True, True]
+    assert said[-1] is False
 
 
 def test_the_error_of_one_is_its_own():

@@ -121,9 +121,11 @@ class Schedule:
 
     def samples(self, window: Window) -> NDArray[np.float32]:
         """The samples (n,) of a window, long pauses replaced by silence: Whisper makes up words for
-        noise and music there.
+        noise and music there. A tentative window is all pause, and stays.
         """
         samples = self._samples[window.start : window.stop]
+        if window.tentative:
+            return samples
         pauses = self._planner.long_pauses(window.start, window.stop)
         if pauses:
             samples = samples.copy()
