@@ -123,7 +123,7 @@ def test_the_engine_knows_at_once_that_somebody_has_come():
     def before(step):
         said.append(engine.admission.newcomer())
         if step == 0:
-            loop.submit(Recording(engine, [1]), other_events.put)
+            loop.submit(Recording(engine, [2]), other_events.put)
             said.append(engine.admission.newcomer())
 
     engine = Engine(before)
