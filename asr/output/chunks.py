@@ -37,8 +37,8 @@ LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
 # Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
 ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
 # Where no speech was found: music alone has at most -0.69 and at least 0.33, sentences understood
-# over it down to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a short phrase
-# over a long sound is what Whisper makes up.
+# over it down to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a
+# short phrase over a long sound is what Whisper makes up.
 SURE_LOGPROB, SURE_NO_SPEECH, SURE_TOKENS, SURE_RATE = -0.45, 0.4, 8, 0.5
 
 
