@@ -21,7 +21,7 @@ import numpy as np
 
 MAX_DRAFTS = 10
 # Rounds of measuring: at least, at most, and the seconds after which the least has to do.
-MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 2, 4, 0.5
+MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 3, 4, 0.5
 # Preparing a window for drafts costs a little too, and measured costs are not exact.
 MIN_SPEEDUP = 1.1
 PRIOR_MEAN = 0.8  # acceptance before anything is known

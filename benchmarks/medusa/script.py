@@ -2,7 +2,8 @@
 
 The one decision: the heads do all their work, and only then their scores are overruled. Which text
 a row is in follows from the state that the heads read: the nearest among the states of known texts.
-That is one more product, so a step costs a little more than with true heads, never less.
+That is one more product, so a step costs a little more than with true heads, never less. What the
+engine has learnt about its heads it forgets: it begins with them as with any new ones.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.engine.draft_length import AcceptanceRate
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from asr.model.draft_heads import MedusaModel
@@ -31,7 +33,7 @@ def set_acceptance(
     """From now on the engine's heads draft what it writes of `windows`, a token at depth j right
     with probability `rates[j - 1]` where those before it were.
     """
-    heads = engine.draft_model
+    heads, drafting = engine.draft_model, engine.context.drafting
     assert isinstance(heads, MedusaModel)
     vars(heads).pop("scores", None)  # of other windows
     states, texts = _read(engine, heads, windows)
@@ -46,6 +48,8 @@ def set_acceptance(
         return found.scatter(2, wanted, OVERRULED)
 
     vars(heads)["scores"] = scores
+    if drafting is not None:  # reading drafted nothing but wrong tokens
+        drafting.rates = AcceptanceRate.by_depth(len(drafting.rates))
 
 
 def _read(
