@@ -1,11 +1,12 @@
 """What batching across requests gains, without HTTP: many clients at once beside one at a time.
 
-The handler answers clips one after the other, the service those of many clients, each of whom sends
-the next one when the last is answered; both in one process, by turns. Then short requests are
-answered while a long recording is, each as soon as the one before it was, and alone.
+The service answers the clips of one client and those of many, each of whom sends the next one when
+the last is answered, by turns. Then short requests are answered while a long recording is, each as
+soon as the one before it was, and alone.
 
 The one decision: what is timed begins with the request's parsed body and ends with its answer, so
-that the figures are those of decoding and scheduling; `scripts/bench load` has those of HTTP.
+that the figures are those of decoding and scheduling; `scripts/bench load` has those of HTTP. The
+models are loaded as the handler does it, so that the engine's thread alone has threads beneath it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
 
-from asr import Transcriber, WhisperModels
+from asr import Transcriber
 from asr.checkpoint.loading import Checkpoint, load_whisper
 from audio import AudioLimits
 from benchmarks.speed.cells import NOISE
@@ -31,6 +33,7 @@ from benchmarks.speed.recordings import recording
 from benchmarks.timing import ratio
 from device import choose_device, choose_dtype, prepare_device
 from handler import EndpointHandler, TranscriptionRequest
+from openmp import run_in_passing_thread
 from server.service import Service
 from testing.audio_files import wav_file
 from testing.model_pairs import deep_pair
@@ -44,8 +47,8 @@ DEEP = "deep"
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds that each repeat took for all clips: one at a time, and of all clients together; and
-    the seconds for which the clients waited for each.
+    """Seconds that each repeat took for all clips: of one client, and of all clients; and the
+    seconds for which those waited for each.
     """
 
     serial: list[float]
@@ -53,8 +56,12 @@ class Rates:
     waited: list[float]
 
 
-def handler_of(models: WhisperModels) -> EndpointHandler:
-    """The endpoint with these models, without diarization."""
+def loaded_handler(name: str, device: torch.device, dtype: torch.dtype) -> EndpointHandler:
+    """The endpoint with the models that `name` is a folder of, without diarization."""
+    if name == DEEP:
+        models = deep_pair(NOISE[0.8], device, dtype)
+    else:
+        models = load_whisper(Checkpoint(name), device, dtype)
     made = object.__new__(EndpointHandler)
     made.transcriber, made.diarizer = Transcriber(models), None
     made.transcriber.warm_up()
@@ -76,35 +83,21 @@ def requests_of(
     return [handler.parse({"inputs": each, "parameters": parameters}) for each in bodies]
 
 
-def answer_alone(handler: EndpointHandler, request: TranscriptionRequest) -> None:
-    """The handler's way through a request that was parsed."""
-    audio = handler.decode(request)
-    handler.answer(request, audio, *handler.recognise_and_diarize(audio, request))
+def measure_rates(service: Service, requests: Sequence[TranscriptionRequest], times: int) -> Rates:
+    """Serve the requests as those of one client and as those of all, by turns."""
 
+    async def client(place: int, clients: int) -> list[float]:
+        return [await _timed(service, each) for each in requests[place::clients]]
 
-def measure_rates(
-    handler: EndpointHandler, service: Service, requests: Sequence[TranscriptionRequest], times: int
-) -> Rates:
-    """Serve the requests one at a time and as those of all clients, by turns."""
+    async def all_of(clients: int) -> list[float]:
+        places = range(clients)
+        return list(chain(*await asyncio.gather(*(client(each, clients) for each in places))))
+
+    asyncio.run(all_of(CLIENTS))  # memory for all rows is taken at first use
     serial, together, waited = [], [], []
-
-    def one_at_a_time() -> None:
-        for request in requests:
-            answer_alone(handler, request)
-
-    async def client(place: int) -> list[float]:
-        return [await _timed(service, each) for each in requests[place::CLIENTS]]
-
-    async def at_once() -> list[float]:
-        return list(chain(*await asyncio.gather(*map(client, range(CLIENTS)))))
-
-    answer_alone(handler, requests[0])
-    asyncio.run(at_once())  # memory for all rows is taken at first use
     for _ in range(times):
-        serial.append(_seconds(one_at_a_time))
-        started = time.perf_counter()
-        waited += asyncio.run(at_once())
-        together.append(time.perf_counter() - started)
+        serial.append(_seconds(lambda: asyncio.run(all_of(1))))
+        together.append(_seconds(lambda: waited.extend(asyncio.run(all_of(CLIENTS)))))
     return Rates(serial, together, waited)
 
 
@@ -132,7 +125,7 @@ async def _timed(service: Service, request: TranscriptionRequest) -> float:
     return time.perf_counter() - started
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -145,18 +138,14 @@ def main() -> None:
     dtype = choose_dtype("auto", device)
     prepare_device(device)
     for name in options.models:
-        if name == DEEP:
-            models = deep_pair(NOISE[0.8], device, dtype)
-        else:
-            models = load_whisper(Checkpoint(name), device, dtype)
-        handler = handler_of(models)
+        load = partial(loaded_handler, name, device, dtype)
+        handler = run_in_passing_thread(load, torch.get_num_threads())
         service = Service(handler, options.rows)
         parameters = {"language": options.language, "assisted": options.assisted, "diarize": False}
         try:
             print(f"{name}, {dtype}, {vars(options)}")
             _print_rates(
                 measure_rates(
-                    handler,
                     service,
                     requests_of(handler, CLIENTS * EACH, CLIP, **parameters),
                     options.times,
