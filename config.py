@@ -72,6 +72,15 @@ def prepare_page() -> None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
+def prepare_archive() -> None:
+    """Turn off what Ray reports about its use, and keep its own log lines in its log files.
+
+    A level that the user names in RAY_BACKEND_LOG_LEVEL is kept. Call it before Ray is imported.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+
+
 def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
     """Tell whether this machine has an NVIDIA GPU, usable by torch or not.
 
@@ -190,6 +199,15 @@ class ModelSettings(BaseSettings):
             return cls(**models)
         except ValidationError as error:
             raise ValueError(_first_error(error, str.upper)) from error
+
+    @classmethod
+    def for_node(cls, values: Mapping[str, Any]) -> Self:
+        """Use another machine's `without_token`; the token comes from this one's environment."""
+        return cls._checked(**values)
+
+    def without_token(self) -> dict[str, Any]:
+        """All fields but the token, which is to reach no other machine by way of this one."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "hf_token"}
 
     @property
     def token(self) -> str | None:
