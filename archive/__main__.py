@@ -150,6 +150,7 @@ def compute(archive: Archive, left: Sequence[Recording], options: argparse.Names
     print("starting the cluster" if options.address is None else "connecting", file=sys.stderr)
     device = archive.task.settings["device"]
     with Cluster(options.address, device, options.actors) as cluster:
+        signal.signal(signal.SIGTERM, _interrupt)  # after Ray, which sets one of its own
         told = f"{len(left)} recordings, {done_before} more done before: {cluster.pool()}"
         print(told, file=sys.stderr)
         progress = Progress(left, done_before)

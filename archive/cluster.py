@@ -43,7 +43,9 @@ class Pool:
     def __str__(self) -> str:
         """For people."""
         on = "a GPU" if self.gpus else f"{self.cores} cores" if self.cores > 1 else "one core"
-        return f"{self.workers} workers, each with {on}"
+        return (
+            f"{self.workers} workers with {on} each" if self.workers > 1 else f"1 worker with {on}"
+        )
 
 
 def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None = None) -> Pool:

@@ -36,7 +36,7 @@ class Progress:
         self._stream, self._clock = stream or sys.stderr, clock
         self._terminal = self._stream.isatty()
         self._started = self._shown = clock()
-        self._first: float | None = None
+        self._first: tuple[float, float] | None = None
         self.audio, self.records, self.failures = 0.0, 0, 0
 
     def add(self, record: Record) -> None:
@@ -45,6 +45,7 @@ class Progress:
         self.records += 1
         self.failures += bool(record.code)
         self.audio += self._seconds.get(record.id, 0.0)
+        self._first = self._first or (now, self.audio)
         if now - self._shown >= (REFRESH if self._terminal else LINES):
             self._shown = now
             self._show(self.line())
@@ -58,11 +59,18 @@ class Progress:
             f"{hours(self.audio)} of {hours(self._total)} of audio",
             f"{speed:.1f} x real time",
         ]
-        if speed:
-            parts.append(f"{clock_time((self._total - self.audio) / speed)} left")
+        if (left := self._seconds_left()) is not None:
+            parts.append(f"{clock_time(left)} left")
         if self.failures:
             parts.append(f"{self.failures} failed")
         return ", ".join(parts)
+
+    def _seconds_left(self) -> float | None:
+        """By the speed since the first record: until then the workers were started."""
+        if self._first is None:
+            return None
+        elapsed, audio = self._clock() - self._first[0], self.audio - self._first[1]
+        return (self._total - self.audio) * elapsed / audio if audio > 0 else None
 
     def _show(self, line: str) -> None:
         print(f"\r{line}\x1b[K" if self._terminal else line, file=self._stream, flush=True, end="")
