@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from config import prepare_archive
 CORES_A_WORKER = 4
 # Bytes of shared memory of the cluster on this machine. Addresses and records go through it.
 OBJECT_STORE = 256 * 2**20
+# Seconds in which a cluster's machine must answer.
+PATIENCE = 20.0
 REASON = re.compile(r"RuntimeError: (.+)")
 
 
@@ -107,8 +110,9 @@ class Cluster:
         if self._address is None:
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
+            _knock(self._address)
             ray.init(self._address or "local", **options)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise ClusterError(f"no cluster: {_line(error)}") from error
         return self
 
@@ -146,6 +150,13 @@ class Cluster:
                 yield Record.read(json.loads(row["record"]))
         except ray.exceptions.RayError as error:
             raise ClusterError(f"the run has ended: {_line(error)}") from error
+
+
+def _knock(address: str | None) -> None:
+    """Whether somebody listens there; Ray tries for minutes. Raises OSError."""
+    host, _, port = (address or "").rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host, int(port)), PATIENCE).close()
 
 
 def _keep_quiet() -> None:
