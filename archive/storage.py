@@ -118,7 +118,9 @@ def _file_system(address: str) -> tuple[Any, str]:
 
         return fs.LocalFileSystem(), address
     parts = urlsplit(address)
-    query = f"?{parts.query}" if parts.query else ""
+    # S3: a small file is one upload, as soon as it is closed, and not one in parts.
+    options = [parts.query, "allow_delayed_open=true" if parts.scheme == "s3" else ""]
+    query = "?" + "&".join(filter(None, options)) if any(options) else ""
     system, root = _store(f"{parts.scheme}://{parts.netloc}{query}")
     return system, root.rstrip("/") + unquote(parts.path)
 

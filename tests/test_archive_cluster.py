@@ -31,9 +31,9 @@ MODEL = str(REPOSITORY / "demo" / "models" / "asr")
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
-    """Of all processes here. Names of unix sockets may have 107 bytes, so the folder is a short
-    one."""
+def environment(bucket) -> Iterator[dict[str, str]]:
+    """Of all processes here, with the bucket's server and keys. Names of unix sockets may have 107
+    bytes, so the folder is a short one."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         yield os.environ | {
             "RAY_TMPDIR": folder,
@@ -93,12 +93,14 @@ def wait_until(is_so) -> None:
 
 
 class Run:
-    """One `python -m archive` of recordings in `folder/in` to `folder/out`."""
+    """One `python -m archive` of the recordings in `top/in` to `top/out`."""
 
-    def __init__(self, environment, folder: Path, *options: str, handler: str = "stand_in") -> None:
-        command = [sys.executable, "-m", "tests.archive_driver", handler, str(folder / "in")]
+    def __init__(
+        self, environment, top: Path | str, *options: str, handler: str = "stand_in"
+    ) -> None:
+        command = [sys.executable, "-m", "tests.archive_driver", handler, f"{top}/in"]
         self.process = subprocess.Popen(
-            [*command, "--out", str(folder / "out"), *options],
+            [*command, "--out", f"{top}/out", *options],
             cwd=REPOSITORY,
             env=environment,
             text=True,
@@ -188,19 +190,21 @@ def test_a_run_that_is_told_to_stop_leaves_no_mark(start, address, tmp_path):
     assert outcomes(tmp_path) == {}
 
 
-def test_two_runs_at_once_into_shards(start, address, tmp_path):
-    write_recordings(tmp_path / "in", {f"{number:03}.wav": f"say {number}" for number in range(99)})
+def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
+    client, top = bucket
+    for number in range(99):
+        client.put_object(Bucket="calls", Key=f"in/{number:03}.wav", Body=f"say {number}".encode())
     options = ("--address", address, "--shards", "--actors", "1")
-    runs = [start(tmp_path, *options) for _ in range(2)]
+    runs = [start(top, *options) for _ in range(2)]
     assert [run.end()[0] for run in runs] == [0, 0]
-    import pyarrow.parquet
-
-    out = tmp_path / "out"
-    tables = [pyarrow.parquet.read_table(path) for path in (out / "shards").iterdir()]
-    paths = [Path(path).name for table in tables for path in table["path"].to_pylist()]
-    assert sorted(paths) == [f"{number:03}.wav" for number in range(99)]
-    assert len(Results(str(out)).finished()) == 99
-    assert outcomes(tmp_path) == {}
+    results = Results(f"{top}/out", in_shards=True)
+    assert len(results.finished()) == 99
+    keys = [each["Key"] for each in client.list_objects_v2(Bucket="calls")["Contents"]]
+    written = [key for key in keys if key.startswith("out/") and not key.endswith("/")]
+    shards = [Path(key).stem for key in written if key.startswith("out/shards/")]
+    assert written == ["out/manifest.jsonl", *(f"out/shards/{block}.parquet" for block in shards)]
+    paths = [record.path for block in shards for record in results.in_shard(block).values()]
+    assert sorted(paths) == [f"{top}/in/{number:03}.wav" for number in range(99)]
 
 
 @pytest.mark.parametrize(
