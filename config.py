@@ -73,9 +73,8 @@ def prepare_page() -> None:
 
 
 def prepare_archive() -> None:
-    """Turn off what Ray reports about its use, and keep its own log lines in its log files.
-
-    A level that the user names in RAY_BACKEND_LOG_LEVEL is kept. Call it before Ray is imported.
+    """Turn off what Ray reports about its use and, unless the user names a level, what it logs to
+    the terminal. Call it before Ray is imported.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -202,12 +201,8 @@ class ModelSettings(BaseSettings):
 
     @classmethod
     def for_node(cls, values: Mapping[str, Any]) -> Self:
-        """Use another machine's `without_token`; the token comes from this one's environment."""
+        """Use another machine's settings with the token of this one's environment."""
         return cls._checked(**values)
-
-    def without_token(self) -> dict[str, Any]:
-        """All fields but the token, which is to reach no other machine by way of this one."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name != "hf_token"}
 
     @property
     def token(self) -> str | None:

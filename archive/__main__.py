@@ -22,7 +22,7 @@ from archive.cluster import Cluster, ClusterError
 from archive.manifest import Recording
 from archive.progress import Progress, failure_table
 from archive.results import Results
-from archive.worker import Handler, Task, load_handler
+from archive.worker import Handler, Task, load_handler, without_token
 from config import InferenceConfig, ModelSettings
 from errors import EndpointError
 
@@ -93,7 +93,7 @@ def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
 def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> Archive:
     """Check everything, and find the recordings. Raises WrongInput."""
     try:
-        settings = ModelSettings.from_environment().without_token()
+        settings = without_token(ModelSettings.from_environment())
         parameters = read_parameters(options)
         out = storage.locate(options.out)
         source = storage.locate(options.source)
@@ -215,6 +215,9 @@ def main(
     except WrongInput as error:
         print(f"python -m archive: {error}", file=sys.stderr)
         return WRONG
+    except OSError as error:
+        print(f"python -m archive: {error}", file=sys.stderr)
+        return UNFINISHED
     except KeyboardInterrupt:
         return INTERRUPTED
 

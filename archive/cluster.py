@@ -54,13 +54,16 @@ class Pool:
 def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None = None) -> Pool:
     """The pool for machines with these resources, `CPU` and `GPU`, by Ray's count.
 
-    A whole GPU each where there are any, unless `device` is "cpu". Otherwise cores: one of each
-    machine is left for reading and for Ray itself. `workers` says how many instead, at most as many
-    as there are GPUs. Raises ClusterError where there is no device.
+    A whole GPU each where there are any, with its share of the cores, unless `device` is "cpu".
+    Otherwise cores. One core of each machine is left for reading and for Ray itself. `workers` says
+    how many instead, at most as many as there are GPUs. Raises ClusterError where there is no
+    device.
     """
-    gpus = 0 if device == "cpu" else sum(int(node.get("GPU", 0)) for node in nodes)
-    if gpus:
-        return Pool(min(workers or gpus, gpus), cores=1, gpus=1)
+    with_gpu = [node for node in nodes if device != "cpu" and node.get("GPU", 0) >= 1]
+    if with_gpu:
+        gpus = sum(int(node["GPU"]) for node in with_gpu)
+        shares = [(int(node.get("CPU", 0)) - 1) // int(node["GPU"]) for node in with_gpu]
+        return Pool(min(workers or gpus, gpus), cores=max(1, min(shares)), gpus=1)
     if device == "cuda":
         raise ClusterError("DEVICE is cuda, and no machine of the cluster has a GPU")
     free = [max(1, int(node["CPU"]) - 1) for node in nodes if node.get("CPU", 0) >= 1]
@@ -168,7 +171,7 @@ def _keep_quiet() -> None:
     context.execution_options.verbose_progress = False
     context.execution_no_progress_timeout_s = 10**9
     for name in ("ray", "ray.data"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="ray")
 
 

@@ -69,7 +69,7 @@ class Identity:
     """Gives recordings their ids under one run's settings and parameters."""
 
     def __init__(self, settings: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-        """`settings` are those of `ModelSettings.without_token`. A folder's models count by the
+        """`settings` are all fields of ModelSettings but the token. A folder's models count by the
         folder's path: weights that change within it make nothing new.
         """
         models = {

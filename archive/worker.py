@@ -48,7 +48,7 @@ class Handler(Protocol):
 class Task:
     """What is the same for all recordings of a run; it travels to every worker.
 
-    `settings` are those of `ModelSettings.without_token`; `deadline` is in seconds, None for one by
+    `settings` are those of `without_token`; `deadline` is in seconds, None for one by
     duration; `run` tells this run's attempts from those of others; `make_handler` loads the models
     that settings name.
     """
@@ -60,6 +60,11 @@ class Task:
     make_handler: Callable[[dict[str, Any]], Handler]
     deadline: float | None = None
     in_shards: bool = False
+
+
+def without_token(settings: ModelSettings) -> dict[str, Any]:
+    """What travels of the settings: all but the token, which each machine has or has not."""
+    return {name: value for name, value in settings if name != "hf_token"}
 
 
 def load_handler(settings: dict[str, Any]) -> Handler:

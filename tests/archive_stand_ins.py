@@ -54,6 +54,9 @@ class StandIn:
         while not Path(argument).exists():
             time.sleep(0.02)
 
+    def touch(self, argument: str, config: InferenceConfig) -> None:
+        Path(argument).touch()
+
     def hang(self, argument: str, config: InferenceConfig) -> None:
         time.sleep(3600)
 

@@ -192,19 +192,19 @@ def test_a_run_that_is_told_to_stop_leaves_no_mark(start, address, tmp_path):
 
 def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
     client, top = bucket
-    for number in range(99):
+    for number in range(40):
         client.put_object(Bucket="calls", Key=f"in/{number:03}.wav", Body=f"say {number}".encode())
     options = ("--address", address, "--shards", "--actors", "1")
     runs = [start(top, *options) for _ in range(2)]
     assert [run.end()[0] for run in runs] == [0, 0]
     results = Results(f"{top}/out", in_shards=True)
-    assert len(results.finished()) == 99
+    assert len(results.finished()) == 40
     keys = [each["Key"] for each in client.list_objects_v2(Bucket="calls")["Contents"]]
     written = [key for key in keys if key.startswith("out/") and not key.endswith("/")]
     shards = [Path(key).stem for key in written if key.startswith("out/shards/")]
     assert written == ["out/manifest.jsonl", *(f"out/shards/{block}.parquet" for block in shards)]
     paths = [record.path for block in shards for record in results.in_shard(block).values()]
-    assert sorted(paths) == [f"{top}/in/{number:03}.wav" for number in range(99)]
+    assert sorted(paths) == [f"{top}/in/{number:03}.wav" for number in range(40)]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,13 @@ def test_workers_that_cannot_load_end_the_run(start, address, tmp_path, handler,
     status, _, stderr = start(tmp_path, "--address", address, handler=handler).end()
     *_, first, named, _ = stderr.splitlines()
     assert (status, reason in first, "a.wav" in named) == (1, True, True)
+
+
+def test_an_output_place_that_cannot_be_written_ends_the_run(start, address, tmp_path):
+    write_recordings(tmp_path / "in", {"a.wav": f"touch {tmp_path / 'out' / 'results'}"})
+    status, _, stderr = start(tmp_path, "--address", address).end()
+    assert (status, "Traceback" in stderr) == (1, False)
+    assert "File exists: " in stderr
 
 
 def test_a_cluster_that_is_not_there_is_one_line(start, tmp_path):
@@ -287,6 +294,8 @@ def test_the_pool_is_what_devices_allow():
     gpus = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}]
     assert plan(gpus, "auto") == Pool(4, 1, 1)
     assert plan(gpus, "auto", 2) == Pool(2, 1, 1)
+    assert plan([{"CPU": 16.0, "GPU": 2.0}, *gpus], "cuda") == Pool(6, 1, 1)
+    assert plan([{"CPU": 16.0, "GPU": 2.0}, {"CPU": 4.0}], "auto") == Pool(2, 7, 1)
     assert plan(gpus, "cpu") == Pool(2, 7)
     assert plan([{"CPU": 2.0}], "auto") == Pool(1, 1)
     assert plan([{"CPU": 2.0}], "auto", 2) == Pool(2, 1)

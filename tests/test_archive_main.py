@@ -104,6 +104,13 @@ def test_what_is_done_needs_no_cluster(folder, capsys):
     assert "/in/b.wav: empty" in stdout
 
 
+def test_an_output_place_that_cannot_be_read_is_one_line(folder, capsys):
+    (folder / "out").mkdir()
+    (folder / "out" / "results").touch()
+    assert main(arguments(folder)) == 1
+    assert "Cannot list directory" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_errors_are_tried_again_where_asked_for(folder, capsys):
     finish(folder, failed=("b.wav",))
     assert main(arguments(folder, "--retry-errors", "--address", "127.0.0.1:1")) == 1

@@ -14,7 +14,7 @@ from archive.manifest import Identity, Recording, blocks_of, deal, in_folder, in
 from config import ModelSettings
 from server import transcribe_files
 
-SETTINGS = ModelSettings(asr_model="openai/whisper-large-v3@main").without_token()
+SETTINGS = dict(ModelSettings(asr_model="openai/whisper-large-v3@main"))
 
 
 def ids(recordings, parameters=None, **settings):

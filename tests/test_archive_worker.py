@@ -17,12 +17,12 @@ from archive import storage, worker
 from archive.manifest import Identity, Recording, blocks_of, deal, in_folder
 from archive.records import Record
 from archive.results import Results
-from archive.worker import Task, Worker, load_handler
+from archive.worker import Task, Worker, load_handler, without_token
 from config import REPOSITORY, ModelSettings
 from tests import archive_stand_ins
 from tests.archive_stand_ins import TEXT, stand_in, write_recordings
 
-SETTINGS = ModelSettings(asr_model="openai/whisper-tiny", hf_token="hf_secret").without_token()
+SETTINGS = without_token(ModelSettings(asr_model="openai/whisper-tiny", hf_token="hf_secret"))
 
 
 def task(folder: Path, make_handler=stand_in, **options) -> Task:
@@ -203,9 +203,9 @@ def test_a_worker_that_dies_while_it_loads_is_started_three_times(tmp_path):
 
 
 def test_the_handler_has_the_settings_of_the_run(whisper_folder, monkeypatch):
-    settings = ModelSettings(asr_model=str(whisper_folder), max_audio_seconds=5.0).without_token()
+    settings = ModelSettings(asr_model=str(whisper_folder), max_audio_seconds=5.0)
     monkeypatch.setenv("ASR_MODEL", "owner/another")
-    assert load_handler(settings).limits.max_seconds == 5.0
+    assert load_handler(without_token(settings)).limits.max_seconds == 5.0
 
 
 def test_no_token_travels():
