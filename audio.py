@@ -21,6 +21,7 @@ from fractions import Fraction
 from io import BytesIO
 from itertools import chain, groupby
 from math import ceil
+from typing import IO
 
 import av
 import av.buffer
@@ -165,6 +166,21 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     # The resampler may add a few samples at the end.
     length = ceil(progress.seconds * SAMPLE_RATE)
     return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
+
+
+def announced_seconds(file: IO[bytes]) -> float:
+    """Seconds that a file's header announces, 0 if none; nothing is decoded but what probing takes.
+
+    What headers ask for is not bounded here but for single allocations. Raises InvalidAudio.
+    """
+    try:
+        with open_container(file, _OPTIONS) as container:
+            stream = container.streams.best("audio")
+            if stream is not None and stream.duration and stream.time_base:
+                return float(stream.duration * stream.time_base)
+            return (container.duration or 0) / av.time_base
+    except av.FFmpegError as error:
+        raise InvalidAudio("its header cannot be read") from error
 
 
 def _refuse_large(size: int, limits: AudioLimits) -> None:

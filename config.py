@@ -72,6 +72,14 @@ def prepare_page() -> None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
+def prepare_archive() -> None:
+    """Turn off what Ray reports about its use and, unless the user names a level, what it logs to
+    the terminal. Call it before Ray is imported.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+
+
 def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
     """Tell whether this machine has an NVIDIA GPU, usable by torch or not.
 
@@ -190,6 +198,11 @@ class ModelSettings(BaseSettings):
             return cls(**models)
         except ValidationError as error:
             raise ValueError(_first_error(error, str.upper)) from error
+
+    @classmethod
+    def for_node(cls, values: Mapping[str, Any]) -> Self:
+        """Use another machine's settings with the token of this one's environment."""
+        return cls._checked(**values)
 
     @property
     def token(self) -> str | None:

@@ -13,7 +13,7 @@ import wave
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import numpy as np
@@ -84,6 +84,16 @@ def whisper_folder(tmp_path_factory) -> Path:
     from testing.tiny_whispers import SMALL, model_of, save
 
     return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[tuple[Any, str]]:
+    """A bucket of an S3 server on loopback: a client of it, and its address."""
+    pytest.importorskip("moto")
+    from tests.buckets import served
+
+    with served() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -121,6 +121,7 @@ ENDPOINT: dict[str, set[str]] = {
 AROUND: dict[str, set[str]] = {
     "deploy": {"audio", "config", "timebase"},
     "server": {*ENDPOINT},
+    "archive": {*ENDPOINT},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
     "benchmarks": {*ENDPOINT, "demo", "server", "testing"},
@@ -132,7 +133,16 @@ AROUND: dict[str, set[str]] = {
         "benchmarks.report",
         "benchmarks.timing",
     },
-    "tests": {*ENDPOINT, "benchmarks", "demo", "deploy", "medusa", "server", "testing"},
+    "tests": {
+        *ENDPOINT,
+        "archive",
+        "benchmarks",
+        "demo",
+        "deploy",
+        "medusa",
+        "server",
+        "testing",
+    },
 }
 ARROWS = ENDPOINT | AROUND
 # Root modules that may load torch. All others settle a request's form and start without it.
@@ -283,6 +293,13 @@ def test_the_environment_is_read_in_config_alone():
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
     }
     assert readers == {"config"}
+
+
+def test_ray_is_known_to_one_module_alone():
+    """A worker runs without it, and another way to start workers touches nothing else."""
+    imports = re.compile(r"^\s*(?:import|from) ray\b", re.MULTILINE)
+    imported = {name for name in SOURCE if imports.search(TEXTS[name])}
+    assert imported == {"archive.cluster"}
 
 
 def test_versions_are_asked_for_in_versions_alone():

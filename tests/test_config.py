@@ -528,3 +528,20 @@ def test_telemetry_is_off_however_it_was_set():
         check=True,
     )
     assert json.loads(done.stdout)["PYANNOTE_METRICS_ENABLED"] == "false"
+
+
+def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_here")
+    monkeypatch.setenv("ASR_MODEL", "owner/here")
+    there = ModelSettings.for_models("owner/there@main", diarization="owner/pipeline")
+    values = {name: value for name, value in there if name != "hf_token"}
+    assert ModelSettings.for_node(values) == there
+    assert ModelSettings.for_node(values).token == "hf_here"
+
+
+def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "info")
+    config.prepare_archive()
+    assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert config.os.environ["RAY_BACKEND_LOG_LEVEL"] == "info"

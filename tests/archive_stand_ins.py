@@ -1,0 +1,96 @@
+"""A handler without models, which does what a recording's bytes tell it to; and recordings."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from config import InferenceConfig
+from errors import InvalidAudio, InvalidParameter, ModelError, OutOfMemory
+
+TEXT = "what nobody may read in a log"
+
+
+class StandIn:
+    """Answers `say ...`; other commands fail, hang, or kill the process."""
+
+    def __init__(self) -> None:
+        self.batch_sizes: list[int] = []
+
+    def parse(self, data: object) -> object:
+        config = InferenceConfig.read(data["parameters"])
+        if config.language == "xx":
+            raise InvalidParameter("language: is not one of the model's")
+        return config
+
+    def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
+        config = self.parse(data)
+        self.batch_sizes.append(config.batch_size)
+        command, _, argument = base64.b64decode(data["inputs"]).decode().partition(" ")
+        getattr(self, command)(argument, config)
+        answer = {"text": f"{TEXT}: {argument}", "speakers": [], "chunks": [], "duration": 1.0}
+        if config.output:
+            answer["output"] = {name: f"{name} of {argument}\n" for name in config.output}
+        return answer
+
+    def say(self, argument: str, config: InferenceConfig) -> None:
+        pass
+
+    def kill(self, argument: str, config: InferenceConfig) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def kill_once(self, argument: str, config: InferenceConfig) -> None:
+        if not Path(argument).exists():
+            Path(argument).touch()
+            self.kill(argument, config)
+
+    def wait(self, argument: str, config: InferenceConfig) -> None:
+        """Until the file exists; another one says that it waits."""
+        Path(f"{argument}.waits").touch()
+        while not Path(argument).exists():
+            time.sleep(0.02)
+
+    def touch(self, argument: str, config: InferenceConfig) -> None:
+        Path(argument).touch()
+
+    def hang(self, argument: str, config: InferenceConfig) -> None:
+        time.sleep(3600)
+
+    def refuse(self, argument: str, config: InferenceConfig) -> None:
+        raise InvalidAudio("no audio stream found")
+
+    def fail(self, argument: str, config: InferenceConfig) -> None:
+        raise ModelError("returned nonsense")
+
+    def crash(self, argument: str, config: InferenceConfig) -> None:
+        raise KeyError(TEXT)
+
+    def fill_memory(self, argument: str, config: InferenceConfig) -> None:
+        if config.batch_size > int(argument):
+            raise OutOfMemory("not even one window")
+
+
+def stand_in(settings: dict[str, Any]) -> StandIn:
+    """In place of `archive.worker.load_handler`."""
+    return StandIn()
+
+
+def no_model(settings: dict[str, Any]) -> StandIn:
+    """As the endpoint ends where it cannot load."""
+    raise SystemExit("START_FAILED: ASR_MODEL: there is no such model")
+
+
+def killed_by_loading(settings: dict[str, Any]) -> StandIn:
+    """As the kernel ends what takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_recordings(folder: Path, commands: dict[str, str]) -> None:
+    """Files by name, each with its command."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, command in commands.items():
+        (folder / name).write_text(command)

@@ -1,0 +1,310 @@
+"""Whole runs on Ray, as a user starts them: each `python -m archive` is a process of its own, and
+most of them use one cluster that is started here. What recordings do to their workers is told by a
+handler without models; the last test has the endpoint's own, and compares with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+from archive.cluster import ClusterError, Pool, plan
+from archive.results import Results
+from config import REPOSITORY, ModelSettings
+from tests.archive_stand_ins import TEXT, write_recordings
+
+TOKEN = secrets.token_hex(32)
+SECONDS = 100
+MODEL = str(REPOSITORY / "demo" / "models" / "asr")
+
+
+@pytest.fixture(scope="module")
+def environment(bucket) -> Iterator[dict[str, str]]:
+    """Of all processes here, with the bucket's server and keys. Names of unix sockets may have 107
+    bytes, so the folder is a short one."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        yield os.environ | {
+            "RAY_TMPDIR": folder,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": TOKEN,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "ASR_MODEL": MODEL,
+        }
+
+
+@pytest.fixture
+def start(environment) -> Iterator[Callable[..., Run]]:
+    """Starts runs, and ends those that a test left."""
+    runs: list[Run] = []
+
+    def started(*arguments, **options) -> Run:
+        runs.append(Run(environment, *arguments, **options))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.process.kill()
+        run.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def address(environment) -> Iterator[str]:
+    """A cluster of three logical cores that asks for its token and ends with its stdin."""
+    options = {"num_cpus": 3, "include_dashboard": False, "object_store_memory": 2**27}
+    script = (
+        "import ray, sys\n"
+        f"ray.init('local', **{options})\n"
+        "print('address', ray.get_runtime_context().gcs_address, flush=True)\n"
+        "sys.stdin.read()\n"
+        "ray.shutdown()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd="/",
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield next(line.split()[1] for line in process.stdout if line.startswith("address"))
+    finally:
+        process.communicate(timeout=SECONDS)
+
+
+def wait_until(is_so) -> None:
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class Run:
+    """One `python -m archive` of the recordings in `top/in` to `top/out`."""
+
+    def __init__(
+        self, environment, top: Path | str, *options: str, handler: str = "stand_in"
+    ) -> None:
+        command = [sys.executable, "-m", "tests.archive_driver", handler, f"{top}/in"]
+        self.process = subprocess.Popen(
+            [*command, "--out", f"{top}/out", *options],
+            cwd=REPOSITORY,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit status, stdout, stderr."""
+        try:
+            stdout, stderr = self.process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        assert TEXT not in stdout + stderr
+        return self.process.returncode, stdout, stderr
+
+
+def outcomes(folder: Path) -> dict[str, tuple[str, int]]:
+    """Code, empty where there is none, and number of the attempt by file name; whoever asks finds
+    neither a file that is half written nor the mark of an attempt."""
+    out, found = folder / "out", {}
+    assert [path for path in out.rglob("*") if path.name.endswith(".part")] == []
+    assert list((out / "attempts").iterdir()) == []
+    for path in [*out.glob("results/*.json"), *out.glob("errors/*.json")]:
+        content = json.loads(path.read_text())
+        record = content.get("recording", content)
+        name = Path(record["path"]).name
+        assert name not in found
+        found[name] = record["code"], record["attempt"]
+    return found
+
+
+def test_whatever_a_recording_does_the_others_are_done(start, address, tmp_path):
+    good = {f"good{number:02}.wav": f"say {number}" for number in range(12)}
+    bad = {
+        "kill.wav": "kill",
+        "once.wav": f"kill_once {tmp_path / 'killed'}",
+        "hang.wav": "hang",
+        "text.wav": "refuse",
+        "crash.wav": "crash",
+    }
+    write_recordings(tmp_path / "in", good | bad)
+    options = ("--address", address, "--actors", "2", "--deadline", "3")
+    status, stdout, stderr = start(tmp_path, *options).end()
+    assert (status, "2 workers" in stderr) == (0, True), stderr
+    codes = outcomes(tmp_path)
+    assert {name: codes.pop(name) for name in bad} == {
+        "kill.wav": ("WORKER_DIED", 3),
+        "once.wav": ("", 2),
+        "hang.wav": ("DEADLINE_EXCEEDED", 1),
+        "text.wav": ("INVALID_AUDIO", 1),
+        "crash.wav": ("UNEXPECTED", 1),
+    }
+    assert codes == dict.fromkeys(good, ("", 1))
+    assert re.search(r"WORKER_DIED +1  .*kill.wav: .*3 times\n", stdout)
+    assert "13 recordings done and 4 failed" in stdout
+
+
+def test_a_killed_run_goes_on_where_it_was(start, address, tmp_path):
+    go = tmp_path / "go"
+    write_recordings(tmp_path / "in", {"a-wait.wav": f"wait {go} {'-' * 99}"})
+    write_recordings(tmp_path / "in", {f"{number}.wav": f"say {number}" for number in range(6)})
+    with_ray = ("--address", address, "--actors", "2")
+    run, results = start(tmp_path, *with_ray), tmp_path / "out" / "results"
+    wait_until(lambda: results.is_dir() and len(list(results.glob("*.json"))) == 6)
+    run.process.kill()
+    assert run.end()[0] == -signal.SIGKILL
+    first = {path: path.stat().st_mtime_ns for path in results.iterdir()}
+    Path(f"{go} {'-' * 99}").touch()
+    status, stdout, stderr = start(tmp_path, *with_ray).end()
+    assert status == 0, stderr
+    assert "1 recordings done and 0 failed" in stdout
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    assert len(outcomes(tmp_path)) == 7
+    status, stdout, stderr = start(tmp_path, "--address", "127.0.0.1:1").end()
+    assert (status, stdout) == (0, "all 7 recordings were done before.\n")
+
+
+def test_a_run_that_is_told_to_stop_leaves_no_mark(start, address, tmp_path):
+    write_recordings(tmp_path / "in", {"wait.wav": f"wait {tmp_path / 'never'}"})
+    run = start(tmp_path, "--address", address)
+    wait_until((tmp_path / "never.waits").exists)
+    run.process.send_signal(signal.SIGTERM)
+    status, _, stderr = run.end()
+    assert (status, "stopped" in stderr) == (130, True)
+    assert outcomes(tmp_path) == {}
+
+
+def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
+    client, top = bucket
+    for number in range(40):
+        client.put_object(Bucket="calls", Key=f"in/{number:03}.wav", Body=f"say {number}".encode())
+    options = ("--address", address, "--shards", "--actors", "1")
+    runs = [start(top, *options) for _ in range(2)]
+    assert [run.end()[0] for run in runs] == [0, 0]
+    results = Results(f"{top}/out", in_shards=True)
+    assert len(results.finished()) == 40
+    keys = [each["Key"] for each in client.list_objects_v2(Bucket="calls")["Contents"]]
+    written = [key for key in keys if key.startswith("out/") and not key.endswith("/")]
+    shards = [Path(key).stem for key in written if key.startswith("out/shards/")]
+    assert written == ["out/manifest.jsonl", *(f"out/shards/{block}.parquet" for block in shards)]
+    paths = [record.path for block in shards for record in results.in_shard(block).values()]
+    assert sorted(paths) == [f"{top}/in/{number:03}.wav" for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        ("no_model", "START_FAILED: ASR_MODEL: there is no such model"),
+        ("killed_by_loading", "the process died 3 times while loading the models"),
+    ],
+)
+def test_workers_that_cannot_load_end_the_run(start, address, tmp_path, handler, reason):
+    write_recordings(tmp_path / "in", {"a.wav": "say a"})
+    status, _, stderr = start(tmp_path, "--address", address, handler=handler).end()
+    *_, first, named, _ = stderr.splitlines()
+    assert (status, reason in first, "a.wav" in named) == (1, True, True)
+
+
+def test_an_output_place_that_cannot_be_written_ends_the_run(start, address, tmp_path):
+    write_recordings(tmp_path / "in", {"a.wav": f"touch {tmp_path / 'out' / 'results'}"})
+    status, _, stderr = start(tmp_path, "--address", address).end()
+    assert (status, "Traceback" in stderr) == (1, False)
+    assert "File exists: " in stderr
+
+
+def test_a_cluster_that_is_not_there_is_one_line(start, tmp_path):
+    write_recordings(tmp_path / "in", {"a.wav": "say a"})
+    status, _, stderr = start(tmp_path, "--address", "127.0.0.1:1").end()
+    assert status == 1
+    assert "no cluster" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_forty_files_of_all_kinds_equal_the_handler_one_by_one(
+    environment, every_format, wav, tmp_path
+):
+    """By the demo's Whisper, on Ray's own cluster on this machine, which the command starts."""
+    import base64
+
+    import numpy as np
+
+    from errors import EndpointError
+    from handler import EndpointHandler
+    from testing.audio_files import speech
+
+    files = dict(list(every_format.items())[:20])
+    files |= {f"speech{index}.wav": wav(speech(1 + index / 8)) for index in range(14)}
+    files |= {"silent.wav": wav(np.zeros(16_000)), "empty.mp3": b"", "text.ogg": b"no audio"}
+    files |= {"cut.flac": files["a.flac"][:900], "torn.mp3": b"\0" * 99, "none.wav": None}
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"path": f"in/{name}"}) for name in files]
+    (tmp_path / "list.jsonl").write_text("\n".join(lines))
+    for name, content in files.items():
+        if content is not None:
+            (tmp_path / "in" / name).write_bytes(content)
+    parameters = {"language": "en", "output": ["srt"]}
+    command = [sys.executable, "-m", "archive", str(tmp_path / "list.jsonl"), "--out"]
+    command += [str(tmp_path / "out"), "--actors", "2", "--parameters", json.dumps(parameters)]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(files) == len(outcomes(tmp_path)) == 40
+    handler = EndpointHandler(settings=ModelSettings(asr_model=MODEL))
+    for path in [*tmp_path.glob("out/results/*.json"), *tmp_path.glob("out/errors/*.json")]:
+        answer = json.loads(path.read_text())
+        record = answer.pop("recording", answer)
+        content = files[Path(record["path"]).name]
+        if content is None:
+            assert record["code"] == "NOT_FOUND"
+            continue
+        body = {"inputs": base64.b64encode(content).decode(), "parameters": parameters}
+        if record["code"]:
+            with pytest.raises(EndpointError) as raised:
+                handler(body)
+            assert f"{record['code']}: {record['detail']}" == str(raised.value)
+        else:
+            expected = handler(body)
+            assert path.with_suffix(".srt").read_text() == expected.pop("output")["srt"]
+            assert answer == expected
+
+
+def test_the_pool_is_what_devices_allow():
+    gpus = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}]
+    assert plan(gpus, "auto") == Pool(4, 1, 1)
+    assert plan(gpus, "auto", 2) == Pool(2, 1, 1)
+    assert plan([{"CPU": 16.0, "GPU": 2.0}, *gpus], "cuda") == Pool(6, 1, 1)
+    assert plan([{"CPU": 16.0, "GPU": 2.0}, {"CPU": 4.0}], "auto") == Pool(2, 7, 1)
+    assert plan(gpus, "cpu") == Pool(2, 7)
+    assert plan([{"CPU": 2.0}], "auto") == Pool(1, 1)
+    assert plan([{"CPU": 2.0}], "auto", 2) == Pool(2, 1)
+    assert plan([{"CPU": 16.0}], "auto") == Pool(3, 5)
+    assert plan([{"CPU": 64.0}, {"CPU": 4.0}, {}], "auto") == Pool(16, 3)
+
+
+def test_without_a_device_there_is_no_pool():
+    with pytest.raises(ClusterError, match="DEVICE is cuda"):
+        plan([{"CPU": 2.0}], "cuda")
+    with pytest.raises(ClusterError, match="no machine"):
+        plan([{}], "auto")

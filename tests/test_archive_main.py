@@ -1,0 +1,168 @@
+"""The command line without a cluster: what is refused before one starts, and what needs none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from archive.__main__ import main, parse_arguments, prepare
+from archive.records import Record
+from archive.results import Results
+from config import REPOSITORY
+from tests.archive_stand_ins import stand_in, write_recordings
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Two recordings in `in`, for a model that is never loaded."""
+    monkeypatch.setenv("ASR_MODEL", "openai/whisper-tiny")
+    write_recordings(tmp_path / "in", {"a.wav": "say a", "b.wav": "say b"})
+    return tmp_path
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    return [str(folder / "in"), "--out", str(folder / "out"), *more]
+
+
+def ids(folder: Path, *more: str) -> dict[str, str]:
+    """The ids of a run by file name."""
+    archive = prepare(parse_arguments(arguments(folder, *more)), stand_in)
+    return {Path(each.path).name: each.id for each in archive.recordings}
+
+
+def finish(folder: Path, *more: str, failed: tuple[str, ...] = ()) -> None:
+    """Write the results of a run by hand."""
+    results = Results(str(folder / "out"))
+    for name, id in ids(folder, *more).items():
+        if name in failed:
+            results.write_error(Record(id, f"/in/{name}", "INVALID_AUDIO", "empty"))
+        else:
+            results.write(Record(id, f"/in/{name}"), {"text": ""})
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--parameters", "{"], "--parameters: is not JSON"),
+        (["--parameters", "[]"], "parameters: should be a JSON object"),
+        (["--parameters", '{"batch_size": 0}'], "batch_size: should be greater"),
+        (["--parameters", '{"langauge": "en"}'], "'langauge' is none"),
+        (["--formats", "json,doc"], "'doc' is none of json"),
+        (["--out", "s3://key:secret@bucket/out"], "credentials"),
+    ],
+)
+def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
+    assert main(arguments(folder, *more)) == 2
+    _, stderr = capsys.readouterr()
+    assert reason in stderr
+    assert stderr.startswith("python -m archive: ")
+    assert stderr.count("\n") == 1
+
+
+def test_settings_and_sources_are_checked_too(folder, capsys, monkeypatch):
+    assert main([str(folder / "none"), "--out", str(folder / "out")]) == 2
+    assert main(["s3", "--out", "http://host/out"]) == 2
+    monkeypatch.setenv("DTYPE", "float8")
+    assert main(arguments(folder)) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.endswith("none: there is no such file or folder")
+    assert "http:// is none of" in second
+    assert "DTYPE: should be" in third
+
+
+@pytest.mark.parametrize(
+    "more", [["--actors", "0"], ["--deadline", "0"], ["--deadline", "inf"], []]
+)
+def test_a_wrong_command_line_ends_the_process(folder, capsys, more):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(arguments(folder, *more) if more else [])
+    assert ended.value.code == 2
+
+
+def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
+    (folder / "lists").mkdir()
+    path = folder / "lists" / "list.jsonl"
+    path.write_text(json.dumps({"path": "../in/a.wav"}))
+    command = [str(path), "--out", str(folder / "out")]
+    assert main(command) == 2
+    assert "list.jsonl, line 1: its path lies where --allow" in capsys.readouterr().err
+    allowed = parse_arguments([*command, "--allow", str(folder / "in")])
+    assert len(prepare(allowed, stand_in).recordings) == 1
+
+
+def test_what_is_done_needs_no_cluster(folder, capsys):
+    finish(folder, failed=("b.wav",))
+    assert main(arguments(folder, "--address", "127.0.0.1:1")) == 0
+    stdout, _ = capsys.readouterr()
+    assert stdout.startswith("all 2 recordings were done before.\n1 of 2 recordings failed:\n")
+    assert "/in/b.wav: empty" in stdout
+
+
+def test_an_output_place_that_cannot_be_read_is_one_line(folder, capsys):
+    (folder / "out").mkdir()
+    (folder / "out" / "results").touch()
+    assert main(arguments(folder)) == 1
+    assert "Cannot list directory" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_errors_are_tried_again_where_asked_for(folder, capsys):
+    finish(folder, failed=("b.wav",))
+    assert main(arguments(folder, "--retry-errors", "--address", "127.0.0.1:1")) == 1
+    _, stderr = capsys.readouterr()
+    assert "no cluster: " in stderr
+    assert stderr.splitlines()[-2].endswith("in/b.wav")
+    assert stderr.splitlines()[-1] == "1 recordings have no record; start again"
+
+
+def test_a_changed_file_or_setting_is_new_work(folder, monkeypatch):
+    first = ids(folder)
+    assert ids(folder) == first
+    manifest = folder / "out" / "manifest.jsonl"
+    written = manifest.stat().st_mtime_ns
+    assert ids(folder) == first
+    assert manifest.stat().st_mtime_ns == written
+    assert ids(folder, "--formats", "srt").keys() == first.keys()
+    assert set(ids(folder, "--formats", "srt").values()).isdisjoint(first.values())
+    (folder / "in" / "a.wav").write_text("say something longer")
+    changed = ids(folder)
+    assert (changed["a.wav"] == first["a.wav"], changed["b.wav"] == first["b.wav"]) == (False, True)
+    monkeypatch.setenv("DTYPE", "float16")
+    assert set(ids(folder).values()).isdisjoint(changed.values())
+
+
+def test_a_block_stays_as_it_is_when_recordings_come_and_go(folder):
+    before = {each.id: each.block for each in load(folder)}
+    write_recordings(folder / "in", {"c.wav": "say c"})
+    after = {each.id: each.block for each in load(folder)}
+    assert before.items() < after.items()
+    (folder / "in" / "c.wav").unlink()
+    assert {each.id: each.block for each in load(folder)} == before
+
+
+def load(folder: Path) -> list:
+    return list(prepare(parse_arguments(arguments(folder)), stand_in).recordings)
+
+
+def test_formats_are_parameters(folder):
+    options = parse_arguments(arguments(folder, "--formats", "json,srt,txt"))
+    options.parameters = '{"output": ["vtt", "srt"]}'
+    assert prepare(options, stand_in).task.parameters == {"output": ["vtt", "srt", "txt"]}
+
+
+def test_neither_torch_nor_ray_is_loaded_before_there_is_work(folder):
+    finish(folder)
+    script = (
+        "import sys; from archive.__main__ import main\n"
+        "status = main(sys.argv[1:])\n"
+        "assert not {'torch', 'ray', 'handler'} & sys.modules.keys()\n"
+        "sys.exit(status)\n"
+    )
+    command = [sys.executable, "-c", script, *arguments(folder)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,165 @@
+"""Which recordings are found, under which ids, and how they are dealt out."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from archive import manifest
+from archive.manifest import Identity, Recording, blocks_of, deal, in_folder, in_manifest
+from config import ModelSettings
+from server import transcribe_files
+
+SETTINGS = dict(ModelSettings(asr_model="openai/whisper-large-v3@main"))
+
+
+def ids(recordings, parameters=None, **settings):
+    identity = Identity(SETTINGS | settings, parameters or {})
+    return [identity.of(each).id for each in recordings]
+
+
+def test_the_same_endings_as_the_client_for_folders():
+    assert manifest.ENDING.pattern == transcribe_files.ENDING.pattern
+
+
+def test_a_folder_is_searched_by_endings_without_the_output_place(tmp_path):
+    wanted = ["a.wav", "sub/b.MP3", "sub/deep/c.webm", "d.e.ogg"]
+    others = ["a.txt", "wav", ".hidden.wav", ".trash/a.wav", "out/x.wav"]
+    for name in wanted + others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"12345")
+    found = list(in_folder(str(tmp_path), str(tmp_path / "out")))
+    assert sorted(each.path for each in found) == sorted(str(tmp_path / name) for name in wanted)
+    assert {each.size for each in found} == {5}
+    assert found[0].modified == os.stat(found[0].path).st_mtime_ns
+
+
+def test_a_bucket_is_searched(bucket):
+    client, address = bucket
+    for key in ("in/a b.wav", "in/notes.txt", "in/sub/c.flac"):
+        client.put_object(Bucket="calls", Key=key, Body=b"123")
+    found = sorted(each.path for each in in_folder(f"{address}/in", f"{address}/out"))
+    assert found == ["s3://calls/in/a%20b.wav", "s3://calls/in/sub/c.flac"]
+
+
+def test_an_id_is_new_where_the_result_may_be():
+    a = Recording("", "/in/a.wav", 10, 5)
+    (id,) = ids([a])
+    assert ids([Recording("", "/in/a.wav", 10, 5, duration=3.0, block="x")]) == [id]
+    others = [
+        ids([Recording("", "/in/b.wav", 10, 5)]),
+        ids([Recording("", "/in/a.wav", 11, 5)]),
+        ids([Recording("", "/in/a.wav", 10, 6)]),
+        ids([Recording("", "/in/a.wav", 10, 5, parameters={"language": "de"})]),
+        ids([a], {"language": "en"}),
+        ids([a], dtype="float16"),
+        ids([a], asr_model=ModelSettings(asr_model="openai/whisper-large-v3").asr_model),
+        ids([a], assistant_model=SETTINGS["asr_model"]),
+        ids([Recording("", "/in/a.wav", 10, 5, name="call-1")]),
+    ]
+    assert len({id, *(each for (each,) in others)}) == 1 + len(others)
+    assert others[-1][0].startswith("call-1-")
+    assert ids([a], device="cpu", max_audio_seconds=1.0) == [id]
+
+
+def test_own_parameters_count_as_those_of_the_run_do():
+    own = Recording("", "/in/a.wav", 10, 5, parameters={"language": "de"})
+    assert (
+        ids([own], {"language": "en"})
+        == ids([own])
+        == ids([Recording("", "/in/a.wav", 10, 5)], {"language": "de"})
+    )
+
+
+def read(tmp_path, *lines, parameters=None, allowed=None):
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        "\n".join(each if isinstance(each, str) else json.dumps(each) for each in lines)
+    )
+    return list(in_manifest(str(path), parameters or {}, allowed or [str(tmp_path)]))
+
+
+def test_a_users_manifest(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"123")
+    lines = [
+        {"path": "a.wav", "name": "call-1", "parameters": {"language": "de"}},
+        "",
+        {"path": f"{tmp_path}/missing.wav"},
+        {"path": "s3://other/b.wav", "size": 7, "modified": 8, "duration": 9.5},
+    ]
+    first, second, third = read(tmp_path, *lines, allowed=[str(tmp_path), "s3://other"])
+    assert (first.path, first.size, first.name) == (f"{tmp_path}/a.wav", 3, "call-1")
+    assert first.parameters == {"language": "de"}
+    assert (second.size, second.modified) == (-1, 0)
+    assert (third.size, third.modified, third.duration) == (7, 8, 9.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "should be an object"),
+        ({"file": "a.wav"}, "should be an object"),
+        ({"path": "a.wav", "langauge": "de"}, "'langauge' is none of"),
+        ({"path": "http://host/a.wav"}, "http:// is none of"),
+        ({"path": "../b.wav"}, "--allow"),
+        ({"path": "/etc/passwd"}, "--allow"),
+        ({"path": "s3://bucket/a.wav", "size": 1}, "--allow"),
+        ({"path": "a.wav", "name": "../a"}, "name: "),
+        ({"path": "a.wav", "parameters": []}, None),
+        ({"path": "a.wav", "parameters": [1]}, "should be a JSON object"),
+        ({"path": "a.wav", "parameters": {"batch_size": 0}}, "batch_size: "),
+        ({"path": "a.wav", "parameters": {"batchsize": 1}}, "'batchsize' is none"),
+        ({"path": "a.wav", "parameters": {"num_speakers": 9}}, "num_speakers: contradicts"),
+        ({"path": "a.wav", "size": "7"}, "size and modified"),
+        ({"path": "a.wav", "duration": "7"}, "duration: "),
+        ({"path": "first.wav"}, "the same recording and parameters as in line 1"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, reason):
+    if reason is None:
+        assert len(read(tmp_path, {"path": "first.wav"}, line)) == 2
+        return
+    with pytest.raises(ValueError, match=reason) as raised:
+        read(tmp_path, {"path": "first.wav"}, line, parameters={"max_speakers": 3})
+    assert str(raised.value).startswith("list.jsonl, line 2: ")
+
+
+def test_blocks_hold_equal_audio_the_longest_first():
+    recordings = [
+        Recording(str(n), f"/{n}.wav", 1, 1, duration=float(n % 600)) for n in range(9000)
+    ]
+    dealt = deal(recordings)
+    assert sorted(each.id for each in dealt) == sorted(each.id for each in recordings)
+    blocks = blocks_of(dealt)
+    seconds = [sum(each.seconds for each in block) for block in blocks]
+    assert max(seconds) <= manifest.BLOCK_SECONDS
+    assert max(map(len, blocks)) <= manifest.BLOCK_RECORDINGS
+    lengths = [each.seconds for each in dealt]
+    assert lengths == sorted(lengths, reverse=True)
+    assert deal(reversed(recordings)) == dealt
+    assert deal(recordings[1:])[-1].block != dealt[-1].block
+
+
+def test_a_small_archive_has_work_for_all():
+    recordings = [Recording(str(n), f"/{n}.wav", 8000, 1) for n in range(40)]
+    assert len(blocks_of(deal(recordings))) == 40
+    long = Recording("long", "/long.wav", 1, 1, duration=7200.0)
+    assert blocks_of(deal([*recordings, long]))[0] == [deal([*recordings, long])[0]]
+    assert deal([]) == []
+
+
+def test_what_is_saved_is_loaded_and_may_be_handed_in(tmp_path):
+    out = str(tmp_path / "out")
+    assert manifest.load(out) == {}
+    (tmp_path / "ü.wav").write_bytes(b"123")
+    found = list(in_folder(str(tmp_path), out))
+    (made,) = deal(map(Identity(SETTINGS, {}).of, found))
+    manifest.save(out, [made])
+    assert manifest.load(out) == {made.id: made}
+    (again,) = in_manifest(f"{out}/manifest.jsonl", {}, [str(tmp_path)])
+    assert ids([again]) == [made.id]

@@ -1,0 +1,237 @@
+"""The worker without Ray: what each recording ends as, and what is left when its process dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from archive import storage, worker
+from archive.manifest import Identity, Recording, blocks_of, deal, in_folder
+from archive.records import Record
+from archive.results import Results
+from archive.worker import Task, Worker, load_handler, without_token
+from config import REPOSITORY, ModelSettings
+from tests import archive_stand_ins
+from tests.archive_stand_ins import TEXT, stand_in, write_recordings
+
+SETTINGS = without_token(ModelSettings(asr_model="openai/whisper-tiny", hf_token="hf_secret"))
+
+
+def task(folder: Path, make_handler=stand_in, **options) -> Task:
+    return Task(str(folder / "out"), SETTINGS, {}, "run", make_handler, **options)
+
+
+def recordings(folder: Path, commands: dict[str, str]) -> list[Recording]:
+    write_recordings(folder / "in", commands)
+    found = in_folder(str(folder / "in"), str(folder / "out"))
+    dealt = deal(map(Identity(SETTINGS, {}).of, found))
+    return sorted(dealt, key=lambda each: each.path)
+
+
+def run_one(folder: Path, command: str, **options) -> tuple[Record, dict]:
+    """The record, and what was written."""
+    (recording,) = recordings(folder, {"a.wav": command})
+    record = Worker(task(folder, **options), "worker").run(recording)
+    (written,) = [*folder.glob("out/results/*.json"), *folder.glob("out/errors/*.json")]
+    assert list((folder / "out" / "attempts").iterdir()) == []
+    assert Results(str(folder / "out")).find(recording.id) == record
+    return record, json.loads(written.read_text())
+
+
+def test_a_result(tmp_path):
+    record, written = run_one(tmp_path, "say good morning")
+    assert (record.status, record.attempt, record.duration) == ("done", 1, 1.0)
+    assert written["text"] == f"{TEXT}: good morning"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "detail"),
+    [
+        ("refuse", "INVALID_AUDIO", "no audio stream found"),
+        ("fail", "MODEL_ERROR", "returned nonsense"),
+        ("crash", "UNEXPECTED", "KeyError"),
+        ("fill_memory 0", "OUT_OF_MEMORY", "not even one window"),
+    ],
+)
+def test_what_is_raised_becomes_a_record(tmp_path, command, code, detail):
+    record, written = run_one(tmp_path, command)
+    assert (record.status, record.code, record.detail) == ("error", code, detail)
+    assert written == record.to_json()
+    assert TEXT not in record.to_text()
+
+
+def test_out_of_memory_is_tried_once_more_with_a_smaller_batch(tmp_path):
+    assert run_one(tmp_path, "fill_memory 6")[0].status == "done"
+
+
+def test_files_that_are_gone_changed_or_too_large(tmp_path):
+    commands = {
+        "changed.wav": "say a",
+        "gone.wav": "say b",
+        "large.wav": "say c",
+        "touched.wav": "say d",
+    }
+    found = recordings(tmp_path, commands)
+    (tmp_path / "in" / "changed.wav").write_text("say other")
+    (tmp_path / "in" / "gone.wav").unlink()
+    os.utime(tmp_path / "in" / "touched.wav", (1, 1))
+    (tmp_path / "in" / "large.wav").write_bytes(bytes(100))
+    small = replace(task(tmp_path), settings=SETTINGS | {"max_audio_bytes": 99})
+    codes = [Worker(small, "worker").run(each).code for each in found]
+    assert codes == ["CHANGED", "NOT_FOUND", "AUDIO_TOO_LONG", "CHANGED"]
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    (found,) = recordings(tmp_path, {"a.wav": "say a"})
+    look = storage.look
+
+    def refuse(address: str) -> storage.Entry | None:
+        if address == found.path:
+            raise PermissionError(13, "Permission denied")
+        return look(address)
+
+    monkeypatch.setattr(storage, "look", refuse)
+    record = Worker(task(tmp_path), "worker").run(found)
+    assert (record.code, record.detail) == ("UNREADABLE", "Permission denied")
+
+
+def test_what_is_done_is_not_computed_again(tmp_path):
+    (found,) = recordings(tmp_path, {"a.wav": "say a"})
+    first = Worker(task(tmp_path), "worker").run(found)
+    again = Worker(task(tmp_path), "worker")
+    assert again.run(found) == first
+    assert again.handler.batch_sizes == []
+
+
+def test_own_parameters_are_laid_over_those_of_the_run(tmp_path):
+    (found,) = recordings(tmp_path, {"a.wav": "say a"})
+    own = replace(found, parameters={"batch_size": 2})
+    made = Worker(
+        replace(task(tmp_path), parameters={"batch_size": 1, "output": ["srt"]}), "worker"
+    )
+    record = made.run(own)
+    assert made.handler.batch_sizes == [2]
+    assert (tmp_path / "out" / "results" / f"{record.id}.srt").read_text() == "srt of a\n"
+
+
+def run_in_process(folder: Path, deadline: float) -> int:
+    """Run the recordings of the folder in a worker of its own process; its exit status."""
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from tests.test_archive_worker import *\n"
+        "folder = Path(sys.argv[1])\n"
+        "made = Worker(task(folder, deadline=float(sys.argv[2])), 'worker')\n"
+        "for each in recordings(folder, {}): made.run(each)\n"
+    )
+    command = [sys.executable, "-c", script, str(folder), str(deadline)]
+    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode
+
+
+def test_a_recording_that_kills_its_process_is_named(tmp_path):
+    found = recordings(tmp_path, {"a.wav": "kill"})
+    results = Results(str(tmp_path / "out"))
+    assert run_in_process(tmp_path, 60) == -9
+    for _ in range(2):
+        assert results.begin(found[0].id, "other", 3)  # two more that died
+    record = Worker(task(tmp_path), "worker").run(found[0])
+    assert (record.code, record.attempt) == ("WORKER_DIED", 3)
+    assert results.errors() == [record]
+    assert list((tmp_path / "out" / "attempts").iterdir()) == []
+
+
+def test_a_recording_that_hangs_ends_its_process_and_has_a_record(tmp_path):
+    recordings(tmp_path, {"a.wav": "hang", "b.wav": "say b"})
+    assert run_in_process(tmp_path, 0.3) == worker.EXIT_STATUS
+    assert run_in_process(tmp_path, 0.3) == 0
+    (late,) = Results(str(tmp_path / "out")).errors()
+    assert (late.code, late.detail, late.attempt) == ("DEADLINE_EXCEEDED", "it took over 0 s", 1)
+    assert len(list(tmp_path.glob("out/results/*.json"))) == 1
+
+
+def test_a_lost_device_is_no_fault_of_the_recording(tmp_path, monkeypatch):
+    import torch
+
+    from device_errors import is_device_lost
+
+    lost = torch.AcceleratorError("CUDA error: unspecified launch failure")
+    assert is_device_lost(lost)
+
+    class Ended(BaseException):
+        pass
+
+    def end(status: int) -> None:
+        raise Ended
+
+    class Lost(archive_stand_ins.StandIn):
+        def say(self, argument, config):
+            raise archive_stand_ins.ModelError("unexpected AcceleratorError") from lost
+
+    monkeypatch.setattr(worker.os, "_exit", end)
+    (found,) = recordings(tmp_path, {"a.wav": "say a"})
+    with pytest.raises(Ended):
+        Worker(task(tmp_path, lambda settings: Lost()), "worker").run(found)
+    assert Results(str(tmp_path / "out")).finished() == set()
+    assert Results(str(tmp_path / "out")).begin(found.id, "run", 3) == 2
+
+
+def test_a_handler_that_does_not_load_is_a_runtime_error(tmp_path):
+    with pytest.raises(RuntimeError, match="START_FAILED: ASR_MODEL: there is no such model"):
+        Worker(task(tmp_path, archive_stand_ins.no_model), "worker")
+
+
+def test_parameters_that_the_models_do_not_take_are_a_runtime_error(tmp_path):
+    wrong = replace(task(tmp_path), parameters={"language": "xx"})
+    with pytest.raises(RuntimeError, match="INVALID_PARAMETER: language: is not one of"):
+        Worker(wrong, "worker")
+
+
+def test_a_worker_that_dies_while_it_loads_is_started_three_times(tmp_path):
+    results = Results(str(tmp_path / "out"))
+    for _ in range(3):
+        results.begin("loading-worker", "run", 3)
+    assert Worker(task(tmp_path), "another")
+    with pytest.raises(RuntimeError, match="died 3 times while loading"):
+        Worker(task(tmp_path), "worker")
+
+
+def test_the_handler_has_the_settings_of_the_run(whisper_folder, monkeypatch):
+    settings = ModelSettings(asr_model=str(whisper_folder), max_audio_seconds=5.0)
+    monkeypatch.setenv("ASR_MODEL", "owner/another")
+    assert load_handler(without_token(settings)).limits.max_seconds == 5.0
+
+
+def test_no_token_travels():
+    assert "hf_secret" not in repr(SETTINGS)
+
+
+def test_blocks_go_into_shards_and_are_not_computed_twice(tmp_path):
+    found = recordings(tmp_path, {f"{n}.wav": "say a" for n in range(5)} | {"x.wav": "refuse"})
+    (block,) = blocks_of(replace(each, block="block") for each in found)
+    in_shards = task(tmp_path, in_shards=True)
+    records = list(Worker(in_shards, "worker").run_block(block))
+    again = Worker(in_shards, "worker")
+    assert list(again.run_block(block)) == records
+    assert again.handler.batch_sizes == []
+    assert [each.status for each in records] == ["done"] * 5 + ["error"]
+    assert len(list(tmp_path.glob("out/shards/*"))) == 1
+    assert list(tmp_path.glob("out/results/*")) == []
+
+
+def test_an_output_place_that_is_full_ends_the_run(tmp_path, monkeypatch):
+    (found,) = recordings(tmp_path, {"a.wav": "say a"})
+    made = Worker(task(tmp_path), "worker")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(made.results, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        made.run(found)
