@@ -4,14 +4,16 @@
 FROM python:3.12-slim-bookworm AS packages
 # An index page of torch's for the CPU or another CUDA; empty: PyPI's torch, for CUDA 13.
 ARG TORCH_INDEX=""
+# More to install, such as "-r requirements-archive.txt ray[default]" for archives on a cluster.
+ARG EXTRA_REQUIREMENTS=""
 ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1
 WORKDIR /build
 RUN pip install -q --no-cache-dir --disable-pip-version-check uv==0.13.8 && python -m venv --without-pip /opt/venv
 RUN uv pip install -q --python /opt/venv/bin/python ${TORCH_INDEX:+--index "$TORCH_INDEX"} \
     torch==2.11.0 torchaudio==2.11.0
-COPY requirements.txt requirements-server.txt ./
+COPY requirements.txt requirements-server.txt requirements-archive.txt ./
 RUN uv pip install -q --python /opt/venv/bin/python -r requirements.txt \
-    && uv pip install -q --python /opt/venv/bin/python -r requirements-server.txt
+    && uv pip install -q --python /opt/venv/bin/python -r requirements-server.txt ${EXTRA_REQUIREMENTS}
 
 FROM python:3.12-slim-bookworm
 # The cache of models is all that is written, beside /tmp. A new volume takes its owner from the folder.
@@ -19,6 +21,7 @@ RUN useradd --uid 1000 --create-home server && install -d -o server -g server /m
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY LICENSE *.py ./
+COPY archive archive
 COPY asr asr
 COPY diarization diarization
 COPY server server

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 from benchmarks import charts
+from benchmarks.archive import __main__ as archive_benchmark
+from benchmarks.archive.page import page as archive_page
 from benchmarks.charts import Chart, Curves
 from benchmarks.report import read, save, table
 from benchmarks.speed import engines
@@ -35,6 +38,8 @@ SCRIPTS = (
     "speakers.__main__",
     "real.__main__",
     "load.__main__",
+    "medusa.__main__",
+    "archive.__main__",
     "speed.kernels",
     "speed.cpu",
 )
@@ -233,3 +238,54 @@ def test_an_unknown_option_is_one_line_of_argparse(name, monkeypatch, capsys):
     assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert printed.splitlines()[-1].endswith("error: unrecognized arguments: --nope")
+
+
+def test_what_an_archive_took_is_read_from_its_results(tmp_path):
+    """Three recordings that end after 4, 7 and 9 s, and took 3, 3 and 5 s: work from 1 s on."""
+    ends = {"a": (4.0, 3.0), "b": (7.0, 3.0), "c": (9.0, 5.0)}
+    (tmp_path / "results").mkdir()
+    for name, (end, seconds) in ends.items():
+        path = tmp_path / "results" / f"{name}.json"
+        path.write_text(json.dumps({"recording": {"seconds": seconds}}))
+        os.utime(path, (end, end))
+    work, each = archive_benchmark.work_of(tmp_path, 3)
+    assert (work, sorted(each)) == (8.0, [3.0, 3.0, 5.0])
+    with pytest.raises(RuntimeError, match="3 results of 4"):
+        archive_benchmark.work_of(tmp_path, 4)
+
+
+def test_the_archive_page_tells_what_was_measured():
+    def runs(before, *work):
+        return [{"whole": before + each, "work": each} for each in work]
+
+    looks = [
+        {"done": done, "run": 100 + done, "worker": 900, "others": 300} for done in range(0, 101, 5)
+    ]
+    text = archive_page(
+        {
+            "settings": {"device": "CPU", "processor": "P", "torch threads": 2},
+            "talks": {
+                "files": 10,
+                "seconds": 20,
+                "runs": {"loop, 1": runs(3, 10, 8, 9), "archive, 2": runs(12, 5, 4.5, 4)},
+            },
+            "clips": {
+                "files": 100,
+                "seconds": 2,
+                "loop": 4.0,
+                "work": 3.0,
+                "each": 0.045,
+                "memory": looks,
+            },
+        }
+    )
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert ["loop, 1 thread", "3.0", "9.0", "22", "1.00 (1.00-1.00)"] in rows
+    (both,) = [row for row in rows if row and row[0] == "archive, 2 workers"]
+    assert both[1:4] == ["12.0", "4.5", "44"]
+    assert both[4].startswith("2.00 (")
+    assert "took 40 ms a recording" in text
+    assert "took 60 ms a recording and worker, of which 45 ms" in text
+    assert "15 ms all else" in text
+    assert ["25", "125", "900", "300"] in rows
+    assert ["100", "200", "900", "300"] in rows

@@ -138,13 +138,15 @@ def test_nothing_else_is_sent_to_the_builder(path):
 
 def test_packages_are_installed_by_the_steps_of_setup():
     """The same uv and torch, then the same files in the same order; hf-serve and the tests' needs
-    are left out.
+    are left out, and what an archive needs is there for who asks for it.
     """
     steps = " && ".join(BUILD["RUN"])
     files = re.findall(r"-r (\S+)", steps)
     in_setup = re.findall(r"-r (requirements[\w-]*\.txt)", SETUP)
-    assert files == [name for name in in_setup if name != "requirements-dev.txt"]
-    assert files == BUILD["COPY"][0].split()[:-1]
+    *always, archive = [name for name in in_setup if name != "requirements-dev.txt"]
+    assert files == always
+    assert [*files, archive] == BUILD["COPY"][0].split()[:-1]
+    assert "${EXTRA_REQUIREMENTS}" in steps
     (server,) = re.findall(r"^hf_serve=\((.*)\)$", SETUP, re.MULTILINE)
     pins = re.findall(r"\S+==\S+", steps)
     assert [pin for pin in pins if pin.startswith("torch")] == [

@@ -235,7 +235,8 @@ def test_models_beside_the_embedded_ones_are_a_wrong_command_line(capsys):
         (
             "bench",
             "nope",
-            "speed, accuracy, diarization, speakers, real, load, medusa, throughput, kernels, cpu",
+            "speed, accuracy, diarization, speakers, real, load, medusa, archive, throughput, "
+            "kernels, cpu",
         ),
         ("check", "nope", "no arguments"),
         ("setup", "nope", "--toolkit or nothing"),

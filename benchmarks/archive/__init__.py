@@ -1,0 +1,1 @@
+"""What an archive on a cluster costs beside a plain loop over its files."""
