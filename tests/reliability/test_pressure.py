@@ -81,6 +81,20 @@ def test_overload_is_refused_and_what_is_accepted_is_answered(ours, expected, ti
     assert counts[200] >= 20 * times
 
 
+@pytest.mark.parametrize(("clients", "size"), scaled((60, 200_000), (200, 600_000)))
+def test_who_is_refused_while_sending_gets_the_refusal(ours, expected, clients, size):
+    """More clients at once than may wait, each with a body that is refused before it is read."""
+    request, answer = expected[0]
+    request = {**request, "content": request["content"].ljust(size)}
+    got = send_all(ours.url, [request] * clients, clients)
+    assert [each for each in got if isinstance(each, httpx2.HTTPError)] == []
+    counts = {code: [code_of(each) for each in got].count(code) for code in ("OK", "BUSY")}
+    print(f"{clients} clients with {size} bytes: {counts}")
+    assert sum(counts.values()) == clients
+    assert counts["OK"] >= 20
+    assert {each.content for each in got if each.status_code == 200} == {answer}
+
+
 @pytest.mark.parametrize("count", scaled(18, 1_500))
 def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     """Memory runs out again and again, and every fourth request has a step fail."""
