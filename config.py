@@ -215,10 +215,11 @@ class ServerSettings(BaseSettings):
 
     The variables have the fields' names in capitals; an empty one counts as unset. `api_key` is the
     bearer token that clients must send, if any. At most `max_queue` requests are accepted and not
-    answered, and their bodies have `max_queue_bytes` together, unless there is but one; a request
-    that is not answered after `request_timeout` seconds is given up. On SIGTERM accepted requests
-    have `drain_timeout` seconds to end. `page` is whether `/app` is served. At most `max_rows`
-    windows are decoded at once, of one request three quarters of them.
+    answered, and their bodies have `max_queue_bytes` together, unless there is but one; audio is
+    decoded while less than `max_decoded_bytes` of samples are held. A request that is not answered
+    after `request_timeout` seconds is given up. On SIGTERM accepted requests have `drain_timeout`
+    seconds to end. `page` is whether `/app` is served. At most `max_rows` windows are decoded at
+    once, of one request three quarters of them.
     """
 
     model_config = SettingsConfigDict(
@@ -230,6 +231,7 @@ class ServerSettings(BaseSettings):
     api_key: SecretStr | None = None
     max_queue: int = Field(default=64, ge=1)
     max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
+    max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)
     request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
     drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
     page: bool = True

@@ -35,7 +35,8 @@ def main() -> None:
         where = f"HOST={settings.host} PORT={settings.port}"
         raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
     with bound:
-        service = Service(EndpointHandler(settings=models), settings.max_rows)
+        handler = EndpointHandler(settings=models)
+        service = Service(handler, settings.max_rows, settings.max_decoded_bytes)
         app = create_app(service, settings)
         DrainingServer(app, service, settings.drain_timeout).run([bound])
         close(service)

@@ -28,6 +28,8 @@ SLOWEST_BYTES_PER_S, START_S = 1024, 30.0
 FAREWELL_S = 5.0
 # What nginx logs of a client that did not wait for its answer.
 CLIENT_GONE = 499
+# So much of a body that nobody asks for is read all the same, so that the connection can be kept.
+LITTLE_BYTES = 64 * 1024
 DISCONNECT: Message = {"type": "http.disconnect"}
 
 
@@ -146,14 +148,19 @@ class Exchange:
             self.code = failed.partition(":")[0]
         self._streams = headers.get("content-type", "").startswith("text/event-stream")
         added = list(self.answer_headers)
-        if self._announces_body() and not self._body_read:
-            # Else the library reads the rest of the body only to throw it away.
+        if self._leaves_body():
+            # Else the library reads the rest, however much it is, before the next request.
             added.append((b"connection", b"close"))
         return {**message, "headers": [*message["headers"], *added]}
 
-    def _announces_body(self) -> bool:
-        length = self.headers.get("content-length", "0")
-        return "transfer-encoding" in self.headers or length != "0"
+    def _leaves_body(self) -> bool:
+        """Whether more of the body may come than is worth keeping the connection for."""
+        if self._body_read:
+            return False
+        if "transfer-encoding" in self.headers or "expect" in self.headers:
+            return True
+        left = int(self.headers.get("content-length", "0")) - self.received
+        return left > (0 if self.status == SlowBody.status else LITTLE_BYTES)
 
     async def _next_part(self) -> Message:
         left = START_S + self.received / SLOWEST_BYTES_PER_S - self.seconds

@@ -18,10 +18,12 @@ import threading
 import time
 from types import FrameType
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from config import ServerSettings
+from server.lingering import LingeringTransport
 from server.middleware import RequestGate
 from server.service import Service
 
@@ -37,26 +39,43 @@ SECONDS_TO_LEAVE = 5
 
 class PromptProtocol(H11Protocol):
     """uvicorn's protocol, which closes a connection after an answer when nothing comes, and here
-    also one on which no request ever came, or but a part of its head.
+    also one on which no request ever came, or but a part of its head. A client that still sends a
+    body when it is answered gets the answer before the connection is closed.
     """
 
+    transport: LingeringTransport  # type: ignore[assignment]
     _asking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client may ask now."""
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self._client_sends))  # type: ignore[arg-type]
         self._wait_for_request()
 
+    def data_received(self, data: bytes) -> None:
+        """What comes after an answer that ends the connection is not looked at."""
+        if self.transport.lingers:
+            self.transport.discard(len(data))
+        else:
+            super().data_received(data)
+
     def on_response_complete(self) -> None:
-        """It may ask again."""
+        """It may ask again, unless the connection is about to end."""
         super().on_response_complete()
-        self._wait_for_request()
+        if self.transport.is_closing():
+            self.cycle.body = bytearray()
+        else:
+            self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody asks."""
+        self.transport.lost()
         super().connection_lost(exc)
         if self._asking:
             self._asking.cancel()
+
+    def _client_sends(self) -> bool:
+        """Whether a part of a body is to come, by its framing."""
+        return self.conn.their_state is h11.SEND_BODY
 
     def _wait_for_request(self) -> None:
         if self._asking:

@@ -44,6 +44,7 @@ class EngineMetrics(Collector):
             "asr_held_body_bytes": ("Bytes of their bodies", self.admission.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.service.outstanding),
             "asr_running_rows": ("Windows being decoded", self.service.running_rows),
+            "asr_held_audio_bytes": ("Bytes of decoded audio", self.service.held_audio_bytes),
             "asr_waiting_windows": ("Windows that wait for a row", self.service.waiting_windows),
             "asr_engine_alive": ("Whether the engine's thread runs", int(self.service.alive)),
         }

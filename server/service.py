@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from threading import Event as Flag
 from typing import TypeVar
 
@@ -29,12 +30,15 @@ from errors import EndpointError
 from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
 from openmp import run_in_passing_thread, set_threads
 from response import Answer
+from server.audio_memory import AudioMemory
 from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
 from server.shortest_first import ShortestFirst
 from transcript import Transcript
 
 # Characters or bytes of a body; it takes a second or so to read that much compressed audio.
 LARGE_BODY = 4_000_000
+# Of the memory for decoded audio; the rest is for recordings whose bodies are large.
+SMALL_SHARE = 1 / 4
 CLIP_SECONDS = 3.0  # about the length of a clip of a known speaker
 
 T = TypeVar("T")
@@ -61,10 +65,16 @@ class Service:
     """Runs requests; submitted on the event loop, computed in threads.
 
     At most `max_rows` windows are decoded at once, fewer where memory does not hold so many; of one
-    request at most three quarters of them, so that others find a free row.
+    request at most three quarters of them, so that others find a free row. A recording is decoded
+    while less than `max_decoded_bytes` of samples are held.
     """
 
-    def __init__(self, handler: EndpointHandler, max_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        handler: EndpointHandler,
+        max_rows: int | None = None,
+        max_decoded_bytes: float = inf,
+    ) -> None:
         self.handler = handler
         self.outstanding = 0  # accepted requests that are not answered
         self._engine = handler.transcriber.engine
@@ -74,6 +84,10 @@ class Service:
         self._small, self._large = (
             ThreadPoolExecutor(1, name, set_threads, (1,)) for name in ("small", "large")
         )
+        self._memory = {
+            self._small: AudioMemory(max_decoded_bytes * SMALL_SHARE),
+            self._large: AudioMemory(max_decoded_bytes * (1 - SMALL_SHARE)),
+        }
         self._diarization = ShortestFirst("diarization")
 
     @property
@@ -90,6 +104,11 @@ class Service:
     def waiting_windows(self) -> int:
         """How many windows wait for a row."""
         return self._engine.waiting_windows
+
+    @property
+    def held_audio_bytes(self) -> int:
+        """How much decoded audio there is."""
+        return sum(memory.held for memory in self._memory.values())
 
     @property
     def counts(self) -> EngineCounts:
@@ -115,21 +134,21 @@ class Service:
         self.outstanding += 1
         try:
             known = await self._enrol(request, left)
-            audio = await _in(pool, self.handler.decode, request)
-            yield Decoded(audio.duration)
-            diarizing = self._start_diarization(audio, request, left)
-            start = self.handler.transcriber.start
-            transcription = await _in(pool, start, audio.samples, request.options)
-            async with aclosing(self._transcribe(transcription)) as events:
-                async for event in events:
-                    if isinstance(event, Transcript):
-                        transcript = event
-                    else:
-                        yield event
-            diarization = await _speakers(diarizing, transcript)
-            answer = self.handler.answer
-            answered = _in(pool, answer, request, audio, transcript, diarization, known)
-            yield Finished(await answered)
+            async with self._decoded(request) as audio:
+                yield Decoded(audio.duration)
+                diarizing = self._start_diarization(audio, request, left)
+                start = self.handler.transcriber.start
+                transcription = await _in(pool, start, audio.samples, request.options)
+                async with aclosing(self._transcribe(transcription)) as events:
+                    async for event in events:
+                        if isinstance(event, Transcript):
+                            transcript = event
+                        else:
+                            yield event
+                diarization = await _speakers(diarizing, transcript)
+                answer = self.handler.answer
+                answered = _in(pool, answer, request, audio, transcript, diarization, known)
+                yield Finished(await answered)
         finally:
             left.set()
             self.outstanding -= 1
@@ -140,6 +159,11 @@ class Service:
         for pool in (self._small, self._large):
             pool.shutdown(cancel_futures=True)
         self._diarization.shutdown()
+
+    def _decoded(self, request: TranscriptionRequest) -> AbstractAsyncContextManager[Audio]:
+        """The audio of a request, which is held until the block ends."""
+        pool = self._pool(request)
+        return self._memory[pool].decoded(partial(_in, pool, self.handler.decode, request))
 
     def _pool(self, request: TranscriptionRequest) -> ThreadPoolExecutor:
         return self._large if len(request.inputs) > LARGE_BODY else self._small

@@ -113,7 +113,7 @@ class FakeService(Service):
     """Answers when `release` is set: with `error`, or with an empty transcript."""
 
     alive = True
-    running_rows, waiting_windows = 2, 3
+    running_rows, waiting_windows, held_audio_bytes = 2, 3, 4
 
     def __init__(self) -> None:
         self.handler = SimpleNamespace(

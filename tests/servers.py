@@ -44,10 +44,16 @@ def hf_serve(**variables: str) -> subprocess.Popen[str]:
     return _start([program, "--host", "127.0.0.1", "--port", "0"], variables)
 
 
-def ours(command: list[str] | None = None, **variables: str) -> subprocess.Popen[str]:
+def ours(
+    command: list[str] | None = None,
+    stdin: int | None = None,
+    stderr: int = subprocess.PIPE,
+    **variables: str,
+) -> subprocess.Popen[str]:
     """`python -m server`, or a `command` that runs it, on a free port."""
     where = {"HOST": "127.0.0.1", "PORT": "0", "PAGE": "false", "PYTHONPATH": str(REPOSITORY)}
-    return _start(command or [sys.executable, "-m", "server"], where | variables)
+    command = command or [sys.executable, "-m", "server"]
+    return _start(command, where | variables, stdin=stdin, stderr=stderr)
 
 
 def toolkit(listening: socket.socket | None = None, **variables: str) -> subprocess.Popen[str]:
@@ -64,7 +70,11 @@ def toolkit(listening: socket.socket | None = None, **variables: str) -> subproc
 
 
 def _start(
-    command: list[str], variables: dict[str, str], pass_fds: list[int] | None = None
+    command: list[str],
+    variables: dict[str, str],
+    pass_fds: list[int] | None = None,
+    stdin: int | None = None,
+    stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     names = ("PATH", "HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
     kept = {name: os.environ[name] for name in names}
@@ -73,8 +83,9 @@ def _start(
         command,
         env=kept | repository | SAME_NUMBERS | variables,
         cwd="/",
+        stdin=stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         pass_fds=pass_fds or [],
     )

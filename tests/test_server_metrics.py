@@ -64,6 +64,7 @@ def test_the_engine_is_asked_when_the_metrics_are_read():
         "asr_queue_requests": 1,
         "asr_running_rows": 2,
         "asr_waiting_windows": 3,
+        "asr_held_audio_bytes": 4,
         "asr_engine_alive": 1,
     }.items():
         assert values(found[name]) == {(name,): value}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+import weakref
 from contextlib import aclosing
 
 import numpy as np
@@ -20,7 +21,7 @@ from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
 from response import response
 from server.engine_loop import Progress
-from server.service import Decoded, Finished, Service
+from server.service import SMALL_SHARE, Decoded, Finished, Service
 from testing.audio_files import conversation
 from transcript import KnownSpeaker, SpeakerTurn
 
@@ -36,6 +37,7 @@ OPTIONS = [
     {"language": "en", "diarize": True, "num_speakers": 2},
     {"language": "de", "task": "translate", "chunk_length_s": 2, "output": ["srt"]},
 ]
+ENGLISH = {"diarize": False, "language": "en"}
 
 
 class Speakers:
@@ -474,3 +476,63 @@ def test_a_small_body_does_not_wait_for_a_large_one_to_be_read(
 
     small, large = asyncio.run(both())
     assert small.duration < large.duration
+
+
+def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording, monkeypatch):
+    """Eight recordings where two have room: never are more alive, and the answers are right."""
+    bodies = [recording(4), recording(5)] * 4
+    expected = [handler({"inputs": body, "parameters": ENGLISH}) for body in bodies]
+    alive, most = weakref.WeakSet(), []
+    decode = handler.decode
+
+    def counted(request):
+        audio = decode(request)
+        alive.add(audio)
+        most.append(sum(each.samples.nbytes for each in alive))
+        return audio
+
+    monkeypatch.setattr(handler, "decode", counted)
+    limit = 4 * 5 * 16_000 / SMALL_SHARE  # one of 5 s
+    service = Service(handler, max_decoded_bytes=limit)
+
+    async def together():
+        requests = [parsed(handler, body, language="en") for body in bodies]
+        return await asyncio.gather(*(service.answer(each) for each in requests))
+
+    answers = asyncio.run(together())
+    config = parsed(handler, bodies[0], language="en").config
+    assert [response(answer, config) for answer in answers] == expected
+    assert len(most) == len(bodies)
+    assert max(most) < 4 * 16_000 * (5 + 5)
+    assert max(most) > 4 * 16_000 * 5
+    assert service.held_audio_bytes == 0
+    service.close()
+
+
+def test_a_small_body_does_not_wait_for_room_that_large_ones_have_taken(
+    handler, recording, monkeypatch
+):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def diarize(samples, hints, cancelled):
+        begun.set()
+        assert go_on.wait(60)
+        return Speakers().diarize(samples, hints, cancelled)
+
+    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
+    monkeypatch.setattr("server.service.LARGE_BODY", len(recording(4)))
+    service = Service(handler, max_decoded_bytes=1)
+
+    async def all_three():
+        large = [
+            asyncio.ensure_future(service.answer(parsed(handler, recording(6), diarize=diarized)))
+            for diarized in (True, False)
+        ]
+        assert await asyncio.to_thread(begun.wait, 60)
+        small = await service.answer(parsed(handler, recording(3)))
+        assert not any(each.done() for each in large)
+        go_on.set()
+        return small, *await asyncio.gather(*large)
+
+    assert [round(answer.duration) for answer in asyncio.run(all_three())] == [3, 6, 6]
+    service.close()

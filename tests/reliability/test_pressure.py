@@ -7,12 +7,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 import time
 
 import httpx2
 import pytest
-from traffic import JSON, OURS, code_of, in_json, run, running_requests, scaled, send_all, subject
+from traffic import (
+    JSON,
+    OURS,
+    client,
+    code_of,
+    forked_servers,
+    in_json,
+    run,
+    running_requests,
+    scaled,
+    send_all,
+    subject,
+)
 from watched_server import POISON
 
 CLIENTS = 16
@@ -81,6 +94,20 @@ def test_overload_is_refused_and_what_is_accepted_is_answered(ours, expected, ti
     assert counts[200] >= 20 * times
 
 
+@pytest.mark.parametrize(("clients", "size"), scaled((60, 200_000), (200, 600_000)))
+def test_who_is_refused_while_sending_gets_the_refusal(ours, expected, clients, size):
+    """More clients at once than may wait, each with a body that is refused before it is read."""
+    request, answer = expected[0]
+    request = {**request, "content": request["content"].ljust(size)}
+    got = send_all(ours.url, [request] * clients, clients)
+    assert [each for each in got if isinstance(each, httpx2.HTTPError)] == []
+    counts = {code: [code_of(each) for each in got].count(code) for code in ("OK", "BUSY")}
+    print(f"{clients} clients with {size} bytes: {counts}")
+    assert sum(counts.values()) == clients
+    assert counts["OK"] >= 20
+    assert {each.content for each in got if each.status_code == 200} == {answer}
+
+
 @pytest.mark.parametrize("count", scaled(18, 1_500))
 def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     """Memory runs out again and again, and every fourth request has a step fail."""
@@ -104,31 +131,38 @@ def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     assert run(ready, faulty.url) == (200, 0)
 
 
-@pytest.mark.parametrize("number", scaled(0, *range(1, 21)))
-def test_what_was_accepted_is_answered_before_the_process_ends(models, expected, tmp_path, number):
+def test_what_was_accepted_is_answered_before_the_process_ends(models, expected, tmp_path):
     with subject(OURS, tmp_path, **models) as running:
-        process = running.process
-
-        async def end_under_load(http) -> list[httpx2.Response]:
-            posts = [
-                asyncio.ensure_future(http.post("/", **expected[place % len(expected)][0]))
-                for place in range(CLIENTS)
-            ]
-            while await running_requests(http) + sum(post.done() for post in posts) < CLIENTS:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(number * 0.01)  # each of the many at another moment
-            process.send_signal(signal.SIGTERM)
-            late = asyncio.ensure_future(http.post("/", content=b"{}", headers=JSON))
-            answers = await asyncio.gather(*posts)
-            try:
-                refused = await late
-            except httpx2.HTTPError:
-                pass  # the port was closed already
-            else:
-                assert refused.status_code in (400, 503)
-            return answers
-
-        answers = run(end_under_load, running.url)
+        asyncio.run(_end_under_load(running.url, running.process.pid, expected, 0))
         assert running.exit_status() == 0
-    contents = [expected[place % len(expected)][1] for place in range(CLIENTS)]
-    assert [answer.content for answer in answers] == contents
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(1_800)
+def test_so_it_is_whenever_the_signal_comes(models, expected, tmp_path):
+    """Twenty servers, each told to end at another moment."""
+    with forked_servers(tmp_path, **models) as start:
+        for number in range(1, 21):
+            server = start()
+            asyncio.run(_end_under_load(server.url, server.process_id, expected, 0.03 * number))
+            assert server.exit_status() == 0
+
+
+async def _end_under_load(url, process_id, expected, seconds) -> None:
+    """Send SIGTERM `seconds` after as many requests as there are clients have been accepted."""
+    wanted = [expected[place % len(expected)] for place in range(CLIENTS)]
+    async with client(url) as http:
+        posts = [asyncio.ensure_future(http.post("/", **request)) for request, _ in wanted]
+        while await running_requests(http) + sum(post.done() for post in posts) < CLIENTS:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(seconds)
+        os.kill(process_id, signal.SIGTERM)
+        late = asyncio.ensure_future(http.post("/", content=b"{}", headers=JSON))
+        answers = await asyncio.gather(*posts)
+        try:
+            refused = await late
+        except httpx2.HTTPError:
+            pass  # the port was closed already
+        else:
+            assert refused.status_code in (400, 503)
+    assert [answer.content for answer in answers] == [answer for _, answer in wanted]

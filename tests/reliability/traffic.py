@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,42 @@ def subject(kind: str, folder: Path, faults: bool = False, **variables: str) -> 
         before = events.read_text()
         assert "connect" not in before
         yield Subject(server, psutil.Process(process.pid), temporary, events, process, len(before))
+
+
+@contextmanager
+def forked_servers(folder: Path, **variables: str) -> Iterator[Callable[[], ForkedServer]]:
+    """Starts servers of ours one after another, quickly; `variables` are their environment."""
+    events = folder / "events"
+    events.touch()
+    command = [sys.executable, str(WATCHED), str(events), "--forks"]
+    with ours(command, stdin=subprocess.PIPE, stderr=subprocess.STDOUT) as parent:
+
+        def start() -> ForkedServer:
+            print(json.dumps({"API_KEY": KEY, **variables}), file=parent.stdin, flush=True)
+            return ForkedServer(parent.stdout)
+
+        yield start
+
+
+class ForkedServer:
+    """A running server of which `lines` tell, and its end."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self.process_id = int(self._find(r"started (\d+)"))
+        self.url = self._find(OURS_LISTENS)
+
+    def exit_status(self) -> int:
+        """The status with which the process ends, once it has been told to."""
+        return int(self._find(r"ended (-?\d+)"))
+
+    def _find(self, pattern: str) -> str:
+        seen = []
+        for line in self._lines:
+            seen.append(line)
+            if found := re.search(pattern, line):
+                return found[1]
+        raise AssertionError("".join(seen))
 
 
 def scaled(quick: Any, *whole: Any) -> list[Any]:

@@ -1,12 +1,15 @@
-"""`python -m server` under observation: `python watched_server.py EVENTS [--faults]`.
+"""`python -m server` under observation: `python watched_server.py EVENTS [--faults | --forks]`.
 
 What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each.
 With `--faults` memory runs out now and then where several rows run, and a step fails in which there
-is a row of a request with POISON as its `batch_size`.
+is a row of a request with POISON as its `batch_size`. With `--forks` everything is imported once,
+which takes longer than loading a tiny model and serving, and each line on the standard input, an
+environment in JSON, is served by a new child.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from itertools import count
@@ -49,10 +52,28 @@ def add_faults() -> None:
     Scheduler._launch = failing
 
 
+def fork_servers() -> None:
+    """Return in a child for each line, and wait there for the end of each; the end of all comes
+    with that of the input.
+    """
+    import server.__main__  # noqa: F401
+
+    for line in sys.stdin:
+        if not (child := os.fork()):
+            os.environ.update(json.loads(line))
+            return
+        print(f"started {child}", flush=True)
+        _, status = os.waitpid(child, 0)
+        print(f"ended {os.waitstatus_to_exitcode(status)}", flush=True)
+    sys.exit()
+
+
 if __name__ == "__main__":
     watch(sys.argv[1])
     if "--faults" in sys.argv:
         add_faults()
+    if "--forks" in sys.argv:
+        fork_servers()
     from server.__main__ import main
 
     main()
