@@ -61,6 +61,28 @@ def test_of_equals_the_one_that_waited_longest_is_next():
     assert max(served.values()) - min(served.values()) <= 1
 
 
+def test_turns_are_kept_while_sessions_wait_in_another_lane():
+    """Each newcomer has a row in one lane and goes on to the other, in front of those who wait
+    there, as rejected texts do: there the one that came first is next all the same.
+    """
+    admission, order = Admission(), []
+    first, second = deque(), deque()
+    admission.elsewhere = lambda: {each.session for each in (*first, *second)}
+
+    def serve(lane):
+        (each,) = admission.choose(lane, Counter(), 1)
+        lane.remove(each)
+        admission.count([each], 0.0)
+        return each
+
+    for name in "abcdefgh":
+        first.extend(sequences_of(name, 1))
+        second.appendleft(serve(first))
+        if len(second) > 3:
+            order.append(serve(second).session)
+    assert order == ["a", "b", "c", "d", "e"]
+
+
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 9), st.integers(1, 6))),
     st.integers(0, 20),

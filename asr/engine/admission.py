@@ -27,17 +27,19 @@ class Admission:
     At most `max_rows` rows run in a lane. `hold_seconds` bounds encoding beside other sessions, and
     where `newcomer` says that one has come. With a `newcomer` a session that is alone leaves a
     quarter of the rows free: the windows of a long recording, admitted together, would also end
-    together.
+    together. `elsewhere` names sessions whose turns are to be remembered though they are not among
+    those to choose from: they wait in another lane.
     """
 
     def __init__(self, hold_seconds: float = HOLD_SECONDS) -> None:
         self.max_rows = MAX_ROWS
         self.hold_seconds = hold_seconds
         self.newcomer: Callable[[], bool] | None = None
+        self.elsewhere: Callable[[], Iterable[Hashable]] = tuple
         self._rests_until = -math.inf
         self.clock: Callable[[], float] = time.perf_counter
         self._served = 0
-        self._turns: dict[Hashable, int] = {}  # when each session was given a row last
+        self._turns: dict[Hashable, int] = {}  # when each session was given a row last, or came
 
     def choose(
         self,
@@ -54,7 +56,8 @@ class Admission:
         queues: dict[Hashable, deque[Sequence]] = defaultdict(deque)
         for sequence in waiting:
             queues[sequence.session].append(sequence)
-        self._turns = {each: self._turns.get(each, 0) for each in {*queues, *rows}}
+        present = {*queues, *rows, *self.elsewhere()}
+        self._turns = {each: self._turns.get(each, self._served) for each in present}
         sessions, turn = list(queues), self._served
         chosen: list[Sequence] = []
         order = [(rows[each], self._turns[each], place) for place, each in enumerate(sessions)]

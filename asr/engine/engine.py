@@ -75,6 +75,7 @@ class DecodeEngine:
         )
         self.admission = Admission()
         self.lanes = Lanes(self._new_lane)
+        self.admission.elsewhere = self.lanes.waiting_sessions
         self.scheduler = self.lanes.greedy
         self.memory = self.scheduler.memory
         self._lock, self._next = Lock(), Lock()

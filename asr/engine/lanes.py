@@ -91,6 +91,10 @@ class Lanes:
         """How many rows each session has, in all lanes."""
         return sum((lane.own_rows() for lane in self), Counter())
 
+    def waiting_sessions(self) -> set[Hashable]:
+        """Those that wait for a row in any lane."""
+        return {each.session for lane in self for each in lane.waiting}
+
     def _lane(self, num_beams: int) -> Scheduler:
         if num_beams not in self._lanes:
             self._lanes[num_beams] = self._make(num_beams, self)
