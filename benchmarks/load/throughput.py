@@ -16,7 +16,7 @@ import asyncio
 import base64
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -83,7 +83,9 @@ def requests_of(
     return [handler.parse({"inputs": each, "parameters": parameters}) for each in bodies]
 
 
-def measure_rates(service: Service, requests: Sequence[TranscriptionRequest], times: int) -> Rates:
+async def measure_rates(
+    service: Service, requests: Sequence[TranscriptionRequest], times: int
+) -> Rates:
     """Serve the requests as those of one client and as those of all, by turns."""
 
     async def client(place: int, clients: int) -> list[float]:
@@ -93,11 +95,15 @@ def measure_rates(service: Service, requests: Sequence[TranscriptionRequest], ti
         places = range(clients)
         return list(chain(*await asyncio.gather(*(client(each, clients) for each in places))))
 
-    asyncio.run(all_of(CLIENTS))  # memory for all rows is taken at first use
+    await all_of(CLIENTS)  # memory for all rows is taken at first use
     serial, together, waited = [], [], []
     for _ in range(times):
-        serial.append(_seconds(lambda: asyncio.run(all_of(1))))
-        together.append(_seconds(lambda: waited.extend(asyncio.run(all_of(CLIENTS)))))
+        started = time.perf_counter()
+        await all_of(1)
+        serial.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        waited += await all_of(CLIENTS)
+        together.append(time.perf_counter() - started)
     return Rates(serial, together, waited)
 
 
@@ -125,12 +131,6 @@ async def _timed(service: Service, request: TranscriptionRequest) -> float:
     return time.perf_counter() - started
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def main() -> None:
     """Print one table a model."""
     options = _options()
@@ -144,20 +144,25 @@ def main() -> None:
         parameters = {"language": options.language, "assisted": options.assisted, "diarize": False}
         try:
             print(f"{name}, {dtype}, {vars(options)}")
-            _print_rates(
-                measure_rates(
-                    service,
-                    requests_of(handler, CLIENTS * EACH, CLIP, **parameters),
-                    options.times,
-                )
-            )
-            if options.long:
-                short = requests_of(handler, SHORT_REQUESTS, SHORT, **parameters)
-                (long,) = requests_of(handler, 1, 600, **parameters)
-                _print_waits("alone", asyncio.run(measure_short(service, None, short[:8])))
-                _print_waits("beside 10 min", asyncio.run(measure_short(service, long, short)))
+            asyncio.run(_measure(handler, service, options, parameters))
         finally:
             service.close()
+
+
+async def _measure(
+    handler: EndpointHandler,
+    service: Service,
+    options: argparse.Namespace,
+    parameters: dict[str, object],
+) -> None:
+    """Measure and print; a service belongs to one event loop."""
+    clips = requests_of(handler, CLIENTS * EACH, CLIP, **parameters)
+    _print_rates(await measure_rates(service, clips, options.times))
+    if options.long:
+        short = requests_of(handler, SHORT_REQUESTS, SHORT, **parameters)
+        (long,) = requests_of(handler, 1, 600, **parameters)
+        _print_waits("alone", await measure_short(service, None, short[:8]))
+        _print_waits("beside 10 min", await measure_short(service, long, short))
 
 
 def _print_rates(rates: Rates) -> None:
