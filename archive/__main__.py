@@ -219,7 +219,8 @@ def collect(archive: Archive) -> None:
 
 def withdraw(archive: Archive, left: Sequence[Recording]) -> None:
     """After a run that did not come to its end: what was being computed is not to blame, nor what
-    could not be read, which is soon tried again.
+    could not be read, which is soon tried again. What its processes died of before stays marked,
+    and so does everything when the driver is killed.
     """
     archive.results.withdraw(archive.task.run)
     archive.results.forget_unread({each.id for each in left})

@@ -54,7 +54,7 @@ def names_in(folder: str, ending: str = "") -> list[str]:
 class Results:
     """The output place at the address `out`; for shards each result is one file, formats within.
 
-    Every method but `find` and `write` reads or deletes many files at once; all raise OSError.
+    All methods but `take_back` raise OSError, where another try is in vain too.
     """
 
     def __init__(self, out: str, in_shards: bool = False) -> None:
