@@ -234,7 +234,7 @@ def test_however_often_a_run_ends_what_was_in_flight_is_not_to_blame(
     assert len(names(folder, "results")) == 2
 
 
-def test_an_outage_of_the_input_leaves_no_records(folder, cluster, capsys, monkeypatch):
+def test_an_outage_of_the_input_leaves_no_records(folder, cluster, capfd, monkeypatch):
     files = {f"{number:02}.wav": f"say {'-' * number}" for number in range(worker.MOST_UNREAD + 5)}
     write_recordings(folder / "in", files)
     look = storage.look
@@ -246,7 +246,7 @@ def test_an_outage_of_the_input_leaves_no_records(folder, cluster, capsys, monke
     with monkeypatch.context() as patch:
         patch.setattr(storage, "look", away)
         assert main(arguments(folder), stand_in) == 1
-    stdout, stderr = capsys.readouterr()
+    stdout, stderr = capfd.readouterr()
     assert stderr.count("20 recordings in a row could not be read") == 1
     assert stderr.splitlines()[-1] == "24 recordings have no record; start again"
     assert (stdout, names(folder, "errors"), names(folder, "attempts")) == ("", [], [])
