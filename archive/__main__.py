@@ -19,9 +19,11 @@ from typing import Any
 
 from archive import durations, manifest, storage
 from archive.cluster import Cluster, ClusterError
+from archive.gathering import gather
 from archive.manifest import Recording
 from archive.progress import Progress, failure_table
 from archive.results import Results
+from archive.shards import number_of_groups
 from archive.worker import Handler, Task, load_handler, without_token
 from config import InferenceConfig, ModelSettings
 from errors import EndpointError
@@ -167,7 +169,7 @@ def compute(archive: Archive, left: Sequence[Recording], options: argparse.Names
 def report(archive: Archive, unfinished: Sequence[Recording]) -> int:
     """Print what failed and what is without any record; the exit status."""
     ids = {each.id for each in archive.recordings}
-    failed = [record for record in archive.results.errors() if record.id in ids]
+    failed = archive.results.errors(ids)
     if failed:
         print(f"{len(failed)} of {len(ids)} recordings failed:\n{failure_table(failed)}")
     for each in unfinished[:MOST_NAMED]:
@@ -184,22 +186,44 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
     finished = archive.results.finished()
     left = [each for each in archive.recordings if each.id not in finished]
     if not left:
+        collect(archive)
         print(f"all {len(archive.recordings)} recordings were done before.")
         return report(archive, [])
     try:
         seen = compute(archive, left, options)
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         print(f"python -m archive: {error}", file=sys.stderr)
+        withdraw(archive, left)
         seen = set()
     except KeyboardInterrupt:
-        archive.results.withdraw(archive.task.run)
+        withdraw(archive, left)
         print("stopped; start again to go on", file=sys.stderr)
         return INTERRUPTED
+    else:
+        collect(archive)
     unfinished = [each for each in left if each.id not in seen]
     if unfinished:
         finished = archive.results.finished()
         unfinished = [each for each in unfinished if each.id not in finished]
     return report(archive, unfinished)
+
+
+def collect(archive: Archive) -> None:
+    """Gather results into shards, where shards are asked for."""
+    if archive.results.in_shards:
+        ids = [each.id for each in archive.recordings]
+        groups = number_of_groups(len(ids), sum(each.seconds for each in archive.recordings))
+        print("gathering results into shards", file=sys.stderr)
+        gather(archive.results.out, ids, groups)
+
+
+def withdraw(archive: Archive, left: Sequence[Recording]) -> None:
+    """After a run that did not come to its end: what was being computed is not to blame, nor what
+    could not be read, which is soon tried again. What its processes died of before stays marked,
+    and so does everything when the driver is killed.
+    """
+    archive.results.withdraw(archive.task.run)
+    archive.results.forget_unread({each.id for each in left})
 
 
 def main(

@@ -134,7 +134,8 @@ class Cluster:
     def run(self, task: Task, blocks: Sequence[Sequence[Recording]]) -> Iterator[Record]:
         """The records of all recordings, block by block as they are ready.
 
-        Raises ClusterError with the reason where workers cannot be started, or cannot write.
+        Raises ClusterError with the reason where workers cannot be started, cannot write,
+        or find nothing that they could read.
         """
         import ray
 

@@ -3,9 +3,10 @@
     manifest.jsonl           which recordings there are (archive/manifest.py)
     results/ID.json          the endpoint's answer, with its record under "recording"
     results/ID.srt, ...      the formats asked for, written before the json
-    shards/BLOCK.parquet     the results of a block of work, instead of the two above
+    shards/GROUP-SET.parquet results of many recordings, instead of the two above
+                             (archive/gathering.py)
     errors/ID.json           the record of a recording that failed
-    attempts/ID.N            the N-th attempt is running, or its process has died
+    attempts/ID.N            the N-th attempt of the run whose id it holds is running, or has died
 
 The one decision: a recording is done when its json, its shard or its error is there, and each of
 these appears whole, last, and in the same place whoever writes it. Nothing else is remembered.
@@ -14,20 +15,47 @@ these appears whole, last, and in the same place whoever writes it. Nothing else
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from archive import shards, storage
-from archive.records import Record
+from archive.records import NOT_FOUND, UNREADABLE, Record
+from archive.retries import patiently
 
 RESULTS, SHARDS, ERRORS, ATTEMPTS = "results", "shards", "errors", "attempts"
 # Files of a store that are read or deleted at once.
 PARALLEL = 16
+# So many processes of one run may die of a recording. Each end of a driver that was killed leaves
+# the marks of all that was computed then, so those of several runs name a recording only when there
+# are more of them; a file that takes the whole machine with it has one from each run.
+MOST_ATTEMPTS, MOST_MARKS = 3, 9
+
+
+class Died(Exception):
+    """A recording is not tried again: so many `attempts` did not end; one line."""
+
+    def __init__(self, attempts: int, own: int) -> None:
+        died = f"the process that computed it died {own} times"
+        several = f"{attempts} attempts in several runs came to no end"
+        super().__init__(died if own >= MOST_ATTEMPTS else several)
+        self.attempts = attempts
+
+
+def names_in(folder: str, ending: str = "") -> list[str]:
+    """What the files there with this ending are called, without it. Raises OSError."""
+    names = patiently(
+        lambda: [storage.name_of(each.address) for each in storage.find_files(folder)]
+    )
+    return [name.removesuffix(ending) for name in names if name.endswith(ending)]
 
 
 class Results:
-    """The output place at the address `out`; with `in_shards` results are gathered in shards."""
+    """The output place at the address `out`; for shards each result is one file, formats within.
+
+    All methods but `take_back` raise OSError, where another try is in vain too.
+    """
 
     def __init__(self, out: str, in_shards: bool = False) -> None:
         self.out, self.in_shards = out, in_shards
@@ -36,106 +64,124 @@ class Results:
         return storage.join(self.out, kind, name)
 
     def _names(self, kind: str, ending: str) -> list[str]:
-        """What the files of a kind are called, without their ending."""
-        entries = storage.find_files(storage.join(self.out, kind))
-        names = (storage.name_of(entry.address) for entry in entries)
-        return [name.removesuffix(ending) for name in names if name.endswith(ending)]
+        return names_in(storage.join(self.out, kind), ending)
+
+    def done(self) -> set[str]:
+        """The ids of all recordings that have a result.
+
+        Files first: what is gathered meanwhile is found in its shard.
+        """
+        ids = set(self._names(RESULTS, ".json"))
+        names = self._names(SHARDS, shards.ENDING)
+        addresses = [self._address(SHARDS, name + shards.ENDING) for name in names]
+        with ThreadPoolExecutor(PARALLEL) as threads:
+            return ids.union(*threads.map(shards.ids, addresses))
 
     def finished(self) -> set[str]:
         """The ids of all recordings that have a result or the record of an error."""
-        ids = {*self._names(RESULTS, ".json"), *self._names(ERRORS, ".json")}
-        for block in self._names(SHARDS, shards.ENDING):
-            ids |= shards.ids(self._address(SHARDS, block + shards.ENDING))
-        return ids
+        return self.done().union(self._names(ERRORS, ".json"))
 
     def find(self, id: str) -> Record | None:
         """The record of a recording whose result or error lies in a file of its own."""
         for kind in (RESULTS, ERRORS):
             try:
-                content = json.loads(storage.read(self._address(kind, f"{id}.json")))
+                content = json.loads(patiently(storage.read, self._address(kind, f"{id}.json")))
             except FileNotFoundError:
                 continue
             return Record.read(content["recording"] if kind == RESULTS else content)
         return None
 
     def write(self, record: Record, answer: dict[str, Any]) -> None:
-        """Write a result: its formats first, its json last. Raises OSError."""
+        """Write a result: its formats first, its json last."""
         body = {"recording": record.to_json(), **answer}
         if not self.in_shards:
             for name, text in body.pop("output", {}).items():
-                storage.write(self._address(RESULTS, f"{record.id}.{name}"), text.encode())
+                self._write(RESULTS, f"{record.id}.{name}", text)
         content = json.dumps(body, indent=None if self.in_shards else 2, ensure_ascii=False)
-        storage.write(self._address(RESULTS, f"{record.id}.json"), f"{content}\n".encode())
+        self._write(RESULTS, f"{record.id}.json", f"{content}\n")
 
     def write_error(self, record: Record) -> None:
-        """Write the record of a recording that failed. Raises OSError."""
+        """Write the record of a recording that failed."""
         content = json.dumps(record.to_json(), indent=2, ensure_ascii=False)
-        storage.write(self._address(ERRORS, f"{record.id}.json"), f"{content}\n".encode())
+        self._write(ERRORS, f"{record.id}.json", f"{content}\n")
 
-    def gather(self, block: str, ids: Iterable[str]) -> None:
-        """Move the results of a block's recordings into its shard, beside what is there.
+    def _write(self, kind: str, name: str, text: str) -> None:
+        patiently(storage.write, self._address(kind, name), text.encode())
 
-        Results are read before the shard, and deleted after it is written: of two who gather the
-        same block, each finds every result in one place or the other.
-        """
-        rows = {}
-        for id in ids:
-            try:
-                rows[id] = json.loads(storage.read(self._address(RESULTS, f"{id}.json")))
-            except FileNotFoundError:
-                continue
-        if not rows:
-            return
-        shards.add(self._address(SHARDS, block + shards.ENDING), list(rows.values()))
-        for id in rows:
-            storage.delete(self._address(RESULTS, f"{id}.json"))
-
-    def in_shard(self, block: str) -> dict[str, Record]:
-        """The records in a block's shard, by id; none where there is no shard."""
-        if not self.in_shards:
-            return {}
-        return shards.records(self._address(SHARDS, block + shards.ENDING))
-
-    def errors(self) -> list[Record]:
-        """The records of all recordings that failed."""
-        addresses = [self._address(ERRORS, f"{id}.json") for id in self._names(ERRORS, ".json")]
+    def errors(self, ids: Collection[str]) -> list[Record]:
+        """The records of those of these recordings that failed, and have no result either."""
+        failed = set(self._names(ERRORS, ".json")).intersection(ids)
+        if failed:
+            failed -= self.done()
         with ThreadPoolExecutor(PARALLEL) as threads:
-            return [Record.read(json.loads(each)) for each in threads.map(storage.read, addresses)]
+            return [each for each in threads.map(self._error, sorted(failed)) if each]
+
+    def _error(self, id: str) -> Record | None:
+        try:
+            content = patiently(storage.read, self._address(ERRORS, f"{id}.json"))
+        except FileNotFoundError:  # deleted by another run, which tries it again
+            return None
+        return Record.read(json.loads(content))
 
     def forget_errors(self, ids: Iterable[str]) -> None:
-        """Delete the records of errors and the attempts of these recordings."""
-        wanted = set(ids)
+        """Delete the records of errors of these recordings, and their attempts."""
+        wanted = set(ids).intersection(self._names(ERRORS, ".json"))
+        if not wanted:
+            return
         addresses = [self._address(ERRORS, f"{id}.json") for id in wanted]
-        addresses += [address for id, address in self._attempts() if id in wanted]
+        addresses += [address for id, address in self._marks() if id in wanted]
         with ThreadPoolExecutor(PARALLEL) as threads:
-            list(threads.map(storage.delete, addresses))
+            list(threads.map(_delete, addresses))
 
-    def begin(self, id: str, run: str, most: int) -> int | None:
-        """Mark one more attempt of the run called `run`; its number, or None after `most`.
+    def forget_unread(self, ids: Collection[str]) -> None:
+        """Delete the records of those of these recordings that could not be read."""
+        unread = [each.id for each in self.errors(ids) if each.code in (NOT_FOUND, UNREADABLE)]
+        self.forget_errors(unread)
+
+    def begin(self, id: str, run: str) -> int:
+        """Mark one more attempt of the run called `run`; its number.
 
         What was marked stays until `end`: the process of an attempt that did not come so far died.
+        Raises Died after MOST_ATTEMPTS of this run, or MOST_MARKS of any.
         """
-        for number in range(1, most + 1):
+        own = 0
+        for number in range(1, MOST_MARKS + 1):
             address = self._address(ATTEMPTS, f"{id}.{number}")
-            if not storage.exists(address):
-                storage.write(address, run.encode())
-                return number
-        return None
+            try:
+                own += patiently(storage.read, address) == run.encode()
+            except FileNotFoundError:
+                if own < MOST_ATTEMPTS:
+                    self._write(ATTEMPTS, f"{id}.{number}", run)
+                    return number
+                raise Died(number - 1, own) from None
+        raise Died(MOST_MARKS, own)
 
     def end(self, id: str, attempt: int) -> None:
         """Take back the marks of all attempts up to this one."""
         for number in range(attempt, 0, -1):
-            storage.delete(self._address(ATTEMPTS, f"{id}.{number}"))
+            _delete(self._address(ATTEMPTS, f"{id}.{number}"))
+
+    def take_back(self, id: str, attempt: int) -> None:
+        """Take back the mark of an attempt that came to nothing, as well as may be: its process
+        lives, and something else is told.
+        """
+        with suppress(OSError):
+            _delete(self._address(ATTEMPTS, f"{id}.{attempt}"))
 
     def withdraw(self, run: str) -> None:
-        """Take back what a run that was told to stop was trying, as if it had not begun."""
+        """Take back what a run that has ended was trying, as if it had not begun."""
         latest: dict[str, str] = {}
-        for id, address in sorted(self._attempts()):
+        for id, address in sorted(self._marks()):
             latest[id] = address
         for address in latest.values():
-            if storage.read(address) == run.encode():
-                storage.delete(address)
+            with suppress(FileNotFoundError):  # its worker came to an end meanwhile
+                if patiently(storage.read, address) == run.encode():
+                    _delete(address)
 
-    def _attempts(self) -> Iterator[tuple[str, str]]:
-        for entry in storage.find_files(storage.join(self.out, ATTEMPTS)):
-            yield storage.name_of(entry.address).rpartition(".")[0], entry.address
+    def _marks(self) -> Iterator[tuple[str, str]]:
+        for name in names_in(storage.join(self.out, ATTEMPTS)):
+            yield name.rpartition(".")[0], self._address(ATTEMPTS, name)
+
+
+def _delete(address: str) -> None:
+    patiently(storage.delete, address)

@@ -13,19 +13,24 @@ import faulthandler
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from archive import storage
 from archive.manifest import Recording
 from archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
 from archive.records import DEADLINE_EXCEEDED as DEADLINE
-from archive.results import Results
+from archive.results import MOST_ATTEMPTS, Died, Results
+from archive.retries import patiently
 from config import InferenceConfig, ModelSettings
 from errors import AudioTooLong, EndpointError, ModelError, OutOfMemory
 
-MOST_ATTEMPTS = 3
+# So many recordings in a row that a worker cannot read end the run: a share is no longer mounted,
+# or a key has run out, and all the others would have records of errors within minutes.
+MOST_UNREAD = 20
 # By default a recording has so many seconds, and so many for each of its own: a large model on a
 # CPU is slower than speech.
 PATIENCE, PATIENCE_A_SECOND = 600.0, 20.0
@@ -84,9 +89,12 @@ class Worker:
         models do not load, or they do not take the parameters, or loading them ends the process.
         """
         self.task, self.results = task, Results(task.out, task.in_shards)
-        attempt = self.results.begin(f"loading-{name}", task.run, MOST_ATTEMPTS)
-        if attempt is None:
-            raise RuntimeError(f"the process died {MOST_ATTEMPTS} times while loading the models")
+        self._unread = 0
+        try:
+            attempt = self.results.begin(f"loading-{name}", task.run)
+        except Died as died:
+            detail = f"the process died {MOST_ATTEMPTS} times while loading the models"
+            raise RuntimeError(detail) from died
         self._load(task)
         self.results.end(f"loading-{name}", attempt)
 
@@ -100,37 +108,57 @@ class Worker:
     def run_block(self, recordings: Sequence[Recording]) -> Iterator[Record]:
         """Transcribe the recordings of one block and yield a record of each.
 
-        Raises OSError where the output place cannot be read or written.
+        Raises OSError where the output place cannot be read or written, and RuntimeError where so
+        many recordings in a row cannot be read that it is no fault of theirs.
         """
-        block = recordings[0].block
-        there = self.results.in_shard(block)
         for recording in recordings:
-            yield there.get(recording.id) or self.run(recording)
-        if self.task.in_shards:
-            self.results.gather(block, [each.id for each in recordings])
+            yield self.run(recording)
 
     def run(self, recording: Recording) -> Record:
-        """Transcribe a recording, unless it is done: its record."""
+        """Transcribe a recording, unless it is done: its record. Raises as `run_block`."""
         if found := self.results.find(recording.id):
             return found
-        attempt = self.results.begin(recording.id, self.task.run, MOST_ATTEMPTS)
         record = Record(recording.id, recording.path, duration=recording.duration)
-        if attempt is None:
-            detail = f"the process that computed it died {MOST_ATTEMPTS} times"
-            record = replace(record, code=WORKER_DIED, detail=detail, attempt=MOST_ATTEMPTS)
+        try:
+            attempt = self.results.begin(recording.id, self.task.run)
+        except Died as died:
+            record = replace(record, code=WORKER_DIED, detail=str(died), attempt=died.attempts)
             self.results.write_error(record)
             return self._ended(record)
+        try:
+            record = self._attempt(recording, replace(record, attempt=attempt))
+        except Exception:
+            self.results.take_back(recording.id, attempt)
+            raise
+        return self._ended(record)
+
+    def _attempt(self, recording: Recording, record: Record) -> Record:
+        """The record of what comes of it, written."""
         started, seconds = time.monotonic(), self._deadline(recording)
-        record = replace(record, attempt=attempt)
         late = replace(record, code=DEADLINE, detail=f"it took over {seconds:.0f} s")
         with _Deadline(seconds, lambda: self._give_up(replace(late, seconds=seconds))):
             record, answer = self._transcribe(recording, record)
+        self._count_unread(recording, record)
         record = replace(record, seconds=round(time.monotonic() - started, 3))
         if answer is None:
             self.results.write_error(record)
         else:
             self.results.write(record, answer)
-        return self._ended(record)
+        return record
+
+    def _count_unread(self, recording: Recording, record: Record) -> None:
+        """Raise RuntimeError at the last of MOST_UNREAD. One that was missing already when the
+        manifest was made tells nothing.
+        """
+        if record.code not in (NOT_FOUND, UNREADABLE):
+            self._unread = 0
+        elif recording.size >= 0:
+            self._unread += 1
+        if self._unread == MOST_UNREAD:
+            raise RuntimeError(
+                f"{MOST_UNREAD} recordings in a row could not be read, the last: {record.detail};"
+                " is their place within reach? Those that are gone are to leave the manifest"
+            )
 
     def _ended(self, record: Record) -> Record:
         self.results.end(record.id, record.attempt)
@@ -163,7 +191,7 @@ class Worker:
                 _die_with_the_device(error)
             code, detail = error.code, str(error).removeprefix(f"{error.code}: ")
         except Exception as error:
-            code, detail = UNEXPECTED, type(error).__name__
+            code, detail = UNEXPECTED, _origin(error)
         return replace(record, code=code, detail=" ".join(detail.split())), None
 
     def _answer(self, recording: Recording) -> dict[str, Any]:
@@ -181,7 +209,7 @@ class Worker:
 
     def _read(self, recording: Recording) -> bytes:
         """The file. Raises OSError, AudioTooLong before it is read, or _Changed."""
-        entry = storage.look(recording.path)
+        entry = patiently(storage.look, recording.path)
         if entry is None:
             raise FileNotFoundError
         most = self.task.settings["max_audio_bytes"]
@@ -190,7 +218,13 @@ class Worker:
         times = {entry.modified, recording.modified}
         if entry.size != recording.size or (0 not in times and len(times) == 2):
             raise _Changed
-        return storage.read(recording.path)
+        return patiently(storage.read, recording.path)
+
+
+def _origin(error: Exception) -> str:
+    """Its type, and the file and line that raised it; never its message, which may hold text."""
+    origin = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(origin.filename).name}, line {origin.lineno}"
 
 
 class _Changed(Exception):

@@ -1,19 +1,25 @@
-"""The command line without a cluster: what is refused before one starts, and what needs none."""
+"""The command line without Ray: what is refused before a cluster starts, what needs none, and what
+the driver does after one that ends well or badly."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
+from archive import __main__ as command_line
+from archive import retries, shards, storage, worker
 from archive.__main__ import main, parse_arguments, prepare
+from archive.cluster import ClusterError
 from archive.records import Record
 from archive.results import Results
+from archive.worker import Worker
 from config import REPOSITORY
 from tests.archive_stand_ins import stand_in, write_recordings
 
@@ -166,3 +172,109 @@ def test_neither_torch_nor_ray_is_loaded_before_there_is_work(folder):
     command = [sys.executable, "-c", script, *arguments(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class InProcess:
+    """In place of the cluster: one worker, here. `after` records it ends by `fault`, if there is
+    one, with the next recording begun."""
+
+    after, fault = 0, None
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def pool(self) -> str:
+        return "1 worker"
+
+    def run(self, task, blocks) -> Iterator[Record]:
+        made = Worker(task, "worker")
+        for number, recording in enumerate(each for block in blocks for each in block):
+            if self.fault is not None and number == self.after:
+                made.results.begin(recording.id, task.run)
+                raise self.fault
+            try:
+                yield made.run(recording)
+            except (OSError, RuntimeError) as error:
+                raise ClusterError(f"the run has ended: {error}") from error
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> type[InProcess]:
+    class Fresh(InProcess):
+        pass
+
+    monkeypatch.setattr(command_line, "Cluster", Fresh)
+    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
+    return Fresh
+
+
+def names(folder: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(f"out/{kind}/*"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [(ClusterError("node lost"), 1), (OSError(28, "full"), 1), (KeyboardInterrupt(), 130)],
+)
+def test_however_often_a_run_ends_what_was_in_flight_is_not_to_blame(
+    folder, cluster, fault, status
+):
+    cluster.fault = fault
+    for _ in range(10):
+        assert main(arguments(folder), stand_in) == status
+        assert names(folder, "attempts") == []
+    cluster.fault = None
+    assert main(arguments(folder), stand_in) == 0
+    assert len(names(folder, "results")) == 2
+
+
+def test_an_outage_of_the_input_leaves_no_records(folder, cluster, capfd, monkeypatch):
+    files = {f"{number:02}.wav": f"say {'-' * number}" for number in range(worker.MOST_UNREAD + 5)}
+    write_recordings(folder / "in", files)
+    look = storage.look
+
+    def away(address: str) -> storage.Entry | None:
+        mounted = len(names(folder, "results")) < 3 or "/in/" not in address
+        return look(address) if mounted else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "look", away)
+        assert main(arguments(folder), stand_in) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stderr.count("20 recordings in a row could not be read") == 1
+    assert stderr.splitlines()[-1] == "24 recordings have no record; start again"
+    assert (stdout, names(folder, "errors"), names(folder, "attempts")) == ("", [], [])
+    assert main(arguments(folder), stand_in) == 0
+    assert len(names(folder, "results")) == 27
+
+
+def test_shards_after_a_run_that_was_stopped_hold_everything_once(folder, cluster, monkeypatch):
+    monkeypatch.setattr(shards, "GROUP_RECORDINGS", 6)
+    write_recordings(folder / "in", {f"{number}.wav": f"say {number}" for number in range(18)})
+    write_recordings(folder / "in", {"x.wav": "refuse"})
+    cluster.after, cluster.fault = 7, KeyboardInterrupt()
+    assert main(arguments(folder, "--shards"), stand_in) == 130
+    assert (len(names(folder, "results")), names(folder, "shards")) == (7, [])
+    cluster.after, cluster.fault = 5, ClusterError("node lost")
+    assert main(arguments(folder, "--shards"), stand_in) == 1
+    cluster.fault = None
+    for _ in range(2):
+        assert main(arguments(folder, "--shards"), stand_in) == 0
+        assert (names(folder, "results"), len(names(folder, "errors"))) == ([], 1)
+        assert len(names(folder, "shards")) <= 4
+        rows = [row for path in folder.glob("out/shards/*") for row in shards.read(str(path))]
+        done = {name: id for name, id in ids(folder).items() if name != "x.wav"}
+        assert sorted(row["id"] for row in rows) == sorted(done.values())
+
+
+def test_what_lies_outside_shards_is_gathered_without_a_cluster(folder):
+    finish(folder)
+    assert main(arguments(folder, "--shards")) == 0
+    assert (names(folder, "results"), len(names(folder, "shards"))) == ([], 1)
+    assert Results(str(folder / "out")).finished() == set(ids(folder).values())

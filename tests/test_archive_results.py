@@ -1,4 +1,4 @@
-"""The output place: what is found there again, in which order it is written, and shards."""
+"""The output place: what is found there again, in which order it is written, and attempts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archive import shards, storage
+from archive import retries, storage
 from archive.records import Record
-from archive.results import Results
+from archive.results import MOST_MARKS, Died, Results
 
 ANSWER = {"text": " ü", "duration": 2.0}
 DONE = Record("a", "/in/a.wav", duration=2.0, seconds=0.5, attempt=2)
@@ -26,11 +26,11 @@ def out(request, tmp_path) -> str:
 
 def test_what_is_written_is_found(out):
     results = Results(out)
-    assert (results.finished(), results.errors(), results.find("a")) == (set(), [], None)
+    assert (results.finished(), results.errors("ab"), results.find("a")) == (set(), [], None)
     results.write(DONE, {**ANSWER, "output": {"srt": "1\n"}})
     results.write_error(FAILED)
     assert results.finished() == {"a", "b"}
-    assert (results.find("a"), results.find("b"), results.errors()) == (DONE, FAILED, [FAILED])
+    assert (results.find("a"), results.find("b"), results.errors("ab")) == (DONE, FAILED, [FAILED])
     written = json.loads(storage.read(storage.join(out, "results", "a.json")))
     assert written.pop("recording") == {**DONE.to_json(), "status": "done"}
     assert written == ANSWER
@@ -44,64 +44,132 @@ def test_the_json_is_written_last(out, monkeypatch):
     assert order == ["a.srt", "a.txt", "a.json"]
 
 
+def died(results: Results, id: str, run: str) -> tuple[int, str]:
+    with pytest.raises(Died) as raised:
+        results.begin(id, run)
+    return raised.value.attempts, str(raised.value)
+
+
 def test_attempts_are_counted_until_they_end(out):
     results = Results(out)
-    assert [results.begin("a", "run", 3) for _ in range(4)] == [1, 2, 3, None]
+    assert [results.begin("a", "run") for _ in range(3)] == [1, 2, 3]
+    assert died(results, "a", "run") == (3, "the process that computed it died 3 times")
     results.end("a", 3)
-    assert results.begin("a", "run", 3) == 1
+    assert results.begin("a", "run") == 1
+
+
+def test_every_run_has_attempts_of_its_own(out):
+    """A driver that is killed leaves a mark on all that is being computed."""
+    results = Results(out)
+    results.begin("a", "killed")
+    results.begin("a", "killed too")
+    assert [results.begin("a", "run") for _ in range(3)] == [3, 4, 5]
+    assert died(results, "a", "run") == (5, "the process that computed it died 3 times")
+
+
+def test_what_ends_every_run_is_named_in_the_end(out):
+    results = Results(out)
+    assert [results.begin("a", str(run)) for run in range(MOST_MARKS)] == [*range(1, 10)]
+    assert died(results, "a", "run") == (9, "9 attempts in several runs came to no end")
 
 
 def test_a_run_that_stops_takes_back_what_it_was_trying(out):
     results = Results(out)
-    results.begin("a", "other", 3)
-    results.begin("a", "run", 3)
-    results.begin("b", "run", 3)
-    results.begin("c", "other", 3)
+    results.begin("a", "other")
+    results.begin("a", "run")
+    results.begin("b", "run")
+    results.begin("c", "other")
     results.withdraw("run")
-    assert [results.begin(id, "run", 3) for id in "abc"] == [2, 1, 2]
+    assert [results.begin(id, "run") for id in "abc"] == [2, 1, 2]
 
 
-def test_errors_are_forgotten_with_their_attempts(out):
-    results = Results(out)
-    results.write_error(FAILED)
-    results.begin("b", "run", 3)
-    results.begin("c", "run", 3)
-    results.forget_errors(["b", "x"])
-    assert results.finished() == set()
-    assert [results.begin(id, "run", 3) for id in "bc"] == [1, 2]
+def test_a_mark_that_is_gone_meanwhile_is_no_fault(tmp_path, monkeypatch):
+    results = Results(str(tmp_path))
+    results.begin("a", "run")
+    results.begin("b", "run")
+    read = storage.read
 
-
-def test_a_block_is_gathered_into_one_shard(out):
-    results = Results(out, in_shards=True)
-    results.write(DONE, {**ANSWER, "output": {"srt": "1\n"}})
-    results.write_error(FAILED)
-    results.gather("block", ["a", "b", "c"])
-    assert list(storage.find_files(storage.join(out, "results"))) == []
-    assert Results(out).finished() == {"a", "b"}
-    assert results.in_shard("block") == {"a": DONE}
-    later = Record("b", "/in/b.wav", duration=1.0)
-    results.write(later, ANSWER)
-    for _ in range(2):
-        results.gather("block", ["a", "b", "c"])
-    assert results.in_shard("block") == {"a": DONE, "b": later}
-    (row, _) = shards._read(storage.join(out, "shards", "block.parquet"))
-    assert (json.loads(row["answer"]), row["srt"], row["vtt"]) == (ANSWER, "1\n", None)
-    assert (row["status"], row["path"]) == ("done", "/in/a.wav")
-
-
-def test_two_who_gather_a_block_lose_nothing(out, monkeypatch):
-    """The other one has gathered while this one was reading."""
-    results, other = Results(out, in_shards=True), Results(out, in_shards=True)
-    results.write(DONE, ANSWER)
-    results.write(later := Record("c", "/in/c.wav"), ANSWER)
-    read, late = storage.read, []
-
-    def read_late(address):
-        if address.endswith("c.json") and not late:
-            late.append(address)
-            other.gather("block", ["a", "c"])
+    def end_first(address: str) -> bytes:
+        results.end("a", 1)
         return read(address)
 
-    monkeypatch.setattr(storage, "read", read_late)
-    results.gather("block", ["a", "c"])
-    assert results.in_shard("block") == {"a": DONE, "c": later}
+    monkeypatch.setattr(storage, "read", end_first)
+    results.withdraw("run")
+    assert list((tmp_path / "attempts").iterdir()) == []
+
+
+def test_errors_are_forgotten_with_their_attempts(out, monkeypatch):
+    results = Results(out)
+    results.write_error(FAILED)
+    for id in "bcx":
+        results.begin(id, "run")
+    delete, deleted = storage.delete, []
+    monkeypatch.setattr(
+        storage, "delete", lambda address: (deleted.append(address), delete(address))
+    )
+    results.forget_errors(["b", "x", *map(str, range(999))])
+    assert len(deleted) == 2
+    assert results.finished() == set()
+    assert [results.begin(id, "run") for id in "bcx"] == [1, 2, 2]
+
+
+def test_records_of_what_could_not_be_read_are_forgotten(out):
+    results = Results(out)
+    results.write_error(FAILED)
+    for id, code in zip("cdx", ("NOT_FOUND", "UNREADABLE", "NOT_FOUND"), strict=True):
+        results.write_error(Record(id, "/in", code))
+    results.forget_unread("abcd")
+    assert results.finished() == {"b", "x"}
+
+
+def test_what_has_a_result_or_is_tried_again_is_no_error(tmp_path, monkeypatch):
+    results = Results(str(tmp_path))
+    results.write(DONE, ANSWER)
+    for record in (Record("a", "/in/a.wav", "WORKER_DIED"), FAILED, Record("c", "/in", "X")):
+        results.write_error(record)
+    assert [each.id for each in results.errors("abx")] == ["b"]
+    read = storage.read
+
+    def gone(address: str) -> bytes:
+        if address.endswith("b.json"):
+            raise FileNotFoundError
+        return read(address)
+
+    monkeypatch.setattr(storage, "read", gone)
+    assert [each.id for each in results.errors("abc")] == ["c"]
+
+
+def test_for_shards_a_result_is_one_file(out):
+    Results(out, in_shards=True).write(DONE, {**ANSWER, "output": {"srt": "1\n"}})
+    (entry,) = storage.find_files(out)
+    written = json.loads(storage.read(entry.address))
+    assert written["output"] == {"srt": "1\n"}
+    assert Results(out).find("a") == DONE
+
+
+def test_a_passing_fault_of_the_store_ends_nothing(tmp_path, monkeypatch):
+    """Every second operation fails."""
+    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
+    calls: list[str] = []
+
+    def faulty(operation):
+        def call(*arguments):
+            calls.append(operation.__name__)
+            if len(calls) % 2:
+                raise OSError("AWS Error SLOW_DOWN")
+            return operation(*arguments)
+
+        return call
+
+    for name in ("find_files", "read", "write", "delete"):
+        monkeypatch.setattr(storage, name, faulty(getattr(storage, name)))
+    results = Results(str(tmp_path))
+    attempt = results.begin("a", "run")
+    results.write(DONE, ANSWER)
+    results.write_error(FAILED)
+    results.end("a", attempt)
+    assert results.finished() == {"a", "b"}
+    assert results.errors("ab") == [FAILED]
+    results.forget_errors("ab")
+    results.withdraw("run")
+    assert results.finished() == {"a"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archive import storage, worker
+from archive import retries, storage, worker
 from archive.manifest import Identity, Recording, blocks_of, deal, in_folder
 from archive.records import Record
 from archive.results import Results
@@ -57,13 +58,14 @@ def test_a_result(tmp_path):
     [
         ("refuse", "INVALID_AUDIO", "no audio stream found"),
         ("fail", "MODEL_ERROR", "returned nonsense"),
-        ("crash", "UNEXPECTED", "KeyError"),
+        ("crash", "UNEXPECTED", "KeyError in archive_stand_ins.py, line LINE"),
         ("fill_memory 0", "OUT_OF_MEMORY", "not even one window"),
     ],
 )
 def test_what_is_raised_becomes_a_record(tmp_path, command, code, detail):
     record, written = run_one(tmp_path, command)
-    assert (record.status, record.code, record.detail) == ("error", code, detail)
+    assert (record.status, record.code) == ("error", code)
+    assert re.sub(r"line \d+", "line LINE", record.detail) == detail
     assert written == record.to_json()
     assert TEXT not in record.to_text()
 
@@ -140,18 +142,18 @@ def test_a_recording_that_kills_its_process_is_named(tmp_path):
     results = Results(str(tmp_path / "out"))
     assert run_in_process(tmp_path, 60) == -9
     for _ in range(2):
-        assert results.begin(found[0].id, "other", 3)  # two more that died
+        assert results.begin(found[0].id, "run")  # two more that died
     record = Worker(task(tmp_path), "worker").run(found[0])
     assert (record.code, record.attempt) == ("WORKER_DIED", 3)
-    assert results.errors() == [record]
+    assert results.errors({found[0].id}) == [record]
     assert list((tmp_path / "out" / "attempts").iterdir()) == []
 
 
 def test_a_recording_that_hangs_ends_its_process_and_has_a_record(tmp_path):
-    recordings(tmp_path, {"a.wav": "hang", "b.wav": "say b"})
+    ids = {each.id for each in recordings(tmp_path, {"a.wav": "hang", "b.wav": "say b"})}
     assert run_in_process(tmp_path, 0.3) == worker.EXIT_STATUS
     assert run_in_process(tmp_path, 0.3) == 0
-    (late,) = Results(str(tmp_path / "out")).errors()
+    (late,) = Results(str(tmp_path / "out")).errors(ids)
     assert (late.code, late.detail, late.attempt) == ("DEADLINE_EXCEEDED", "it took over 0 s", 1)
     assert len(list(tmp_path.glob("out/results/*.json"))) == 1
 
@@ -179,7 +181,7 @@ def test_a_lost_device_is_no_fault_of_the_recording(tmp_path, monkeypatch):
     with pytest.raises(Ended):
         Worker(task(tmp_path, lambda settings: Lost()), "worker").run(found)
     assert Results(str(tmp_path / "out")).finished() == set()
-    assert Results(str(tmp_path / "out")).begin(found.id, "run", 3) == 2
+    assert Results(str(tmp_path / "out")).begin(found.id, "run") == 2
 
 
 def test_a_handler_that_does_not_load_is_a_runtime_error(tmp_path):
@@ -196,7 +198,7 @@ def test_parameters_that_the_models_do_not_take_are_a_runtime_error(tmp_path):
 def test_a_worker_that_dies_while_it_loads_is_started_three_times(tmp_path):
     results = Results(str(tmp_path / "out"))
     for _ in range(3):
-        results.begin("loading-worker", "run", 3)
+        results.begin("loading-worker", "run")
     assert Worker(task(tmp_path), "another")
     with pytest.raises(RuntimeError, match="died 3 times while loading"):
         Worker(task(tmp_path), "worker")
@@ -212,17 +214,61 @@ def test_no_token_travels():
     assert "hf_secret" not in repr(SETTINGS)
 
 
-def test_blocks_go_into_shards_and_are_not_computed_twice(tmp_path):
+def test_a_block_is_not_computed_twice(tmp_path):
     found = recordings(tmp_path, {f"{n}.wav": "say a" for n in range(5)} | {"x.wav": "refuse"})
     (block,) = blocks_of(replace(each, block="block") for each in found)
-    in_shards = task(tmp_path, in_shards=True)
-    records = list(Worker(in_shards, "worker").run_block(block))
-    again = Worker(in_shards, "worker")
+    records = list(Worker(task(tmp_path, in_shards=True), "worker").run_block(block))
+    again = Worker(task(tmp_path, in_shards=True), "worker")
     assert list(again.run_block(block)) == records
     assert again.handler.batch_sizes == []
     assert [each.status for each in records] == ["done"] * 5 + ["error"]
-    assert len(list(tmp_path.glob("out/shards/*"))) == 1
-    assert list(tmp_path.glob("out/results/*")) == []
+
+
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """Tries again without waiting."""
+    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
+
+
+def test_a_recording_is_read_again_after_a_passing_fault(tmp_path, monkeypatch, at_once):
+    (found,) = recordings(tmp_path, {"a.wav": "say a"})
+    faults, read = [OSError(5, "Input/output error"), OSError("AWS Error SLOW_DOWN")], storage.read
+
+    def fail(address: str) -> bytes:
+        if address == found.path and faults:
+            raise faults.pop()
+        return read(address)
+
+    monkeypatch.setattr(storage, "read", fail)
+    assert Worker(task(tmp_path), "worker").run(found).status == "done"
+    assert faults == []
+
+
+def test_an_outage_of_the_input_ends_the_run(tmp_path, at_once):
+    most = worker.MOST_UNREAD
+    found = recordings(tmp_path, {f"{n:02}.wav": "say a" for n in range(most + 5)})
+    made = Worker(task(tmp_path), "worker")
+    for path in tmp_path.glob("in/*"):
+        if path.name >= "03":
+            path.rename(path.with_suffix(".away"))
+    with pytest.raises(RuntimeError, match=f"{most} recordings in a row .* no such file; is their"):
+        list(made.run_block(found))
+    results, ids = Results(str(tmp_path / "out")), {each.id for each in found}
+    assert [each.code for each in results.errors(ids)] == ["NOT_FOUND"] * (most - 1)
+    assert list((tmp_path / "out" / "attempts").iterdir()) == []
+
+
+def test_what_was_missing_before_or_comes_now_and_then_ends_nothing(tmp_path):
+    most = worker.MOST_UNREAD
+    found = recordings(tmp_path, {f"{n:02}.wav": "say a" for n in range(2 * most)})
+    for path in tmp_path.glob("in/*"):
+        if path.name != f"{most:02}.wav":
+            path.unlink()
+    once = list(Worker(task(tmp_path), "worker").run_block(found[1:-1]))
+    assert [each.code for each in once].count("NOT_FOUND") == 2 * most - 3
+    missing = [replace(each, id=f"{each.id}-", size=-1) for each in found[:most]]
+    codes = {each.code for each in Worker(task(tmp_path), "worker").run_block(missing)}
+    assert codes == {"NOT_FOUND"}
 
 
 def test_an_output_place_that_is_full_ends_the_run(tmp_path, monkeypatch):
@@ -235,3 +281,4 @@ def test_an_output_place_that_is_full_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(made.results, "write", full)
     with pytest.raises(OSError, match="No space left"):
         made.run(found)
+    assert list((tmp_path / "out" / "attempts").iterdir()) == []
