@@ -214,12 +214,10 @@ class ServerSettings(BaseSettings):
     """How the server of `server/` listens and what it accepts, from environment variables.
 
     The variables have the fields' names in capitals; an empty one counts as unset. `api_key` is the
-    bearer token that clients must send, if any. At most `max_queue` requests are accepted and not
-    answered, and their bodies have `max_queue_bytes` together, unless there is but one; audio is
-    decoded while less than `max_decoded_bytes` of samples are held. A request that is not answered
-    after `request_timeout` seconds is given up. On SIGTERM accepted requests have `drain_timeout`
-    seconds to end. `page` is whether `/app` is served. At most `max_rows` windows are decoded at
-    once, of one request three quarters of them.
+    bearer token that clients must send. At most `max_queue` requests are accepted and not answered,
+    with bodies of `max_queue_bytes` together; audio is decoded while less than `max_decoded_bytes`
+    of samples are held. Requests have `request_timeout` seconds, and on SIGTERM `drain_timeout`.
+    At most `max_rows` windows are decoded at once. `page` is whether `/app` is served.
     """
 
     model_config = SettingsConfigDict(
