@@ -11,16 +11,17 @@ import argparse
 import json
 import signal
 import sys
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 from archive import durations, manifest, storage
 from archive.cluster import Cluster, ClusterError
 from archive.gathering import gather
-from archive.manifest import Recording
+from archive.manifest import Dealt, Recording
 from archive.progress import Progress, failure_table
 from archive.results import Results
 from archive.shards import number_of_groups
@@ -30,8 +31,10 @@ from errors import EndpointError
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 WRONG, UNFINISHED, INTERRUPTED = 2, 1, 130
-# How many recordings without any record are named.
+# How many recordings without any record, or with unreadable names, are named.
 MOST_NAMED = 10
+# Seconds between two lines about what takes long before the cluster starts.
+TELL_S = 10.0
 
 
 class WrongInput(Exception):
@@ -71,9 +74,16 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.actors is not None and options.actors < 1:
         parser.error("--actors: at least 1")
-    if options.deadline is not None and not 0 < options.deadline < float("inf"):
-        parser.error("--deadline: more than 0 seconds")
+    if options.deadline is not None and not 0 < options.deadline <= durations.LONGEST:
+        parser.error(f"--deadline: more than 0 seconds, at most {durations.LONGEST:.0f}")
     return options
+
+
+def check_packages() -> None:
+    """Whether what archives need more than the endpoint is installed. Raises WrongInput."""
+    if missing := [name for name in ("pyarrow", "ray") if find_spec(name) is None]:
+        what = " and ".join(missing)
+        raise WrongInput(f"no {what}: pip install -r requirements-archive.txt (Python 3.12)")
 
 
 def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -97,14 +107,17 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
     try:
         settings = without_token(ModelSettings.from_environment())
         parameters = read_parameters(options)
-        out = storage.locate(options.out)
-        source = storage.locate(options.source)
+        source, out = read_places(options)
+        known = manifest.load(out)
         identity = manifest.Identity(settings, parameters)
-        recordings = [identity.of(each) for each in find(source, out, parameters, options.allow)]
+        found = map(identity.of, find(source, out, parameters, options.allow))
+        recordings = {each.id: each for each in found}
     except FileNotFoundError as error:
         raise WrongInput(f"{options.source}: there is no such file or folder") from error
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error)) from error
+    if not recordings:
+        raise WrongInput(f"{options.source}: there is no recording in it")
     task = Task(
         out=out,
         settings=settings,
@@ -114,35 +127,72 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         deadline=options.deadline,
         in_shards=options.shards,
     )
-    return Archive(complete(recordings, out), task, Results(out, options.shards))
+    dealt = complete(list(recordings.values()), known, out)
+    return Archive(dealt, task, Results(out, options.shards))
+
+
+def read_places(options: argparse.Namespace) -> tuple[str, str]:
+    """The addresses of the source and of the output place. Raises ValueError."""
+    out, source = storage.locate(options.out), storage.locate(options.source)
+    if out.startswith("hf://"):
+        raise ValueError("--out: hf:// is only read: every file written would be a commit")
+    if source == storage.join(out, manifest.MANIFEST):
+        raise ValueError(f"--out: {manifest.MANIFEST} there is the source; name another folder")
+    return source, out
 
 
 def find(
     source: str, out: str, parameters: dict[str, Any], allow: Sequence[str]
 ) -> list[Recording]:
     """The recordings of a folder or a manifest, without ids. Raises ValueError, OSError."""
-    if storage.is_folder(source):
-        return list(manifest.in_folder(source, out))
-    allowed = [storage.parent(source), *map(storage.locate, allow)]
-    return list(manifest.in_manifest(source, parameters, allowed))
+    if not storage.is_folder(source):
+        allowed = [storage.parent(source), *map(storage.locate, allow)]
+        return manifest.in_manifest(source, parameters, allowed, teller("looking at"))
+    found = list(manifest.in_folder(source, out))
+    unreadable = [each.path for each in found if not storage.is_utf8(each.path)]
+    if unreadable:
+        print(f"left out, as their names are not UTF-8: {len(unreadable)}", file=sys.stderr)
+    for path in unreadable[:MOST_NAMED]:
+        print(f"left out: {ascii(path)[1:-1]}", file=sys.stderr)
+    return [each for each in found if storage.is_utf8(each.path)]
 
 
-def complete(recordings: Sequence[Recording], out: str) -> list[Recording]:
-    """The recordings with durations and blocks, from the manifest in `out` where they stand there;
-    the others are looked at, and the manifest is written again.
+def complete(
+    recordings: Sequence[Recording], known: Mapping[str, Dealt], out: str
+) -> list[Recording]:
+    """The recordings with durations and blocks, those of `known` where they stand there; the others
+    are looked at, and the manifest is written again.
     """
-    known = manifest.load(out)
+    old = [
+        replace(each, duration=known[each.id].duration, block=known[each.id].block)
+        for each in recordings
+        if each.id in known
+    ]
     new = [each for each in recordings if each.id not in known]
     missing = [each.path for each in new if each.duration is None]
     if missing:
-        print(f"reading the headers of {len(missing)} files", file=sys.stderr)
-    told = durations.read_durations(missing)
-    new = [replace(each, duration=told.get(each.path, each.duration)) for each in new]
-    dealt = [known[each.id] for each in recordings if each.id in known] + manifest.deal(new)
+        tell = teller("reading the headers of")
+        tell(0, len(missing))
+        told = durations.read_durations(missing, lambda done: tell(done, len(missing)))
+        new = [replace(each, duration=told.get(each.path, each.duration)) for each in new]
+    dealt = old + manifest.deal(new)
     dealt.sort(key=lambda each: (-each.seconds, each.id))
     if new or len(dealt) < len(known):
         manifest.save(out, dealt)
     return dealt
+
+
+def teller(what: str) -> Callable[[int, int], None]:
+    """Tells on stderr what is done with how many files, and now and then how many were."""
+    next_time = 0.0
+
+    def tell(done: int, of: int) -> None:
+        nonlocal next_time
+        if time.monotonic() >= next_time:
+            next_time = time.monotonic() + TELL_S
+            print(f"{what} {of} files{f': {done}' if done else ''}", file=sys.stderr)
+
+    return tell
 
 
 def compute(archive: Archive, left: Sequence[Recording], options: argparse.Namespace) -> set[str]:
@@ -235,6 +285,7 @@ def main(
     options = parse_arguments(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        check_packages()
         return transcribe(prepare(options, make_handler), options)
     except WrongInput as error:
         print(f"python -m archive: {error}", file=sys.stderr)
@@ -251,5 +302,4 @@ def _interrupt(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     sys.exit(main())

@@ -2,7 +2,8 @@
 
 The one decision: files are not trusted, so that their headers are read in processes of their own,
 with little memory, little of each file and little time. What a process died of is not looked for:
-the files it had are estimated by their sizes, and the worker that computes says what is wrong.
+the files it had are estimated by their sizes, and the worker that computes says what is wrong. So
+it is with whatever else goes wrong here.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import multiprocessing
 import os
 import resource
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from concurrent.futures.thread import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 # A process takes so many files at a time, in so many threads: stores answer slowly.
@@ -63,7 +64,7 @@ def read_durations(
 ) -> dict[str, float]:
     """Seconds by address, for those files that tell; `report` hears how many were looked at."""
     durations: dict[str, float] = {}
-    portions = iter([addresses[at : at + FILES] for at in range(0, len(addresses), FILES)])
+    portions = deque(addresses[at : at + FILES] for at in range(0, len(addresses), FILES))
     done = 0
     for portion, found in _read_all(portions):
         durations.update(found)
@@ -73,28 +74,40 @@ def read_durations(
 
 
 def _read_all(
-    portions: Iterator[Sequence[str]],
+    portions: deque[Sequence[str]],
 ) -> Iterator[tuple[Sequence[str], dict[str, float]]]:
     """Each portion with what was found. A process that dies takes its pool along: another one goes
     on, without the portions that were being read.
     """
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
-    while first := list(islice(portions, 2 * processes)):
-        running: dict[Future[dict[str, float]], Sequence[str]] = {}
+    while portions:
         with ProcessPoolExecutor(processes, context, initializer=_confine) as pool:
             try:
-                running |= {pool.submit(read_portion, each): each for each in first}
-                while running:
-                    ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in ended:
-                        found = future.result()
-                        yield running.pop(future), found
-                        for each in islice(portions, 1):
-                            running[pool.submit(read_portion, each)] = each
-            except BrokenProcessPool:
-                for portion in running.values():
-                    yield portion, {}
+                yield from _read_with(pool, portions, 2 * processes)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _read_with(
+    pool: ProcessPoolExecutor, portions: deque[Sequence[str]], most: int
+) -> Iterator[tuple[Sequence[str], dict[str, float]]]:
+    """As long as the pool lives; at most so many portions are in it."""
+    running: dict[Future[dict[str, float]], Sequence[str]] = {}
+    broken = False
+    while running or (portions and not broken):
+        while portions and not broken and len(running) < most:
+            portion = portions.popleft()
+            try:
+                running[pool.submit(read_portion, portion)] = portion
+            except (OSError, RuntimeError):  # it is broken, or no process could be started
+                broken = True
+                yield portion, {}
+        ended, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in ended:
+            error = future.exception()
+            broken = broken or isinstance(error, BrokenProcessPool)
+            yield running.pop(future), {} if error else future.result()
 
 
 def _confine() -> None:

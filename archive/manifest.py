@@ -4,7 +4,8 @@ The one decision: an id is a hash of all that decides a result: path, size and t
 parameters, models, and the form of the results. A changed file or setting is thus new work, and
 nothing has to be compared. The manifest is JSON lines, because people write and mend theirs by
 hand, and it is read from beginning to end, never searched. It lies beside the results, in the form
-in which a user may hand in one of his own.
+in which a user may hand in one of his own. What is read back of it is no more than durations and
+blocks: which files are opened, and with which parameters, this run's own source decides.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from archive import storage
+from archive.durations import LONGEST
 from config import InferenceConfig, ModelReference
 
 MANIFEST = "manifest.jsonl"
@@ -35,15 +38,21 @@ KEYS = {"path", "name", "parameters", "id", "size", "modified", "duration", "blo
 BLOCK_SECONDS, BLOCK_RECORDINGS, FEWEST_BLOCKS = 1200.0, 100, 64
 # For a file whose header tells no duration: 64 kbit/s.
 BYTES_A_SECOND = 8000
+BLOCK_NAME = re.compile(r"[0-9a-f]{20}")
+# The size of a file that is missing; sizes and times have 64 bits.
+MISSING, MOST = -1, 2**63
+# Files of a user's manifest that are looked at side by side: stores answer slowly.
+THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
     """One line of the manifest.
 
-    `size` is in bytes, `modified` in nanoseconds since 1970 (0: unknown), `duration` in seconds as
-    the file's header has it. `parameters` are its own, laid over those of the run. `name` is what
-    the user calls it; it begins the id. `block` is which piece of work it belongs to.
+    `size` is in bytes (MISSING: there is none), `modified` in nanoseconds since 1970 (0: unknown),
+    `duration` in seconds as the file's header has it. `parameters` are its own, laid over those of
+    the run. `name` is what the user calls it; it begins the id. `block` is which piece of work it
+    belongs to.
     """
 
     id: str
@@ -58,7 +67,9 @@ class Recording:
     @property
     def seconds(self) -> float:
         """Its duration, estimated from its size where the header does not tell."""
-        return self.size / BYTES_A_SECOND if self.duration is None else self.duration
+        if self.duration is not None:
+            return self.duration
+        return min(max(self.size, 0) / BYTES_A_SECOND, LONGEST)
 
     def to_json(self) -> dict[str, Any]:
         """What stands in the manifest; what it has not is left out."""
@@ -102,37 +113,73 @@ def in_folder(folder: str, out: str) -> Iterator[Recording]:
 
 
 def in_manifest(
-    address: str, parameters: Mapping[str, Any], allowed: Sequence[str]
-) -> Iterator[Recording]:
+    address: str,
+    parameters: Mapping[str, Any],
+    allowed: Sequence[str],
+    report: Callable[[int, int], None] = lambda done, of: None,
+) -> list[Recording]:
     """The recordings that a user's manifest names.
 
     A line is an object with `path`, which may be relative to the manifest's folder, and maybe
     `name` and `parameters`. Whoever writes it chooses what the workers read, so every path must lie
     under one of the `allowed` addresses. Where `size` stands in a line, as in our own manifests,
-    the file is not looked for. Raises ValueError naming the line.
+    the file is not looked for; of the others `report` hears how many were, and how many there are.
+    Raises ValueError naming the line.
     """
-    text = storage.read(address).decode("utf-8-sig")
+    manifest = storage.name_of(address)
+    try:
+        text = storage.read(address).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{manifest}: is not UTF-8") from error
     seen: dict[bytes, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    found: dict[str, Recording] = {}
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        place = f"{manifest}, line {number}"
         try:
-            found = _read_line(line, storage.parent(address), parameters, allowed)
-            key = hashlib.sha256(_canonical([found.path, found.parameters, found.name])).digest()
+            each = _read_line(line, storage.parent(address), parameters, allowed)
+            key = hashlib.sha256(_canonical([each.path, each.parameters, each.name])).digest()
             if key in seen:
                 raise ValueError(f"the same recording and parameters as in line {seen[key]}")
         except (ValueError, OSError) as error:
-            raise ValueError(f"{storage.name_of(address)}, line {number}: {error}") from error
-        seen[key] = number
-        yield found
+            raise ValueError(f"{place}: {error}") from error
+        seen[key], found[place] = number, each
+    missing = {place: each for place, each in found.items() if each.size == MISSING}
+    if missing:
+        found |= _look_for(missing, report)
+    return list(found.values())
+
+
+def _look_for(
+    recordings: Mapping[str, Recording], report: Callable[[int, int], None]
+) -> dict[str, Recording]:
+    """The same with sizes and times; a file that is missing is for its record to tell."""
+    found: dict[str, Recording] = {}
+    report(0, len(recordings))
+    with ThreadPoolExecutor(THREADS) as threads:
+        try:
+            looks = [threads.submit(storage.look, each.path) for each in recordings.values()]
+            for (place, each), look in zip(recordings.items(), looks, strict=True):
+                try:
+                    entry = look.result()
+                except (OSError, ValueError) as error:
+                    raise ValueError(f"{place}: {error}") from error
+                size, modified = (entry.size, entry.modified) if entry else (MISSING, 0)
+                found[place] = replace(each, size=size, modified=modified)
+                report(len(found), len(recordings))
+        finally:
+            threads.shutdown(cancel_futures=True)
+    return found
 
 
 def _read_line(
     line: str, folder: str, parameters: Mapping[str, Any], allowed: Sequence[str]
 ) -> Recording:
+    """The recording of a line, whose size is MISSING where it has none. Raises ValueError."""
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("is not JSON") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("path"), str):
         raise ValueError('should be an object with a "path"')
@@ -146,23 +193,25 @@ def _read_line(
         check_parameters(own, parameters)
     if not any(storage.is_under(path, each) for each in allowed):
         raise ValueError("its path lies where --allow allows none")
-    duration = fields.get("duration")
-    if duration is not None and not (isinstance(duration, int | float) and duration >= 0):
-        raise ValueError("duration: should be seconds")
-    return Recording("", path, *_size_and_time(fields, path), duration, own, name)
+    size, modified = fields.get("size", MISSING), fields.get("modified", 0)
+    if not (_is_integer(size, MISSING) and _is_integer(modified, -MOST)):
+        raise ValueError("size and modified: should be bytes and nanoseconds, integers of 64 bits")
+    duration = _read_duration(fields)
+    return Recording("", path, size, modified, duration, own, name)
 
 
-def _size_and_time(fields: Mapping[str, Any], path: str) -> tuple[int, int]:
-    """As the line says, else as the file system does; -1 for a file that is missing, which is for
-    the record to tell.
-    """
-    if "size" in fields:
-        numbers = fields["size"], fields.get("modified", 0)
-        if not all(isinstance(number, int) for number in numbers):
-            raise ValueError("size and modified: should be integers")
-        return numbers
-    entry = storage.look(path)
-    return (entry.size, entry.modified) if entry else (-1, 0)
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST
+
+
+def _read_duration(fields: Mapping[str, Any]) -> float | None:
+    duration: float | None = fields.get("duration")
+    if duration is None:
+        return None
+    number = isinstance(duration, int | float) and not isinstance(duration, bool)
+    if not (number and 0 <= duration <= LONGEST):
+        raise ValueError(f"duration: should be seconds, at most {LONGEST:.0f}")
+    return duration
 
 
 def check_parameters(own: object, parameters: Mapping[str, Any]) -> None:
@@ -212,17 +261,47 @@ def blocks_of(recordings: Iterable[Recording]) -> list[list[Recording]]:
     return list(blocks.values())
 
 
-def load(out: str) -> dict[str, Recording]:
-    """The manifest that lies beside the results, by id; nothing where there is none."""
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """What is kept of a recording from one run to the next."""
+
+    duration: float | None
+    block: str
+
+
+def load(out: str) -> dict[str, Dealt]:
+    """What the manifest beside the results tells, by id; nothing where there is none.
+
+    Raises ValueError where the file is none that `save` has written.
+    """
     address = storage.join(out, MANIFEST)
     if not storage.exists(address):
         return {}
-    lines = storage.read(address).decode().splitlines()
-    recordings = (Recording(**json.loads(line)) for line in lines)
-    return {each.id: each for each in recordings}
+    known: dict[str, Dealt] = {}
+    try:
+        for line in storage.read(address).decode().split("\n"):
+            if line.strip():
+                fields = json.loads(line)
+                id, block = fields["id"], fields["block"]
+                if not (isinstance(id, str) and BLOCK_NAME.fullmatch(block)):
+                    raise ValueError("is none of ours")
+                known[id] = Dealt(_read_duration(fields), block)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        what = "is no manifest of an earlier run; name another folder, or move it away"
+        raise ValueError(f"--out: {MANIFEST} there {what}") from error
+    return known
 
 
 def save(out: str, recordings: Iterable[Recording]) -> None:
-    """Write the manifest beside the results."""
-    lines = (json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in recordings)
+    """Write the manifest beside the results, without the clips of known speakers."""
+    lines = (json.dumps(_without_clips(each.to_json())) + "\n" for each in recordings)
     storage.write(storage.join(out, MANIFEST), "".join(lines).encode())
+
+
+def _without_clips(fields: dict[str, Any]) -> dict[str, Any]:
+    """A line in which a hash stands for names and voices, which are kept nowhere."""
+    own = fields.get("parameters") or {}
+    if clips := own.get("known_speakers"):
+        digest = hashlib.sha256(_canonical(clips)).hexdigest()[:20]
+        fields["parameters"] = {**own, "known_speakers": f"left out, sha256 {digest}"}
+    return fields

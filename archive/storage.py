@@ -3,14 +3,17 @@
 The one decision: an address alone is enough for any process on any machine to open a file, and it
 never holds a credential: each machine takes those from its own environment. A file is written whole
 or not at all: under another name and renamed in a folder, by one upload in a store. The stores are
-those of pyarrow.fs: `s3://`, `gs://`, `abfs://`, `hf://`.
+those of pyarrow.fs: `s3://`, `gs://`, `abfs://`, `hf://`. Folders are listed without it: it stops
+at a name that is not UTF-8.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import threading
+import stat
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +23,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 SECRET = re.compile(r"key|secret|token|password|sig", re.IGNORECASE)
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hf")
+# A link that leads nowhere, or to itself.
+NOWHERE = (errno.ENOENT, errno.ELOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,11 @@ class Entry:
 def locate(text: str, folder: str = "") -> str:
     """The address that `text` names; a relative path is one under `folder`, an address itself.
 
-    Raises ValueError for a URL of no store that is known, one with credentials, or `..` in a URL.
+    Raises ValueError for a URL of no store that is known, one with credentials, or `..` in a URL,
+    and for what is not UTF-8.
     """
+    if not is_utf8(text):
+        raise ValueError("has characters that UTF-8 has not")
     if not URL.match(text):
         if not text or "\0" in text:
             raise ValueError("neither a path nor a URL")
@@ -60,6 +68,17 @@ def locate(text: str, folder: str = "") -> str:
         raise ValueError("a URL needs a bucket, and a path without .. and #")
     path = quote("/" + path.strip("/")) if path.strip("/") else ""
     return f"{scheme}://{parts.netloc}{path}" + (f"?{parts.query}" if parts.query else "")
+
+
+def is_utf8(address: str) -> bool:
+    """Whether it can be written as UTF-8: Linux allows any bytes in a name, and Python reads those
+    that are not UTF-8 as lone surrogates.
+    """
+    try:
+        address.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_url(address: str) -> bool:
@@ -150,8 +169,12 @@ def is_folder(address: str) -> bool:
 def find_files(address: str) -> Iterator[Entry]:
     """All files in a folder and the folders within, none where it does not exist.
 
-    Hidden ones, whose own or whose folder's name begins with a dot, are left out.
+    Hidden ones, whose own or whose folder's name begins with a dot, are left out. An address that
+    is not UTF-8 (`is_utf8`) may be among them, which nothing here opens.
     """
+    if not is_url(address):
+        yield from _find_local(address)
+        return
     from pyarrow import fs
 
     system, top = _file_system(address)
@@ -160,6 +183,33 @@ def find_files(address: str) -> Iterator[Entry]:
         names = info.path[len(top) :].strip("/").split("/")
         if info.type == fs.FileType.File and not any(name.startswith(".") for name in names):
             yield _entry(join(address, *names), info)
+
+
+def _find_local(top: str) -> Iterator[Entry]:
+    """Links are followed, but for those to a folder in which they lie."""
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
+    while waiting:
+        folder, above = waiting.pop()
+        try:
+            info = os.stat(folder)
+            here = info.st_dev, info.st_ino
+            if here in above:
+                continue
+            with os.scandir(folder) as found:
+                entries = [each for each in found if not each.name.startswith(".")]
+        except FileNotFoundError:
+            continue
+        for each in entries:
+            try:
+                info = each.stat()
+            except OSError as error:
+                if error.errno in NOWHERE:
+                    continue
+                raise
+            if stat.S_ISDIR(info.st_mode):
+                waiting.append((each.path, above | {here}))
+            elif stat.S_ISREG(info.st_mode):
+                yield Entry(each.path, info.st_size, info.st_mtime_ns)
 
 
 def _entry(address: str, info: Any) -> Entry:  # noqa: ANN401
@@ -194,7 +244,7 @@ def write(address: str, content: bytes) -> None:
 def _write_local(path: str, content: bytes) -> None:
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
-    part = os.path.join(folder, f".{name}.{os.getpid()}.{threading.get_ident()}.part")
+    part = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
         with open(part, "wb") as file:
             file.write(content)

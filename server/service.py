@@ -131,6 +131,7 @@ class Service:
         if not self.alive:
             raise stopped()
         pool, left = self._pool(request), Flag()
+        diarizing: Future[Diarization | None] | None = None
         self.outstanding += 1
         try:
             known = await self._enrol(request, left)
@@ -151,6 +152,8 @@ class Service:
                 yield Finished(await answered)
         finally:
             left.set()
+            if diarizing is not None:
+                diarizing.cancel()  # while it waits it holds the samples
             self.outstanding -= 1
 
     def close(self) -> None:

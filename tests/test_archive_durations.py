@@ -73,6 +73,35 @@ def test_a_process_that_dies_takes_few_files_along(monkeypatch):
     assert looked_at[-1] == 20
 
 
+def failing(addresses: list[str]) -> dict[str, float]:
+    """As a process does that may start no thread."""
+    if "bad" in addresses:
+        raise RuntimeError("can't start new thread")
+    return dict.fromkeys(addresses, 1.0)
+
+
+def test_what_goes_wrong_with_a_portion_is_its_own(monkeypatch):
+    monkeypatch.setattr(durations, "FILES", 2)
+    monkeypatch.setattr(durations, "read_portion", failing)
+    monkeypatch.setattr(durations, "MOST_PROCESSES", 1)
+    addresses = [f"good{number}" for number in range(10)]
+    addresses[3] = "bad"
+    looked_at = []
+    found = read_durations(addresses, looked_at.append)
+    assert found.keys() == set(addresses) - {"bad", "good2"}
+    assert looked_at == [2, 4, 6, 8, 10]
+
+
+def test_where_no_process_can_be_started_nothing_is_told(monkeypatch):
+    def refuse(*_):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(durations.ProcessPoolExecutor, "submit", refuse)
+    looked_at = []
+    assert read_durations(["a", "b"], looked_at.append) == {}
+    assert looked_at == [2]
+
+
 def test_a_portion_has_its_time():
     remaining = signal.getitimer(signal.ITIMER_REAL)
     assert read_portion(["/missing"]) == {}

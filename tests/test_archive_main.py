@@ -4,9 +4,12 @@ the driver does after one that ends well or badly."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ pytest.importorskip("pyarrow")
 
 from archive import __main__ as command_line
 from archive import retries, shards, storage, worker
-from archive.__main__ import main, parse_arguments, prepare
+from archive.__main__ import main, parse_arguments, prepare, teller
 from archive.cluster import ClusterError
 from archive.records import Record
 from archive.results import Results
@@ -61,6 +64,7 @@ def finish(folder: Path, *more: str, failed: tuple[str, ...] = ()) -> None:
         (["--parameters", '{"langauge": "en"}'], "'langauge' is none"),
         (["--formats", "json,doc"], "'doc' is none of json"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
+        (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
@@ -83,7 +87,7 @@ def test_settings_and_sources_are_checked_too(folder, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "more", [["--actors", "0"], ["--deadline", "0"], ["--deadline", "inf"], []]
+    "more", [["--actors", "0"], ["--deadline", "0"], ["--deadline", "1e12"], []]
 )
 def test_a_wrong_command_line_ends_the_process(folder, capsys, more):
     with pytest.raises(SystemExit) as ended:
@@ -102,6 +106,100 @@ def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
     assert len(prepare(allowed, stand_in).recordings) == 1
 
 
+def test_a_source_without_recordings_is_refused_and_what_is_known_kept(folder, capsys):
+    """As a folder looks that is not mounted; and the same of a manifest."""
+    before = ids(folder)
+    written = (folder / "out" / "manifest.jsonl").read_bytes()
+    (folder / "in").rename(folder / "elsewhere")
+    (folder / "in").mkdir()
+    (folder / "list.jsonl").write_text("\n")
+    for source in ("in", "list.jsonl"):
+        assert main([str(folder / source), "--out", str(folder / "out")]) == 2
+        _, stderr = capsys.readouterr()
+        assert stderr.endswith(f"{source}: there is no recording in it\n")
+    assert (folder / "out" / "manifest.jsonl").read_bytes() == written
+    (folder / "in").rmdir()
+    (folder / "elsewhere").rename(folder / "in")
+    assert ids(folder) == before
+
+
+def test_a_manifest_of_the_users_own_is_not_overwritten(folder, capsys):
+    lists = folder / "lists"
+    lists.mkdir()
+    path = lists / "manifest.jsonl"
+    for content in ({"path": "../in/a.wav"}, {"path": "../in/a.wav", "size": 5}):
+        path.write_text(json.dumps(content))
+        for source in (path, folder / "in"):
+            command = [str(source), "--out", str(lists), "--allow", str(folder)]
+            assert main(command) == 2
+            _, stderr = capsys.readouterr()
+            assert stderr.startswith("python -m archive: --out: manifest.jsonl there is ")
+            assert stderr.count("\n") == 1
+        assert path.read_text() == json.dumps(content)
+
+
+def test_of_the_manifest_in_the_output_place_only_durations_and_blocks_count(folder):
+    """Whoever may write results may not choose what is read next time, nor with what parameters."""
+    first = load(folder)
+    path = folder / "out" / "manifest.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, line in enumerate(lines):
+        line |= {"path": "/etc/passwd", "size": 1, "modified": 2, "parameters": {"prompt": "x"}}
+        line |= {"duration": 5.0 + number, "name": "../x"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    durations = {line["id"]: line["duration"] for line in lines}
+    again = load(folder)
+    assert {each.id: replace(each, duration=durations[each.id]) for each in first} == {
+        each.id: each for each in again
+    }
+
+
+def test_lines_that_ask_for_the_same_are_one_recording(folder):
+    path = folder / "list.jsonl"
+    lines = [{"path": "in/a.wav"}, {"path": "in/a.wav", "parameters": {"language": "en"}}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    for parameters, count in (('{"language": "en"}', 1), ('{"language": "de"}', 2)):
+        command = [str(path), "--out", str(folder / "out"), "--parameters", parameters]
+        assert len(prepare(parse_arguments(command), stand_in).recordings) == count
+
+
+def test_names_that_are_not_utf8_are_told_and_left_out(folder, capsys):
+    for name in ("café.wav", "cafés.txt"):
+        path = os.fsencode(folder / "in") + b"/" + name.encode("latin-1")
+        Path(os.fsdecode(path)).write_text("say c")
+    assert ids(folder).keys() == {"a.wav", "b.wav"}
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "left out, as their names are not UTF-8: 1"
+    assert told[1].endswith(r"/in/caf\udce9.wav")
+    assert len(told) == 3
+
+
+def test_missing_packages_are_one_line(folder, capsys, monkeypatch):
+    found = find_spec
+    monkeypatch.setattr(
+        "archive.__main__.find_spec", lambda name: None if name == "ray" else found(name)
+    )
+    assert main(arguments(folder)) == 2
+    _, stderr = capsys.readouterr()
+    assert stderr.startswith("python -m archive: no ray: pip install -r requirements-archive.txt")
+    assert stderr.count("\n") == 1
+    monkeypatch.setattr("archive.__main__.find_spec", lambda name: None)
+    assert main(arguments(folder)) == 2
+    assert "no pyarrow and ray: " in capsys.readouterr().err
+
+
+def test_what_takes_long_is_told_now_and_then(capsys, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("archive.__main__.time.monotonic", lambda: now)
+    tell = teller("looking at")
+    for done in range(31):
+        tell(done, 30)
+        now += 1
+    lines = capsys.readouterr().err.splitlines()
+    numbers = ["", ": 10", ": 20", ": 30"]
+    assert lines == [f"looking at 30 files{number}" for number in numbers]
+
+
 def test_what_is_done_needs_no_cluster(folder, capsys):
     finish(folder, failed=("b.wav",))
     assert main(arguments(folder, "--address", "127.0.0.1:1")) == 0
@@ -114,7 +212,7 @@ def test_an_output_place_that_cannot_be_read_is_one_line(folder, capsys):
     (folder / "out").mkdir()
     (folder / "out" / "results").touch()
     assert main(arguments(folder)) == 1
-    assert "Cannot list directory" in capsys.readouterr().err.splitlines()[-1]
+    assert "Not a directory" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_errors_are_tried_again_where_asked_for(folder, capsys):

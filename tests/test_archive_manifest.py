@@ -9,8 +9,17 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archive import manifest
-from archive.manifest import Identity, Recording, blocks_of, deal, in_folder, in_manifest
+from archive import manifest, storage
+from archive.durations import LONGEST
+from archive.manifest import (
+    Dealt,
+    Identity,
+    Recording,
+    blocks_of,
+    deal,
+    in_folder,
+    in_manifest,
+)
 from config import ModelSettings
 from server import transcribe_files
 
@@ -115,8 +124,19 @@ def test_a_users_manifest(tmp_path):
         ({"path": "a.wav", "parameters": {"batch_size": 0}}, "batch_size: "),
         ({"path": "a.wav", "parameters": {"batchsize": 1}}, "'batchsize' is none"),
         ({"path": "a.wav", "parameters": {"num_speakers": 9}}, "num_speakers: contradicts"),
+        pytest.param("[" * 100_000, "is not JSON", id="deep"),
+        ({"path": "caf\udce9.wav"}, "UTF-8"),
         ({"path": "a.wav", "size": "7"}, "size and modified"),
+        ({"path": "a.wav", "size": True}, "size and modified"),
+        ({"path": "a.wav", "size": -2}, "size and modified"),
+        ({"path": "a.wav", "size": 2**63}, "size and modified"),
+        ({"path": "a.wav", "size": 1, "modified": 2**63}, "size and modified"),
         ({"path": "a.wav", "duration": "7"}, "duration: "),
+        ({"path": "a.wav", "duration": True}, "duration: "),
+        ({"path": "a.wav", "duration": -1}, "duration: "),
+        ({"path": "a.wav", "duration": 1e12}, "duration: "),
+        ('{"path": "a.wav", "duration": Infinity}', "duration: "),
+        ('{"path": "a.wav", "duration": NaN}', "duration: "),
         ({"path": "first.wav"}, "the same recording and parameters as in line 1"),
     ],
 )
@@ -160,6 +180,94 @@ def test_what_is_saved_is_loaded_and_may_be_handed_in(tmp_path):
     found = list(in_folder(str(tmp_path), out))
     (made,) = deal(map(Identity(SETTINGS, {}).of, found))
     manifest.save(out, [made])
-    assert manifest.load(out) == {made.id: made}
+    assert manifest.load(out) == {made.id: Dealt(made.duration, made.block)}
     (again,) = in_manifest(f"{out}/manifest.jsonl", {}, [str(tmp_path)])
     assert ids([again]) == [made.id]
+
+
+def test_a_line_ends_where_a_line_ends(tmp_path):
+    """Names with what Unicode takes for the end of a line, as they are and as JSON escapes them."""
+    names = [f"a{mark}b.wav" for mark in "\x85\u2028\u2029"]
+    lines = [json.dumps({"path": name}, ensure_ascii=False) for name in names]
+    path = tmp_path / "list.jsonl"
+    path.write_bytes("\r\n".join(lines).encode())
+    found = list(map(Identity(SETTINGS, {}).of, in_manifest(str(path), {}, [str(tmp_path)])))
+    assert [storage.name_of(each.path) for each in found] == names
+    out = str(tmp_path / "out")
+    manifest.save(out, deal(found))
+    assert manifest.load(out).keys() == {each.id for each in found}
+    again = in_manifest(f"{out}/manifest.jsonl", {}, [str(tmp_path)])
+    assert {each.path for each in again} == {each.path for each in found}
+
+
+def test_files_without_a_size_are_looked_for(tmp_path):
+    """As many are missing as there are threads, one of all has a size already."""
+    names = [f"{number:02}.wav" for number in range(40)]
+    for number, name in enumerate(names[:24]):
+        (tmp_path / name).write_bytes(bytes(number))
+    path = tmp_path / "list.jsonl"
+    lines = [{"path": name} for name in names] + [{"path": "40.wav", "size": 3, "modified": 4}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    told = []
+    found = in_manifest(str(path), {}, [str(tmp_path)], lambda *numbers: told.append(numbers))
+    assert [storage.name_of(each.path) for each in found] == [*names, "40.wav"]
+    assert [each.size for each in found] == [*range(24), *[-1] * 16, 3]
+    times = [os.stat(tmp_path / name).st_mtime_ns for name in names[:24]]
+    assert [each.modified for each in found] == [*times, *[0] * 16, 4]
+    assert told == [(done, 40) for done in range(41)]
+
+
+def test_a_file_that_cannot_be_looked_for_is_named_by_its_line(tmp_path, monkeypatch):
+    look = storage.look
+
+    def denied(address):
+        if address.endswith("b.wav"):
+            raise PermissionError("access denied")
+        return look(address)
+
+    monkeypatch.setattr(storage, "look", denied)
+    with pytest.raises(ValueError, match=r"list\.jsonl, line 2: access denied"):
+        read(tmp_path, {"path": "a.wav"}, {"path": "b.wav"}, {"path": "c.wav"})
+
+
+def test_a_size_that_tells_nothing_is_no_endless_recording():
+    sizes = [Recording("", "/a.wav", size, 0).seconds for size in (-1, 0, 16_000, 2**63 - 1)]
+    assert sizes == [0.0, 0.0, 2.0, LONGEST]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"path": "a.wav"}\n',
+        b'{"id": "x", "path": "a.wav", "block": "../../etc"}\n',
+        b'{"id": "x", "block": 5}\n',
+        b'{"id": 5, "block": "0123456789abcdef0123"}\n',
+        b'{"id": "x", "block": "0123456789abcdef0123", "duration": Infinity}\n',
+        b'["id", "block"]\n',
+        b"5\n",
+        b"\xff\xfe",
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
+)
+def test_a_manifest_of_others_is_one_line(tmp_path, content):
+    (tmp_path / "manifest.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match="is no manifest of an earlier run"):
+        manifest.load(str(tmp_path))
+
+
+def test_clips_of_known_speakers_are_not_written(tmp_path):
+    clips = [{"name": "Zuse", "reference": "UklGRg=="}]
+    own = {"language": "de", "known_speakers": clips}
+    found = [Recording("", f"/{name}.wav", 1, 1, parameters=own, duration=2.0) for name in "ab"]
+    dealt = deal(map(Identity(SETTINGS, {}).of, found))
+    manifest.save(str(tmp_path), dealt)
+    text = (tmp_path / "manifest.jsonl").read_text()
+    assert "Zuse" not in text
+    assert "Ukl" not in text
+    lines = [json.loads(line)["parameters"] for line in text.splitlines()]
+    assert lines[0] == lines[1]
+    assert lines[0]["language"] == "de"
+    assert [each.parameters for each in dealt] == [own, own]
+    assert len(manifest.load(str(tmp_path))) == 2
+    with pytest.raises(ValueError, match="line 1: known_speakers: should be a list"):
+        in_manifest(f"{tmp_path}/manifest.jsonl", {}, ["/"])

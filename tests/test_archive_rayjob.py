@@ -65,10 +65,11 @@ def test_what_is_mounted_is_there(group):
     assert mounted == {each["name"] for each in pod(group)["volumes"]}
 
 
-def test_variables_are_those_of_the_models_and_the_place_of_the_modules():
+def test_variables_are_those_of_the_models_the_place_of_the_modules_and_no_telemetry():
     dockerfile = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
     variables = dict(VARIABLES["data"])
     assert variables.pop("PYTHONPATH") in re.findall(r"^WORKDIR (.+)$", dockerfile, re.MULTILINE)
+    assert variables.pop("RAY_USAGE_STATS_ENABLED") == "0"
     assert variables
     assert set(variables) <= {name.upper() for name in ModelSettings.model_fields}
     names = {each.get("configMapRef", {}).get("name") for each in container(GROUPS[0])["envFrom"]}

@@ -36,6 +36,8 @@ def test_addresses_have_one_form(text, address):
     [
         "",
         "a\0b",
+        "caf\udce9.wav",
+        "s3://bucket/caf\udce9.wav",
         "http://host/a.wav",
         "s3://",
         "s3:///a.wav",
@@ -106,6 +108,34 @@ def exercise(top: str) -> None:
 
 def test_a_folder(tmp_path):
     exercise(str(tmp_path / "new" / "folder"))
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    """A link to a file and one to a folder elsewhere are files here; links that lead up, to
+    themselves or nowhere, and a pipe, are none.
+    """
+    top, other = tmp_path / "in", tmp_path / "other"
+    for path in (top / "sub" / "a.wav", other / "b.wav", other / "deep" / "c.wav"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"123")
+    links = {"d.wav": other / "b.wav", "elsewhere": other, "nowhere.wav": tmp_path / "none"}
+    for name, target in links.items():
+        (top / name).symlink_to(target)
+    (top / "self.wav").symlink_to(top / "self.wav")
+    (top / "sub" / "up").symlink_to(top)
+    (other / "deep" / "back").symlink_to(other)
+    os.mkfifo(top / "pipe.wav")
+    found = {os.path.relpath(entry.address, top) for entry in storage.find_files(str(top))}
+    assert found == {"sub/a.wav", "d.wav", "elsewhere/b.wav", "elsewhere/deep/c.wav"}
+
+
+def test_names_that_are_not_utf8_are_found_and_told_apart(tmp_path):
+    latin = os.fsencode(tmp_path) + "/café.wav".encode("latin-1")
+    Path(os.fsdecode(latin)).write_bytes(b"123")
+    (tmp_path / "café.wav").write_bytes(b"12345")
+    found = {storage.is_utf8(entry.address): entry for entry in storage.find_files(str(tmp_path))}
+    assert os.fsencode(found[False].address) == latin
+    assert found[True] == storage.look(str(tmp_path / "café.wav"))
 
 
 def test_a_bucket(bucket):

@@ -261,24 +261,16 @@ def test_the_archive_page_tells_what_was_measured():
     looks = [
         {"done": done, "run": 100 + done, "worker": 900, "others": 300} for done in range(0, 101, 5)
     ]
-    text = archive_page(
-        {
-            "settings": {"device": "CPU", "processor": "P", "torch threads": 2},
-            "talks": {
-                "files": 10,
-                "seconds": 20,
-                "runs": {"loop, 1": runs(3, 10, 8, 9), "archive, 2": runs(12, 5, 4.5, 4)},
-            },
-            "clips": {
-                "files": 100,
-                "seconds": 2,
-                "loop": 4.0,
-                "work": 3.0,
-                "each": 0.045,
-                "memory": looks,
-            },
-        }
-    )
+    clips = {"files": 100, "seconds": 2, "loop": 4.0, "work": 3.0, "each": 0.045}
+    results = {
+        "settings": {"device": "CPU", "processor": "P", "torch threads": 2},
+        "talks": {
+            "files": 10,
+            "seconds": 20,
+            "runs": {"loop, 1": runs(3, 10, 8, 9), "archive, 2": runs(12, 5, 4.5, 4)},
+        },
+    }
+    text = archive_page(results | {"clips": clips | {"memory": looks}})
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     assert ["loop, 1 thread", "3.0", "9.0", "22", "1.00 (1.00-1.00)"] in rows
     (both,) = [row for row in rows if row and row[0] == "archive, 2 workers"]
@@ -289,3 +281,4 @@ def test_the_archive_page_tells_what_was_measured():
     assert "15 ms all else" in text
     assert ["25", "125", "900", "300"] in rows
     assert ["100", "200", "900", "300"] in rows
+    assert "found a worker" in archive_page(results | {"clips": clips | {"memory": []}})

@@ -366,6 +366,50 @@ def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, mo
     assert service.outstanding == 0
 
 
+def test_who_leaves_before_diarization_frees_the_samples(handler, service, recording, monkeypatch):
+    """One recording is being diarized, and the one that waits behind it is given up."""
+    begun, go_on, freed, held = (threading.Event() for _ in range(4))
+    decode = handler.decode
+
+    def diarize(samples, hints, cancelled):
+        begun.set()
+        assert go_on.wait(60)
+        return Speakers().diarize(samples, hints, cancelled)
+
+    def decoded(request):
+        audio = decode(request)
+        if begun.is_set():
+            weakref.finalize(audio.samples, freed.set)
+        return audio
+
+    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
+    monkeypatch.setattr(handler, "decode", decoded)
+    submit = service._diarization.submit
+
+    def submitting(*arguments):
+        if begun.is_set():
+            held.set()
+        return submit(*arguments)
+
+    monkeypatch.setattr(service._diarization, "submit", submitting)
+
+    async def leave():
+        first, second = (parsed(handler, recording(s), language="en", diarize=True) for s in (3, 4))
+        one = asyncio.ensure_future(service.answer(first))
+        assert await asyncio.to_thread(begun.wait, 60)
+        other = asyncio.ensure_future(service.answer(second))
+        assert await asyncio.to_thread(held.wait, 60)
+        other.cancel()
+        await asyncio.wait([other])
+        del other
+        assert await asyncio.to_thread(freed.wait, 60)
+        assert not one.done()
+        go_on.set()
+        return await one
+
+    assert asyncio.run(leave()).segments
+
+
 def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
     handler, service, recording, monkeypatch
 ):

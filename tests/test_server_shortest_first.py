@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import CancelledError
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -96,3 +98,21 @@ def test_cancelled_work_is_not_begun_and_the_end_cancels_what_waits():
     with pytest.raises(CancelledError):
         waiting.result(60)
     assert held.done == []
+
+
+class Samples:
+    """What work holds on to."""
+
+
+def test_cancelled_work_is_forgotten_while_other_work_runs():
+    held = Held()
+    samples = [Samples(), Samples()]
+    asked = [held.queue.submit(number, partial(id, each)) for number, each in enumerate(samples)]
+    cancelled, kept = map(weakref.ref, samples)
+    del samples
+    assert asked[0].cancel()
+    assert cancelled() is None
+    assert kept() is not None
+    assert not held.first.done()
+    held.end()
+    assert kept() is None

@@ -30,16 +30,7 @@ def page(results: dict[str, Any]) -> str:
         ),
         f"## {clips['files']} recordings of {clips['seconds']} s, two workers",
         _overhead(clips),
-        table(
-            [
-                "recordings done",
-                "the run, MiB",
-                "largest worker, MiB",
-                "Ray's other processes, MiB",
-            ],
-            _memory_rows(clips),
-        ),
-        "Resident memory; pages that processes share are counted in each of them.",
+        *_memory(clips),
     ]
     return "\n\n".join([*parts, "## Settings", listed(results["settings"])])
 
@@ -81,6 +72,15 @@ def _overhead(clips: dict[str, Any]) -> str:
         f"{1e3 * clips['each']:.0f} ms are reading the file and the handler, and "
         f"{1e3 * beside:.0f} ms all else: marks, results, records, Ray."
     )
+
+
+def _memory(clips: dict[str, Any]) -> list[str]:
+    """What was held; few recordings may be done before anybody looks."""
+    if not clips["memory"]:
+        return ["The run ended before a look at its memory found a worker."]
+    head = ["recordings done", "the run, MiB", "largest worker, MiB", "Ray's other processes, MiB"]
+    told = "Resident memory; pages that processes share are counted in each of them."
+    return [table(head, _memory_rows(clips)), told]
 
 
 def _memory_rows(clips: dict[str, Any]) -> list[list[str]]:
