@@ -395,7 +395,7 @@ def test_who_leaves_before_diarization_frees_the_samples(handler, service, recor
     monkeypatch.setattr(service._diarization, "submit", submitting)
 
     def is_freed():
-        """Once the thread that prepares is through, and frames of the cancelled task are collected."""
+        """Once the preparing thread is through, and the cancelled task is collected."""
         for _ in range(300):
             gc.collect()
             if freed.wait(0.1):
