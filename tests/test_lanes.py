@@ -14,6 +14,7 @@ from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.results import ResultReader
 from errors import OutOfMemory
 
 # Rejects every text at temperature 0.
@@ -230,3 +231,29 @@ def test_a_rejected_text_waits_for_nobody_elses():
             session.step()
         assert not other.done
     assert engine.lanes.greedy.steps <= 20
+
+
+def test_a_text_about_to_leave_when_the_step_fails_is_decoded_once(monkeypatch):
+    """Rejected in the step in which a neighbour cannot be read, it is begun again, in one lane."""
+    engine = DecodeEngine(models_of(TINY, 142))
+    options = dataclasses.replace(GREEDY, fallback=BEAMED)
+    good, bad = engine.session(options), engine.session(options)
+    read = ResultReader.read
+
+    def fail(reader, state, row, length, sequence):
+        if sequence.session is bad:
+            raise RuntimeError("poison")
+        return read(reader, state, row, length, sequence)
+
+    monkeypatch.setattr(ResultReader, "read", fail)
+    good.add(windows_of()[:1])
+    bad.add(windows_of()[:1])  # the same, so that both end in the same step
+    results = []
+    for _ in range(200):  # more than all attempts need
+        engine.step_all()
+        results += good.take()
+    assert len(results) == 1
+    assert good.done
+    assert not engine.lanes.busy
+    with pytest.raises(RuntimeError, match="poison"):
+        bad.take()

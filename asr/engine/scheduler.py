@@ -134,6 +134,8 @@ class Scheduler:
 
     def preempt(self) -> None:
         """Put everything that runs back into the queue, from its beginning, and free the memory."""
+        # A step that fails while rows finish may leave some in their rows that were about to leave.
+        self._leaving = [each for each in self._leaving if each not in self.running]
         for sequence in self.running:
             sequence.restart()
         self._leaving += [each for each in self.running if each.num_beams != self.num_beams]
