@@ -18,18 +18,17 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from archive import durations, manifest, storage
+from archive import durations, manifest, shards, storage
 from archive.cluster import Cluster, ClusterError
 from archive.gathering import gather
 from archive.manifest import Dealt, Recording
 from archive.progress import Progress, failure_table
 from archive.results import Results
-from archive.shards import number_of_groups
 from archive.worker import Handler, Task, load_handler, without_token
 from config import InferenceConfig, ModelSettings
 from errors import EndpointError
 
-FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
+FORMATS = ("json", *shards.FORMATS)
 WRONG, UNFINISHED, INTERRUPTED = 2, 1, 130
 # How many recordings without any record, or with unreadable names, are named.
 MOST_NAMED = 10
@@ -262,7 +261,7 @@ def collect(archive: Archive) -> None:
     """Gather results into shards, where shards are asked for."""
     if archive.results.in_shards:
         ids = [each.id for each in archive.recordings]
-        groups = number_of_groups(len(ids), sum(each.seconds for each in archive.recordings))
+        groups = shards.number_of_groups(len(ids), sum(each.seconds for each in archive.recordings))
         print("gathering results into shards", file=sys.stderr)
         gather(archive.results.out, ids, groups)
 

@@ -21,16 +21,11 @@ from typing import Any
 from archive import storage
 from archive.durations import LONGEST
 from config import InferenceConfig, ModelReference
+from recording_files import ENDING
 
 MANIFEST = "manifest.jsonl"
 # Raise it when other results are to be expected of the same recordings and settings.
 FORM = 1
-# What is looked for in folders, as `scripts/transcribe` does; a manifest may name anything.
-ENDING = re.compile(
-    r"\.(3gp|aac|ac3|aiff?|amr|asf|au|avi|caf|flac|flv|m4[abv]|mk[av]|mov|mp[234]|mpeg|mpga?|og[agv]"
-    r"|opus|spx|tta|w64|wav|web[am]|wm[av]|wv)",
-    re.IGNORECASE,
-)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 KEYS = {"path", "name", "parameters", "id", "size", "modified", "duration", "block"}
 # A block of work: at most so many seconds of audio and so many recordings, and of a small archive

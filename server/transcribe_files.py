@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import queue
-import re
 import sys
 import threading
 import time
@@ -22,16 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from config import InferenceConfig, ServerSettings
+from recording_files import ENDING
 from server.client import Client, Failed
 from server.transcribe_progress import Screen, screen
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
-# What is looked for in folders; files that are named are sent whatever they are called.
-ENDING = re.compile(
-    r"\.(3gp|aac|ac3|aiff?|amr|asf|au|avi|caf|flac|flv|m4[abv]|mk[av]|mov|mp[234]|mpeg|mpga?|og[agv]"
-    r"|opus|spx|tta|w64|wav|web[am]|wm[av]|wv)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ ENDPOINT: dict[str, set[str]] = {
     "transcript": set(),
     "errors": set(),
     "reference_clips": set(),
+    "recording_files": set(),
     "config": {"reference_clips"},
     "server_logs": set(),
     "versions": {"errors"},

@@ -21,7 +21,6 @@ from archive.manifest import (
     in_manifest,
 )
 from config import ModelSettings
-from server import transcribe_files
 
 SETTINGS = dict(ModelSettings(asr_model="openai/whisper-large-v3@main"))
 
@@ -29,10 +28,6 @@ SETTINGS = dict(ModelSettings(asr_model="openai/whisper-large-v3@main"))
 def ids(recordings, parameters=None, **settings):
     identity = Identity(SETTINGS | settings, parameters or {})
     return [identity.of(each).id for each in recordings]
-
-
-def test_the_same_endings_as_the_client_for_folders():
-    assert manifest.ENDING.pattern == transcribe_files.ENDING.pattern
 
 
 def test_a_folder_is_searched_by_endings_without_the_output_place(tmp_path):

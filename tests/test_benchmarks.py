@@ -279,6 +279,7 @@ def test_the_archive_page_tells_what_was_measured():
     assert "took 40 ms a recording" in text
     assert "took 60 ms a recording and worker, of which 45 ms" in text
     assert "15 ms all else" in text
+    assert "1.33 times as fast as the loop" in text
     assert ["25", "125", "900", "300"] in rows
     assert ["100", "200", "900", "300"] in rows
     assert "found a worker" in archive_page(results | {"clips": clips | {"memory": []}})
