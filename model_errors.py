@@ -9,6 +9,7 @@ into a StartError.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,7 @@ def _reason(name: str, error: Exception) -> str:
         refusal = _hub_refusal(name, cause)
         if refusal is not None:
             return refusal
-    return _other_reason(causes)
+    return _other_reason(name, causes)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -126,10 +127,14 @@ def _licence_steps(name: str, repository: str) -> str:
     return f"{steps} with the account whose token is in HF_TOKEN"
 
 
-def _other_reason(causes: list[BaseException]) -> str:
+def _other_reason(name: str, causes: list[BaseException]) -> str:
     if any(isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled) for cause in causes):
         return "the hub cannot be reached, and the files are not in the local cache"
     if any("safetensors" in str(cause) for cause in causes):
+        # safetensors calls a file that it may not open missing.
+        for file in Path(name).glob("*.safetensors"):
+            if not os.access(file, os.R_OK):
+                return f"{file.name} cannot be read: its permissions, or a link to nothing"
         return "it has no safetensors weights, and pickled ones are not loaded"
     first_line = next(iter(str(causes[0]).splitlines()), "")
     return f"could not be loaded ({type(causes[0]).__name__}: {first_line})"

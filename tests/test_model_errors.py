@@ -102,6 +102,13 @@ def test_a_folder_without_safetensors_is_refused_though_a_pickle_is_there(folder
         load(folder)
 
 
+def test_weights_that_cannot_be_opened_are_not_called_missing(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(folder / "elsewhere")
+    with pytest.raises(StartError, match=r"model\.safetensors cannot be read: its permissions, or"):
+        load(folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [
