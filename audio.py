@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
-from itertools import chain, groupby
+from itertools import groupby
 from math import ceil
 from typing import IO
 
@@ -29,11 +29,11 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
-from av.filter import Graph
 from av.packet import Packet
 from av.stream import Discard
 from numpy.typing import NDArray
 
+from audio_filters import filtered
 from base64_text import Base64Text, base64_digits, decode_digits
 from container_bombs import refuse_mp4_bomb, without_id3
 from errors import AudioTooLong, InvalidAudio
@@ -48,7 +48,6 @@ MAX_FORMAT_CHANGES = 100
 # Packets may add up to this many times the file: an edit list may repeat a part of it.
 MAX_REREADING = 4
 
-_BLOCK_SAMPLES = 16_384
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
 _LIBAV_MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds; encoder padding is in the packets, and decoding trims it
@@ -290,10 +289,10 @@ def _blocks(
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
         _check_format(rate, channels)
         mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
-        mono = _filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
+        mono = filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
         checked = _checked(mono, progress, limits)
         resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
-        for block in _filtered(checked, *resampling):
+        for block in filtered(checked, *resampling):
             yield memoryview(block.planes[0])[: 4 * block.samples]
 
 
@@ -309,47 +308,6 @@ def _checked(
         if not peak <= MAX_AMPLITUDE:  # a NaN compares false
             raise InvalidAudio("it holds samples that are not finite or far out of range")
         yield block
-
-
-def _filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
-    """Pass frames of one format through a chain of libavfilter filters, and flush it at the end.
-
-    Yields blocks of at most _BLOCK_SAMPLES.
-    """
-    graph: Graph | None = None
-    for frame in chain(frames, (None,)):
-        if graph is None:
-            if frame is None:
-                return
-            graph = _graph(frame, filters)
-        graph.push(frame)
-        yield from _pull(graph)
-
-
-def _graph(frame: AudioFrame, filters: tuple[tuple[str, str], ...]) -> Graph:
-    graph = Graph()
-    graph.threads = 1
-    source = graph.add_abuffer(
-        sample_rate=frame.sample_rate,
-        format=frame.format,
-        layout=frame.layout.name,
-        time_base=Fraction(1, frame.sample_rate),
-    )
-    middle = [graph.add(name, setting) for name, setting in filters]
-    graph.link_nodes(source, *middle, graph.add("abuffersink")).configure()
-    graph.set_audio_frame_size(_BLOCK_SAMPLES)
-    return graph
-
-
-def _pull(graph: Graph) -> Iterator[AudioFrame]:
-    """The frames that `graph` has ready."""
-    while True:
-        try:
-            frame = graph.pull()
-        except (BlockingIOError, EOFError):
-            return
-        if isinstance(frame, AudioFrame):
-            yield frame
 
 
 def _warnings(

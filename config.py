@@ -360,10 +360,9 @@ class InferenceConfig(BaseModel):
 
 
 def ignored_names(kind: str, names: Sequence[object]) -> str:
-    """Names the first few in ASCII and cut short: a client may have put anything there, audio
-    included.
-    """
-    shown = ", ".join(ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES])
+    """Names the first few in ASCII and cut short: a client may have put anything there."""
+    escaped = [ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES]]
+    shown = ", ".join(name[:LONGEST_NAME] for name in escaped)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"unknown {kind} are ignored: {shown}{more}"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import handler
@@ -365,6 +365,8 @@ def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
 
 
 @given(st.dictionaries(st.text(), st.none(), min_size=1))
+@example(dict.fromkeys("\U0010ffff" * 40 + str(number) for number in range(9)))
+@example(dict.fromkeys("\U0010ffff" * 39 + chr(0x10000 + number) for number in range(9)))
 def test_warnings_about_names_stay_short_and_ascii(names):
     warning = handler.ignored_names("parameters", list(names))
     assert warning.isascii()

@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,12 @@ def _measured(
     short = body_of(plan.lengths[0], language="en", diarize=diarize)
     _warm_up(urls, short)
     capacity: dict[str, float] = {}
+    turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
     for seconds in plan.lengths:
         for assists in assisted:
             body = body_of(seconds, language="en", diarize=diarize, assisted=assists)
             for users in plan.users:
-                for server in _by_turns(users):
+                for server in next(turns):
                     load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
                     if seconds == plan.lengths[0] and not assists:
                         capacity[server] = max(capacity.get(server, 0.0), load.rate)
@@ -136,11 +138,6 @@ def _beside(
         load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
         took = max(of_long.seconds, default=None)
         yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
-
-
-def _by_turns(users: int) -> Sequence[str]:
-    """The servers; the other one begins every other time."""
-    return SERVERS if users % 3 else tuple(reversed(SERVERS))
 
 
 def _warm_up(urls: dict[str, str], body: bytes) -> None:

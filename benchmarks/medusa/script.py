@@ -37,15 +37,17 @@ def set_acceptance(
     assert isinstance(heads, MedusaModel)
     vars(heads).pop("scores", None)  # of other windows
     states, texts = _read(engine, heads, windows)
-    drafts = _draw(texts, rates).to(states.device)
+    ahead = _ahead(texts, len(rates)).to(states.device)
+    drafts = _draw(ahead, rates)
     lengths = states.square().sum(dim=1) / 2
     true_scores = heads.scores
 
     def scores(newest: Tensor, count: int, bias: Tensor) -> Tensor:
         found = true_scores(newest, count, bias)
         nearest = (newest @ states.T - lengths).argmax(dim=1)
-        wanted = drafts[nearest, :count, None]
-        return found.scatter(2, wanted, OVERRULED)
+        # Where the grammar forbids the wrong token it takes the next best, never the right one.
+        found = found.scatter(2, ahead[nearest, :count, None], -OVERRULED)
+        return found.scatter(2, drafts[nearest, :count, None], OVERRULED)
 
     vars(heads)["scores"] = scores
     if drafting is not None:  # reading drafted nothing but wrong tokens
@@ -56,14 +58,18 @@ def _read(
     engine: DecodeEngine, heads: MedusaModel, windows: Sequence[Samples]
 ) -> tuple[Tensor, list[Tokens]]:
     """The states that heads read of each token of the windows' texts, (tokens, d_model), and the
-    texts, each with the end of text. Meanwhile every draft is wrong, so a pass gains one token.
+    texts, each with the end of text. Meanwhile every draft is wrong where the grammar allows it;
+    the pass that made a token final is the last that reads at its position.
     """
-    seen: list[Tensor] = []
+    seen: dict[int, Tensor] = {}
     true_states, true_scores = heads.states, heads.scores
 
     def states(hidden: Tensor, positions: Tensor, cache: KVCache | None, kv_len: int) -> Tensor:
         found = true_states(hidden, positions, cache, kv_len)
-        seen.append(found[0, 0 if seen else -1].clone())  # first the whole prompt's
+        places = positions.expand(found.shape[:2])[0].tolist()
+        if not seen:  # the whole prompt's, of which the last chooses the first token
+            places = places[-1:]
+        seen.update(zip(places, found[0, -len(places) :].clone(), strict=True))
         return found
 
     def wrong_scores(newest: Tensor, count: int, bias: Tensor) -> Tensor:
@@ -78,21 +84,23 @@ def _read(
         seen.clear()
         (tokens,), _ = decode(engine, [window], options)
         texts.append((*tokens, engine.models.special_tokens.end_of_text))
-        every += seen[: len(texts[-1])]
+        every += [seen[place] for place in sorted(seen)][: len(texts[-1])]
     vars(heads).pop("states")
     vars(heads).pop("scores")
     return torch.stack(every), texts
 
 
-def _draw(texts: Sequence[Tokens], rates: Sequence[float]) -> Tensor:
-    """What is drafted after each token of the texts, (tokens, depths)."""
-    generator = np.random.default_rng(SEED)
-    rows = []
-    for text in texts:
-        for place in range(len(text)):
-            ahead = [*text[place + 1 :][: len(rates)], *[WRONG] * len(rates)][: len(rates)]
-            right = generator.random(len(rates)) < rates
-            rows.append(
-                [token if kept else WRONG for token, kept in zip(ahead, right, strict=True)]
-            )
+def _ahead(texts: Sequence[Tokens], depths: int) -> Tensor:
+    """The tokens that follow each one of the texts, (tokens, depths); WRONG behind the end."""
+    rows = [
+        [*text[place + 1 :][:depths], *[WRONG] * depths][:depths]
+        for text in texts
+        for place in range(len(text))
+    ]
     return torch.tensor(rows)
+
+
+def _draw(ahead: Tensor, rates: Sequence[float]) -> Tensor:
+    """What is drafted after each token, (tokens, depths): what is `ahead`, or WRONG."""
+    right = np.random.default_rng(SEED).random(ahead.shape) < rates
+    return ahead.where(torch.from_numpy(right).to(ahead.device), WRONG)

@@ -64,7 +64,7 @@ class Bench:
             "models": self.pair.name,
             "cell": cell.name,
             "batch": cell.batch,
-            "audio": sum(len(window) for window in self._windows(cell)) / SAMPLE_RATE,
+            "audio": cell.seconds or sum(map(len, self._windows(cell))) / SAMPLE_RATE,
             "seconds": seconds,
             "acceptance": stats.acceptance,
             "tokens per step": stats.tokens_per_step,

@@ -25,6 +25,7 @@ MELS = 80
 FFT = 400
 FLOOR = 1e-10
 SHARD_CLIPS = 500
+SHARDS = "shard-???.npz"  # complete ones
 FLITE_SHARE = 0.15
 
 Mel = NDArray[np.float16]
@@ -71,7 +72,7 @@ def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
 
 def load_corpus(folder: Path) -> list[SpokenMel]:
     """All clips of the shards that exist."""
-    return [clip for path in sorted(folder.glob("shard-*.npz")) for clip in _read_shard(path)]
+    return [clip for path in sorted(folder.glob(SHARDS)) for clip in _read_shard(path)]
 
 
 def _write_shard(job: tuple[Path, int]) -> Path:

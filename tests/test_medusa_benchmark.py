@@ -1,0 +1,84 @@
+"""Heads that are right as often as they are told to be, and the page about them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions
+from benchmarks.medusa import script
+from benchmarks.medusa.page import page
+from benchmarks.medusa.script import WRONG, set_acceptance
+from benchmarks.speed.engines import decode
+from tests.medusa_stand_ins import tiny_models
+from tests.oracle import noise_windows, random_heads
+
+DEPTHS = 3
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return DecodeEngine(random_heads(tiny_models(), DEPTHS))
+
+
+@pytest.fixture(scope="module")
+def windows():
+    return noise_windows(4)
+
+
+def test_drafts_are_right_as_often_as_is_wanted():
+    rates = (0.9, 0.5, 0.2)
+    random = np.random.default_rng(0)
+    texts = [tuple(random.integers(1, 50, 40).tolist()) for _ in range(250)]
+    drafts = iter(script._draw(script._ahead(texts, DEPTHS), rates).tolist())
+    right, places = np.zeros(DEPTHS), np.zeros(DEPTHS)
+    for text in texts:
+        for place in range(len(text)):
+            for depth, draft in enumerate(next(drafts)):
+                ahead = text[place + 1 + depth : place + 2 + depth]
+                assert draft in (WRONG, *ahead)
+                right[depth] += draft != WRONG
+                places[depth] += len(ahead)
+    assert right / places == pytest.approx(rates, abs=0.015)
+    assert next(drafts, None) is None
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(
+    ("rates", "kept"), [((1, 1, 1), 3), ((1, 1, 0), 2), ((1, 0, 1), 1), ((0, 1, 1), 0)]
+)
+def test_the_engine_keeps_what_was_made_right_and_writes_the_same(
+    engine, windows, rates, kept, batch
+):
+    """A pass gains what is right and a token, up to the end of its text."""
+    plain, _ = decode(engine, windows, DecodeOptions(batch_size=batch))
+    set_acceptance(engine, windows, rates)
+    options = DecodeOptions(assisted=True, batch_size=batch, drafts=DEPTHS)
+    texts, stats = decode(engine, windows, options)
+    assert texts == plain
+    # The prompt's pass has chosen the first token; the end of text is one more.
+    lengths = [len(text) for text in texts]
+    assert stats.drafted_rows == sum(-(-length // (kept + 1)) for length in lengths)
+    # In the last pass the end itself may be the token that was right.
+    ends = [min(kept, (length - 1) % (kept + 1) + 1) for length in lengths]
+    before = [kept * ((length - 1) // (kept + 1)) for length in lengths]
+    assert stats.accepted == sum(ends) + sum(before)
+
+
+def test_the_page_compares_every_column_with_the_plain_one():
+    cell = {
+        "models": "demo models",
+        "window": 30,
+        "batch": 8,
+        "seconds": {"plain": [4.0, 4.4, 4.2], "heads": [2.0, 2.2, 2.1]},
+        "tokens a pass": {"plain": 1.0, "heads": 2.345},
+        "MiB": {"plain": 10.4, "heads": 20.6},
+    }
+    facts = {"device": "A GPU", "cores": 2}
+    cells = [cell, cell | {"models": "deep pair", "batch": 1}]
+    text = page({"settings": facts, "cells": cells}, "plain")
+    rows = [[each.strip() for each in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert ["30 s", "8", "plain", "4.20", "1.00 (1.00-1.00)", "1.00", "10"] in rows
+    assert ["30 s", "8", "heads", "2.10", "2.00 (2.00-2.00)", "2.35", "21"] in rows
+    assert text.index("## Demo models") < text.index("## Deep pair") < text.index("| 30 s | 1 |")
