@@ -220,13 +220,12 @@ class ServerSettings(BaseSettings):
     At most `max_rows` windows are decoded at once. `page` is whether `/app` is served.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
-    )
+    # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
+    model_config = ModelSettings.model_config | SettingsConfigDict(str_strip_whitespace=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
-    api_key: SecretStr | None = None
+    api_key: SecretStr | None = Field(default=None, min_length=1)
     max_queue: int = Field(default=64, ge=1)
     max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
     max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-ACCEPT = "text/event-stream, application/json;q=0.9"
+ACCEPT = b"text/event-stream, application/json;q=0.9"
 RETRIED = (429, 503)
 CONNECT_SECONDS = 10.0
 # A full queue is waited for longer than a server that cannot be reached.
@@ -77,9 +77,9 @@ class Client:
                 self.sleep(min(wait, LONGEST_WAIT_S))
 
     def _ask(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json", "Accept": ACCEPT}
+        headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT}
         if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
+            headers[b"Authorization"] = f"Bearer {self.api_key}".encode()
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
         try:
             with httpx2.stream(

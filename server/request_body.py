@@ -10,8 +10,7 @@ import asyncio
 from io import BytesIO
 from typing import Any
 
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
 from errors import InvalidRequest
@@ -19,12 +18,13 @@ from handler import EndpointHandler, TranscriptionRequest
 from server.admission import FORM, media_type
 from server.errors import InvalidBody
 from server.json_body import parse_json
+from server.multipart_form import content, multipart_form
 
 # What clients send that were told no type: nothing, curl's default, or anything.
 UNTYPED = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
-MOST_FIELDS = 100
+MOST_FILES, MOST_FIELDS = 1, 100
 
 
 async def read_request(request: Request, handler: EndpointHandler) -> TranscriptionRequest:
@@ -71,19 +71,16 @@ async def _read_all(request: Request) -> bytes:
 
 async def _read_form(request: Request) -> dict[str, Any]:
     """A form's `file` and `parameters`, a JSON text, as the JSON body would have them."""
-    try:
-        async with request.form(max_files=1, max_fields=MOST_FIELDS) as form:
-            file, parameters = form.get("file"), form.get("parameters", "{}")
-            if not isinstance(file, UploadFile):
-                raise InvalidRequest("file: should be a part with an audio file")
-            others = {name: None for name in form if name not in ("file", "parameters")}
-            return {
-                **others,
-                "inputs": await file.read(),
-                "parameters": _read_parameters(parameters),
-            }
-    except HTTPException:
-        raise InvalidRequest("the form cannot be read") from None
+    async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
+        return await asyncio.to_thread(_form_body, form)
+
+
+def _form_body(form: FormData) -> dict[str, Any]:
+    file, parameters = form.get("file"), form.get("parameters", "{}")
+    if not isinstance(file, UploadFile):
+        raise InvalidRequest("file: should be a part with an audio file")
+    others = {name: None for name in form if name not in ("file", "parameters")}
+    return {**others, "inputs": content(file.file), "parameters": _read_parameters(parameters)}
 
 
 def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:

@@ -51,14 +51,16 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
 
     Outputs stand beside a file, or under `output` as the file stands under the folder that was
     named. Where two would share a name, theirs keep the recordings' endings. Raises Failed for what
-    does not exist.
+    does not exist, or holds none.
     """
     found: dict[Path, Path] = {}
     for path in named:
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
         top = path if path.is_dir() else path.parent
-        for file in _files(path):
+        if not (files := list(_files(path))):
+            raise Failed(f"{path}: there is no recording in it")
+        for file in files:
             folder = file.parent if output is None else output / file.parent.relative_to(top)
             found.setdefault(file, folder)
     stems = Counter((folder, file.stem) for file, folder in found.items())

@@ -10,7 +10,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 
 import config
 from config import (
@@ -20,6 +20,7 @@ from config import (
     InferenceConfig,
     ModelReference,
     ModelSettings,
+    ServerSettings,
     nvidia_device_present,
 )
 
@@ -479,6 +480,16 @@ def test_a_gpu_is_seen_where_the_variable_names_it(monkeypatch, tmp_path, variab
 
 def test_the_token_is_not_shown(monkeypatch):
     assert SECRET not in repr(settings(monkeypatch, ASR_MODEL="a/b", HF_TOKEN=SECRET))
+
+
+def test_the_servers_key_is_read_without_what_no_header_can_carry(monkeypatch):
+    """Else a line feed at the end of a secret's file shuts everybody out."""
+    monkeypatch.setenv("API_KEY", f" {SECRET}\n")
+    key = ServerSettings.from_environment().api_key
+    assert key == SecretStr(SECRET)
+    monkeypatch.setenv("API_KEY", " ")
+    with pytest.raises(ValueError, match=r"^API_KEY: "):
+        ServerSettings.from_environment()
 
 
 def test_no_env_file_is_read(monkeypatch, tmp_path):

@@ -287,10 +287,21 @@ def test_what_does_not_exist_is_said(capsys):
     assert capsys.readouterr().err == "/no/such/talk.ogg: there is no such file or folder\n"
 
 
-def test_the_key_comes_from_the_environment(fake, folder, monkeypatch):
-    monkeypatch.setenv("API_KEY", "a secret")
+def test_a_folder_without_recordings_is_said(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("no sound")
+    assert main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}: there is no recording in it\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [("a secret", "a secret"), ("secret\n", "secret"), ("schlüssel", "schlüssel")],
+)
+def test_the_key_comes_from_the_environment(fake, folder, monkeypatch, given, sent):
+    monkeypatch.setenv("API_KEY", given)
     assert main([str(folder / "a.ogg"), "--url", fake.url]) == 0
-    assert fake.headers[0]["authorization"] == "Bearer a secret"
+    on_the_wire = fake.headers[0]["authorization"].encode("latin-1")
+    assert on_the_wire == f"Bearer {sent}".encode()
 
 
 def test_it_starts_without_the_models_libraries():

@@ -119,6 +119,7 @@ def test_a_signal_under_load_loses_nothing(process, server, wav):
     assert process.wait() == 0
     log = "".join(server.log)
     assert re.search(r"POST / 200 OK in \d+\.\d\d s, id \w+", log)
+    assert " endpoint: " not in log.partition("listening on")[2]  # a line a request, no more
     words = {word for word in replies[0].json()["text"].split() if len(word) > 4}
     assert words
     for secret in (KEY, *words):

@@ -167,6 +167,17 @@ def test_the_seeds_form_is_read(app, audio):
     assert post(app, extra, FORM).json["warnings"][0] == "unknown keys are ignored: other"
 
 
+def test_a_form_takes_clips_of_known_speakers_as_json_does(app, audio):
+    clip = base64.b64encode(bytes(3 << 20)).decode()
+    voices = [{"name": "Anna", "reference": clip}]
+    body = form(
+        file=("a.wav", audio), parameters=("", json.dumps({"known_speakers": voices}).encode())
+    )
+    expected = post(app, json_body(audio, known_speakers=voices), "application/json")
+    assert post(app, body, FORM).body == expected.body
+    assert expected.status == 200
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 
 import httpx2
 import pytest
@@ -44,23 +43,6 @@ def test_names_count_without_their_brackets():
     )
     assert form.file == b"sound"
     assert form.fields == {"include": ("a", "b", "c"), "chunking_strategy[type]": ("server_vad",)}
-
-
-def test_nothing_touches_the_disk(monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("a file was made")
-
-    monkeypatch.setattr(tempfile, "_TemporaryFileWrapper", refuse)
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    large = b"0" * (3 << 20)
-    assert read([("file", ("a.wav", large, "audio/wav"))]).file == large
-
-
-def test_long_text_is_read_so_that_it_can_be_refused_by_name():
-    voice = "x" * (3 << 20)
-    assert read([SOUND, text("known_speaker_references[]", voice)]).fields == {
-        "known_speaker_references": (voice,)
-    }
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,43 @@ def test_from_a_file_to_a_named_transcript(person, url, recording, answer, downl
     )
 
 
+def test_parameters_that_are_opened_and_left_alone_change_nothing(person, url, recording, answer):
+    """And those that are set are sent, or refused by name."""
+    person.browser.get(f"{url}/app/")
+    for fold in person.wait(lambda: person.all("button.label-wrap")):
+        fold.click()
+    person.see("#num-speakers textarea")
+    person.see("#recording input[type=file]").send_keys(str(recording))
+    person.wait(lambda: person.all("#recording .component-wrapper"))
+    person.see("#run").click()
+    person.see("#status .done")
+    words = [word["word"].strip() for word in answer["words"]]
+    assert person.texts("#transcript [data-to]") == words
+
+    person.see("#num-speakers textarea").send_keys("1")
+    person.see("#run").click()
+    person.wait(lambda: len(person.all("#timeline input")) == 1)
+    person.see("#max-speakers textarea").send_keys("0")
+    person.wait(lambda: person.see("#run").is_enabled())
+    person.see("#run").click()
+    refusal = "INVALID_PARAMETER: max_speakers: should be greater than or equal to 1"
+    assert person.see("#status .failed").text == refusal
+
+
+def test_names_are_whole_in_a_narrow_window(person, url, recording):
+    before = person.browser.get_window_size()
+    person.browser.set_window_size(400, 800)
+    try:
+        person.transcribe(url, recording)
+        person.see("#status .done")
+        sizes = "map(each => [each.scrollWidth, each.clientWidth])"
+        fields = person.do(f"[...document.querySelectorAll('#timeline input')].{sizes}")
+        assert len(fields) > 1
+        assert all(wanted <= given for wanted, given in fields)
+    finally:
+        person.browser.set_window_size(before["width"], before["height"])
+
+
 def press(person: Person, *names: str) -> str:
     """Press keys on what has the focus; the text of what has it afterwards."""
     from selenium.webdriver.common.keys import Keys

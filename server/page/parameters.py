@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from asr.checkpoint.languages import language_name
-from config import MAX_PROMPT_CHARACTERS, MAX_SPEAKERS, InferenceConfig
+from config import MAX_PROMPT_CHARACTERS, InferenceConfig
 from handler import EndpointHandler
 
 # Made for every request, because downloads of all formats follow; they need the times of words.
@@ -72,10 +72,15 @@ def _speaker_components(diarizer: bool) -> dict[str, gr.components.Component]:
             value=default_of("diarize"), label="Tell speakers apart", visible=diarizer
         )
     }
+    # Gradio makes 0 of a gr.Number that is left empty, which is no number of speakers.
     with gr.Row():
         for name, label in (("num", "Number"), ("min", "At least"), ("max", "At most")):
-            components[f"{name}_speakers"] = gr.Number(
-                label=label, precision=0, minimum=1, maximum=MAX_SPEAKERS, min_width=80
+            components[f"{name}_speakers"] = gr.Textbox(
+                label=label,
+                placeholder="any",
+                max_length=3,
+                min_width=80,
+                elem_id=f"{name}-speakers",
             )
     return components
 
