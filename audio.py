@@ -116,7 +116,7 @@ def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> byte
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
     if not data:
-        raise InvalidAudio("inputs is empty")
+        raise InvalidAudio("the audio file is empty")
     _refuse_large(len(data), limits)
     return data
 

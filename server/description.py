@@ -25,7 +25,7 @@ REFUSALS = {
 }
 ERROR: dict[str, Any] = {
     "type": "object",
-    "properties": {"detail": {"type": "string", "examples": ["INVALID_AUDIO: inputs is empty"]}},
+    "properties": {"detail": {"type": "string", "examples": ["INVALID_AUDIO: no audio stream found"]}},
     "required": ["detail"],
 }
 PARAMETERS: dict[str, Any] = InferenceConfig.model_json_schema()

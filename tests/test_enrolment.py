@@ -227,7 +227,7 @@ def test_bytes_of_all_clips_and_the_audio_count_together(
     with pytest.raises(InvalidReference, match=r"\[1\]: the audio has"):
         demo_handler({"inputs": "", "parameters": known})
     monkeypatch.setattr(demo_handler, "limits", AudioLimits(60, 2 * size + 2))
-    with pytest.raises(InvalidAudio, match="inputs is empty"):
+    with pytest.raises(InvalidAudio, match="the audio file is empty"):
         demo_handler({"inputs": "", "parameters": known})
     with pytest.raises(AudioTooLong):
         demo_handler({"inputs": dialogue, "parameters": known})

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import httpx2
 import pytest
@@ -260,6 +261,24 @@ def check_downloads(person, folder, answer, speaker: str, name: str) -> None:
     assert name.translate(str.maketrans("<>{}", "\u2039\u203a()")) in person.download("srt", folder)
     assert "&lt;b&gt;" in person.download("vtt", folder)
     assert person.download("tsv", folder).startswith("start\tend\ttext\tspeaker\n")
+
+
+def test_who_stops_is_told_no_failure(person, url, recording, demo_handler, monkeypatch):
+    held, decode = Event(), demo_handler.decode
+
+    def hold(*arguments):
+        assert held.wait(60)
+        return decode(*arguments)
+
+    monkeypatch.setattr(demo_handler, "decode", hold)
+    person.transcribe(url, recording)
+    person.wait(lambda: person.see("#stop").is_displayed())
+    person.see("#stop").click()
+    person.wait(lambda: person.texts("#status p") == ["Stopped."])
+    held.set()
+    assert person.all("#status .failed") == []
+    assert person.wait(lambda: person.see("#run").is_enabled())
+    assert person.texts("#transcript p") == []
 
 
 def test_what_is_no_recording_is_refused_in_one_line(person, url, tmp_path):

@@ -89,7 +89,7 @@ def test_what_was_said_stays_text(said, name):
     assert views.heard(answer.transcript.chunks).count("<span") == 3
 
 
-@pytest.mark.parametrize("show", [views.failure, views.waiting])
+@pytest.mark.parametrize("show", [views.failure, views.notice, views.waiting])
 def test_messages_stay_text(show):
     assert Reader(show(NASTY)).tags <= {"div", "p", "progress"}
 

@@ -142,7 +142,7 @@ class Page:
 
     def stopped(self) -> Updates:
         """What is shown where the person has stopped a recording."""
-        return {self.status: views.failure("Stopped."), **self._at_rest()}
+        return {self.status: views.notice("Stopped."), **self._at_rest()}
 
     async def rename(self, result: Result | None, event: gr.EventData) -> Updates:
         """Call speakers what the timeline says, everywhere; an empty name brings the number back.

@@ -52,6 +52,11 @@ def progress(done: float, total: float) -> str:
     )
 
 
+def notice(text: str) -> str:
+    """What happened, where nothing failed."""
+    return f'<div class="status" role="status"><p>{_safe(text)}</p></div>'
+
+
 def failure(message: str) -> str:
     """Why there is no answer, on one line."""
     return f'<div class="status failed" role="alert"><p>{_safe(message)}</p></div>'
