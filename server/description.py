@@ -25,7 +25,9 @@ REFUSALS = {
 }
 ERROR: dict[str, Any] = {
     "type": "object",
-    "properties": {"detail": {"type": "string", "examples": ["INVALID_AUDIO: no audio stream found"]}},
+    "properties": {
+        "detail": {"type": "string", "examples": ["INVALID_AUDIO: no audio stream found"]}
+    },
     "required": ["detail"],
 }
 PARAMETERS: dict[str, Any] = InferenceConfig.model_json_schema()

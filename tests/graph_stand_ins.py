@@ -113,7 +113,7 @@ def stand_in_graphs(patch: pytest.MonkeyPatch) -> StandInGraphs:
     patch.setattr(cuda_graphs, "decode_step", graphs.decode_step)
     patch.setattr(cuda_graphs, "collect", graphs.collect)
     patch.setattr(cuda_graphs, "_copy_out", graphs.copy_out)
-    patch.setattr(cuda_graphs, "_end_allocation_to", graphs.ended.append)
+    patch.setattr(cuda_graphs, "end_capture_allocation", graphs.ended.append)
     # Two rows are prepared, of short texts; requests use other shapes as well.
     patch.setattr(cuda_graphs, "WARMUP_ROWS", 2)
     patch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)

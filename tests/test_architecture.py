@@ -76,6 +76,7 @@ ENDPOINT: dict[str, set[str]] = {
         "errors",
         "timebase",
         "transcript",
+        "versions",
     },
     "asr.output": {
         "asr.checkpoint",

@@ -312,6 +312,24 @@ def test_a_state_is_freed_before_a_larger_one_takes_its_place(graphs, monkeypatc
     check_tokens(engine, DecodeOptions(batch_size=5))
 
 
+def test_after_long_texts_short_ones_attend_to_few_positions(graphs, monkeypatch):
+    engine, seen = DecodeEngine(models_of(TINY)), []
+    launch = engine.runner.launch
+
+    def record(state, filters, shape):
+        seen.append(shape.kv_len)
+        return launch(state, filters, shape)
+
+    monkeypatch.setattr(engine.runner, "launch", record)
+    long = [dataclasses.replace(each, max_tokens=80) for each in windows_of()[:4]]
+    decode(engine, long, DecodeOptions(batch_size=4))
+    assert max(seen) == 128
+    seen.clear()
+    short = [dataclasses.replace(each, max_tokens=8) for each in windows_of()[:3]]
+    decode(engine, short, DecodeOptions(batch_size=3))
+    assert set(seen) == {64}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("drafts", [0, 4, None])

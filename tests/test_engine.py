@@ -582,3 +582,46 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
             assert len(said) == loop.kept
             assert len(answers[key].log_probs) == len(answers[key].tokens)
     assert session.stats.steps < 448
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_is_no_number_harms_no_later_window(monkeypatch, num_beams):
+    engine = DecodeEngine(models_of(TINY, 142))
+    monkeypatch.setattr(type(engine.runner), "kv_len", lambda _, needed: max(needed, 64))
+    windows, options = windows_of(TINY, True, 3, 16), DecodeOptions(True, num_beams=num_beams)
+    expected = tokens_of(decode(engine, windows, options))
+    encoded = engine.detect_language(windows[0].samples).encoded
+    poison = dataclasses.replace(windows[0], encoded=torch.full_like(encoded, torch.nan))
+    assert np.isnan(decode(engine, [poison], options)[0].log_probs).all()
+    assert tokens_of(decode(engine, windows, options)) == expected
+
+
+def test_a_lost_device_is_told_to_all_and_asked_nothing_more(monkeypatch):
+    engine = DecodeEngine(models_of(TINY, 142))
+    lost = getattr(torch, "AcceleratorError", RuntimeError)(
+        "CUDA error: unspecified launch failure"
+    )
+
+    def fail(*_):
+        raise lost
+
+    windows = windows_of(TINY, True, 5, 40)
+    running, waiting, late = (engine.session(DecodeOptions(batch_size=2)) for _ in range(3))
+    running.add(windows)
+    running.step()
+    beams = engine.session(DecodeOptions(num_beams=3))
+    beams.add(windows)
+    waiting.add(windows)
+    monkeypatch.setattr(engine.scheduler, "_launch", fail)
+    engine.step_all()
+    for name in ("release", "ensure_capacity"):
+        for lane in engine.lanes:
+            monkeypatch.setattr(lane.memory, name, fail)
+    monkeypatch.setattr(engine.scheduler, "_drain", fail)
+    late.add(windows)
+    for session in (running, waiting, beams, late):
+        with pytest.raises(type(lost)) as caught:
+            session.step()
+        assert caught.value is lost
+        session.close()
+    assert engine.running_rows > 0  # what they hold is kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 
 import oracle
 import pytest
@@ -62,6 +63,15 @@ def test_a_lane_is_made_when_it_is_used():
         decode(engine, windows_of()[:1], DecodeOptions(num_beams=num_beams))
     assert [lane.num_beams for lane in engine.lanes] == [1, 5, 2]
     assert engine.scheduler.memory.state is None
+
+
+def test_an_idle_lanes_memory_is_freed():
+    engine = DecodeEngine(models_of(TINY, 142))
+    decode(engine, windows_of(), GREEDY)
+    held = weakref.ref(engine.memory.state.main.cache.keys[0].untyped_storage())
+    assert held() is not None
+    assert engine.lanes.release_idle()
+    assert held() is None
 
 
 def test_a_sampled_attempt_leaves_the_beams_and_hears_the_same_encoding():

@@ -14,9 +14,10 @@ steps run eagerly from then on: slower, but right.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, collect
 from asr.engine.speculative import decode_step
 from device_errors import is_device_lost, is_out_of_memory
+from versions import end_capture_allocation
 
 logger = logging.getLogger("endpoint")
 
@@ -165,7 +167,10 @@ class CudaGraphRunner:
         with torch.cuda.stream(torch.cuda.current_stream()):
             graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+                with (
+                    _objects_frozen(),
+                    torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"),
+                ):
                     decode_step(state, filters, key.shape)
                     result = collect(state.rows)
                 captured = CapturedStep(graph, result)
@@ -183,7 +188,7 @@ class CudaGraphRunner:
 
     def _give_up(self, key: GraphKey, failure: str, out_of_memory: bool) -> None:
         """Drop all graphs; capture no more, or no more of this shape where memory was too short."""
-        _end_allocation_to(self._pool)
+        end_capture_allocation(self._pool)
         refused = self._refused | {key}
         self.release()
         if out_of_memory and len(refused) < MAX_REFUSED:
@@ -204,13 +209,14 @@ def _is_capture_error(error: RuntimeError) -> bool:
     return "captur" in text or "cublas" in text or "graph" in text
 
 
-def _end_allocation_to(pool: Any) -> None:  # noqa: ANN401
-    """Take the allocator out of capture mode, where torch forgets to when a capture's end raises.
-
-    Allocations of this thread would otherwise go on counting as the capture's.
-    """
-    with suppress(RuntimeError, AttributeError):
-        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+@contextmanager
+def _objects_frozen() -> Iterator[None]:
+    """Keep all objects out of the garbage collection with which torch 2.5 begins each capture."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _copy_out(result: Tensor) -> PendingResult:

@@ -78,6 +78,15 @@ class DecodeState:
         rows = self.rows.view(start, stop)
         return DecodeState(self.main.view(start, stop), drafter, rows, beams)
 
+    def forget(self, length: int) -> None:
+        """Zero what earlier texts left in the first `length` positions of all rows.
+
+        What is masked is multiplied by zero all the same: a NaN of theirs would reach the next.
+        """
+        self.main.cache.clear(length)
+        if self.drafter is not None and self.drafter.cache is not None:
+            self.drafter.cache.clear(length)
+
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""
         self.main.cache.move(source, target)

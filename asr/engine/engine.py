@@ -79,6 +79,7 @@ class DecodeEngine:
         self.scheduler = self.lanes.greedy
         self.memory = self.scheduler.memory
         self._lock, self._next = Lock(), Lock()
+        self._lost: Exception | None = None  # set once the device is
         prepare_shapes(self.memory, self.context)
         if self.draft_model is not None:
             self.context.drafting = measured_drafting(self.memory, self.context)
@@ -110,6 +111,9 @@ class DecodeEngine:
     def add(self, session: Session, requests: Requests[Request]) -> None:
         """Queue requests of a session."""
         with self._turn():
+            if self._lost is not None:
+                session.fail(self._lost)
+                return
             self.lanes.add(
                 Sequence(each, session.options, session, session.stats) for each in requests
             )
@@ -132,7 +136,7 @@ class DecodeEngine:
     def cancel(self, session: Session) -> None:
         """Drop what a session still has queued or running."""
         with self._turn():
-            for lane in self.lanes:
+            for lane in self.lanes if self._lost is None else ():
                 lane.cancel(session)
 
     @property
@@ -146,6 +150,8 @@ class DecodeEngine:
         return sum(len(lane.waiting) for lane in self.lanes)
 
     def _step_lanes(self) -> None:
+        if self._lost is not None:
+            return
         for lane in self.lanes:
             self._step_lane(lane)
         if not self.lanes.busy:
@@ -231,7 +237,7 @@ class DecodeEngine:
         """
         suspects = lane.suspects
         if is_device_lost(error):
-            self._drop([each.session for lane in self.lanes for each in lane.abort()], error)
+            self._lose_device(error)
         elif isinstance(error, OutOfMemory) or not suspects:
             self._drop([each.session for each in lane.abort()], error)
         elif len(suspects) > 1:
@@ -242,6 +248,18 @@ class DecodeEngine:
             lane.preempt()
             self.lanes.move()
             self._drop(suspects, error)
+
+    def _lose_device(self, error: Exception) -> None:
+        """Tell every session; nothing is decoded any more, and nothing freed.
+
+        Each call to the device would raise again, and freeing pinned memory would end the process
+        before it has answered (pytorch#178154). The error's traceback keeps what the step held.
+        """
+        self._lost = error
+        present = [each.session for lane in self.lanes for each in lane.present]
+        for session in dict.fromkeys(present):
+            assert isinstance(session, Session)
+            session.fail(error)
 
     def _drop(self, sessions: Requests[Hashable], error: Exception) -> None:
         """Drop the requests of sessions and tell them why."""

@@ -81,6 +81,7 @@ class Scheduler:
         self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
         self.steps = 0  # so far, of all rows together
         self._longest = 0  # no live row is longer
+        self._written = 0  # no cached position beyond it was ever written
         self.drafts = DraftPolicy(memory.draft_model)
         self._view: DecodeState | None = None
 
@@ -116,6 +117,11 @@ class Scheduler:
     def suspects(self) -> list[Hashable]:
         """The sessions for which a step has just failed: those that ran or were to."""
         return list(dict.fromkeys(each.session for each in [*self.running, *self._preparing]))
+
+    @property
+    def present(self) -> list[Sequence]:
+        """All sequences, running or not."""
+        return [*self.running, *self._preparing, *self.waiting, *self._leaving]
 
     def take_leaving(self) -> list[Sequence]:
         """The sequences that must go on in another lane, which have left this one."""
@@ -199,10 +205,7 @@ class Scheduler:
         """Encode sequences and prefill them in the next rows; the first of them, if `stop` says."""
         live, began = len(self.running), self.admission.clock()
         drafted = self.drafts.prepares(
-            sequences[0].options,
-            self.context.drafting,
-            live + len(sequences),
-            len(sequences),
+            sequences[0].options, self.context.drafting, live + len(sequences), len(sequences)
         )
         requests = [each.request for each in sequences]
         started = time.perf_counter()
@@ -233,6 +236,7 @@ class Scheduler:
         assert self.memory.state is not None
         view, sequences = self.memory.state.view(start, stop), self.running[start:stop]
         started, longest = time.perf_counter(), view.main.decoder.max_positions
+        view.forget(self._written)
         init_rows([each.prefill_input(longest) for each in sequences], view.rows)
         drafter = view.drafter if any(each.draftable for each in sequences) else None
         context = self.context
@@ -277,6 +281,7 @@ class Scheduler:
         )
         if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
             self._view = state.view(0, rows)
+        self._written = max(self._written, shape.kv_len)
         result = runner.launch(self._view, self.context.filters, shape)
         self._pending.append((result, drafts))
         self._longest += drafts + 1
@@ -309,7 +314,8 @@ class Scheduler:
         """Wait for the oldest result that was not read yet, and count it."""
         pending, drafts = self._pending.popleft()
         result = pending()
-        longest = max(max(result.length), *(each.prefilled_length for each in self.running))
+        lengths = result.length[: len(self.running)]
+        longest = max(*lengths, *(each.prefilled_length for each in self.running))
         self._longest = longest + sum(drafts + 1 for _, drafts in self._pending)
         if self.context.drafting is not None:
             self.context.drafting.observe(result.accepted, result.drafted)
@@ -374,6 +380,9 @@ class Scheduler:
             self.running[row] = self.running[last]
         self.memory.state.rows.finished[last] = True
         self.running.pop()
+        if not self.running:
+            # A view would keep the memory of an idle lane that gives it back.
+            self._view, self._longest = None, 0
 
     def _add_seconds(self, sequences: list[Sequence], part: str, started: float) -> None:
         took = time.perf_counter() - started

@@ -54,7 +54,7 @@ def step_kinds(engine: DecodeEngine) -> list[DecodeOptions]:
         replace(plain, words=True),
         replace(plain, timestamps=False),
         replace(plain, fallback=ALWAYS),
-        replace(plain, num_beams=5),
+        replace(plain, num_beams=5, timestamps=False),  # as every request's beams
     ]
     if engine.draft_model is not None:
         options.append(replace(plain, assisted=True, drafts=engine.runner.draft_lengths[0]))

@@ -66,6 +66,11 @@ class KVCache:
             beams = self._split_beams(each)
             beams[:, 1:, :, :length] = beams[:, :1, :, :length]
 
+    def clear(self, length: int) -> None:
+        """Zero self-attention's first `length` positions in all rows."""
+        for each in (*self.keys, *self.values):
+            each[:, :, :length].zero_()
+
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""
         for each in self._by_row():

@@ -17,6 +17,7 @@ import torch
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import MedusaDrafter
+from asr.engine.engine import DecodeEngine
 from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
 from benchmarks.gpu_check.checks import NO_GPU
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
@@ -193,7 +194,8 @@ def _check_models(subject: Subject) -> list[Finding]:
         return [leave_out(name, NO_GPU) for name in names]
     engine = subject.transcriber.engine
     footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
-    engine.memory.release()
+    for lane in engine.lanes:
+        lane.memory.release()
     gc.collect()
     held = torch.cuda.memory_allocated(subject.device) - subject.allocated_before
     most = footprint.models * (1 + MODELS_SHARE) + MODELS_BYTES
@@ -207,6 +209,16 @@ def _check_models(subject: Subject) -> list[Finding]:
         ),
         judge(names[1], "they fit", f"{rows} fit", rows >= BATCHES[-1]),
     ]
+
+
+def _beam_rows(engine: DecodeEngine) -> int:
+    """Bytes of the rows that beams have, by their shapes."""
+    return sum(
+        lane.memory.capacity
+        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, lane.memory.num_beams)
+        for lane in engine.lanes
+        if lane.memory.num_beams is not None
+    )
 
 
 def _check_peak(subject: Subject) -> list[Finding]:
@@ -224,7 +236,7 @@ def _check_peak(subject: Subject) -> list[Finding]:
         gc.collect()
         held.append(torch.cuda.memory_allocated(device))
     peak = torch.cuda.max_memory_allocated(device) - subject.allocated_before
-    beside = peak - footprint.with_rows(engine.memory.capacity)
+    beside = peak - footprint.with_rows(engine.memory.capacity) - _beam_rows(engine)
     total = torch.cuda.get_device_properties(device).total_memory
     headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * total))
     growth = held[-1] - held[-2]
