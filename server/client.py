@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,13 +34,25 @@ class Failed(Exception):
 
 
 class _Retry(Exception):
-    """The server asks to come back, or could not be reached; `seconds` is what it said, if it
-    did.
-    """
+    """Ask again after `seconds`, if the server named them; the `most`th of a kind is the last."""
 
-    def __init__(self, reason: str, attempts: int, seconds: float | None = None) -> None:
+    most: int
+
+    def __init__(self, reason: str, seconds: float | None = None) -> None:
         super().__init__(reason)
-        self.attempts, self.seconds = attempts, seconds
+        self.seconds = seconds
+
+
+class _Refused(_Retry):
+    """The server asks to come back."""
+
+    most = MOST_REFUSALS
+
+
+class _LostConnection(_Retry):
+    """The server could not be reached, or went away."""
+
+    most = MOST_LOST_CONNECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +78,14 @@ class Client:
         body = json.dumps(
             {"inputs": base64.b64encode(data).decode(), "parameters": dict(parameters)}
         ).encode()
-        attempt = 0
+        attempts: Counter[type[_Retry]] = Counter()  # each kind has a limit of its own
         while True:
             try:
                 return self._ask(body, on_progress)
             except _Retry as again:
-                attempt += 1
-                if attempt >= again.attempts:
+                attempts[type(again)] += 1
+                attempt = attempts[type(again)]
+                if attempt >= again.most:
                     raise Failed(str(again)) from again
                 wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
                 self.sleep(min(wait, LONGEST_WAIT_S))
@@ -91,8 +105,7 @@ class Client:
                     return _follow(response.iter_bytes(), on_progress)
                 return _answer(json.loads(response.read()))
         except httpx2.TransportError as error:
-            reason = f"{self.url}: {error or type(error).__name__}"
-            raise _Retry(reason, MOST_LOST_CONNECTIONS) from error
+            raise _LostConnection(f"{self.url}: {error or type(error).__name__}") from error
         except httpx2.InvalidURL as error:
             raise Failed(f"{self.url}: {error}") from error
         except ValueError as error:
@@ -149,7 +162,7 @@ def _refusal(response: httpx2.Response) -> Exception:
         return Failed(reason)
     seconds = response.headers.get("retry-after", "")
     wait = float(seconds) if seconds.isdecimal() else None
-    return _Retry(reason, MOST_REFUSALS, wait)
+    return _Refused(reason, wait)
 
 
 def _reason(response: httpx2.Response) -> str:

@@ -1,4 +1,4 @@
-"""Reads multipart forms, those of the seeds' server and those of OpenAI's SDK.
+"""Reads multipart forms: a `file` with `parameters`, and those of OpenAI's SDK.
 
 The one decision: nothing of a form touches the disk. The framework's own reader writes files beyond
 a MiB there, and refuses longer texts, which clips of known speakers are.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
 import sys
@@ -114,22 +115,30 @@ class Job:
     formats: Sequence[str]
 
     def run(self, recording: Recording, shown: Screen) -> str | None:
-        """Transcribe one recording; the reason, where that was not possible."""
-        shown.begin(recording.path)
+        """Transcribe one recording; the reason, on one line, where that was not possible."""
         started = time.monotonic()
         try:
+            shown.begin(recording.path)
             answer = self.client.transcribe(
                 recording.path.read_bytes(),
                 self.parameters,
                 lambda done, total: shown.advance(recording.path, done, total),
             )
             write_outputs(recording, answer, self.formats)
+            shown.finish(recording.path, _duration(answer), time.monotonic() - started)
         except Failed as failure:
             return str(failure)
         except OSError as error:
             return error.strerror or type(error).__name__
-        shown.finish(recording.path, float(answer["duration"]), time.monotonic() - started)
+        except Exception as error:
+            return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         return None
+
+
+def _duration(answer: dict[str, Any]) -> float | None:
+    """The recording's seconds; None where the server did not send them."""
+    seconds = answer.get("duration")
+    return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
 
 
 def run_all(job: Job, recordings: Sequence[Recording], parallel: int, shown: Screen) -> int:

@@ -23,15 +23,17 @@ class Screen(Protocol):
     def advance(self, path: Path, done: float, total: float) -> None:
         """`done` of `total` seconds of speech are transcribed."""
 
-    def finish(self, path: Path, duration: float, seconds: float) -> None:
-        """Its files are written: it lasts `duration` seconds and took `seconds`."""
+    def finish(self, path: Path, duration: float | None, seconds: float) -> None:
+        """Its files are written: it lasts `duration` seconds, if that is known, took `seconds`."""
 
     def fail(self, path: Path, reason: str) -> None:
         """It was not transcribed."""
 
 
-def summary(path: Path, duration: float, seconds: float) -> str:
+def summary(path: Path, duration: float | None, seconds: float) -> str:
     """One line about a recording that is done."""
+    if duration is None:
+        return f"{path}: done in {seconds:.1f} s"
     minutes, rest = divmod(round(duration), 60)
     return f"{path}: {minutes}:{rest:02d} of audio in {seconds:.1f} s"
 
@@ -48,7 +50,7 @@ class Lines:
     def advance(self, path: Path, done: float, total: float) -> None:
         """Nothing is printed."""
 
-    def finish(self, path: Path, duration: float, seconds: float) -> None:
+    def finish(self, path: Path, duration: float | None, seconds: float) -> None:
         """Print what it took."""
         self._print(summary(path, duration, seconds))
 
@@ -78,7 +80,7 @@ class Bars:
         """Fill the recording's bar."""
         self._progress.update(self._bars[path], completed=done, total=total)
 
-    def finish(self, path: Path, duration: float, seconds: float) -> None:
+    def finish(self, path: Path, duration: float | None, seconds: float) -> None:
         """Put a line in the place of the bar."""
         self._end(path, summary(path, duration, seconds), None)
 

@@ -20,15 +20,27 @@ from asr.model.cpu_threads import CpuSample, CpuThreads, others, threads_beside
     [(2.0, 2.0, 1.0, 0.0), (2.0, 1.0, 1.0, 1.0), (1.0, 0.5, 0.5, 1.0), (0.1, 0.2, 1.0, 0.0)],
 )
 def test_what_others_use_is_what_is_left_of_the_busy_time(busy, own, seconds, expected):
-    before, after = CpuSample(5.0, 100.0, 7.0), CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own)
+    before = CpuSample(5.0, 100.0, 7.0, 2)
+    after = CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own, 2)
     assert others(before, after) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("most", "busy", "threads"), [(2, 0.0, 2), (2, 0.4, 2), (2, 0.7, 1), (2, 2.0, 1), (16, 1.0, 15)]
+    ("most", "busy", "processors", "threads"),
+    [
+        (2, 0.0, 2, 2),
+        (2, 0.4, 2, 2),
+        (2, 0.7, 2, 1),
+        (2, 2.0, 2, 1),
+        (16, 1.0, 16, 15),
+        # Fewer threads than processors: those that are left over are others' to use.
+        (4, 6.0, 16, 4),
+        (5, 10.0, 16, 5),
+        (4, 14.0, 16, 2),
+    ],
 )
-def test_every_busy_neighbour_takes_a_thread_and_one_is_left(most, busy, threads):
-    assert threads_beside(most, busy) == threads
+def test_every_thread_has_a_processor_of_its_own_and_one_is_left(most, busy, processors, threads):
+    assert threads_beside(most, busy, processors) == threads
 
 
 @pytest.fixture
@@ -45,11 +57,12 @@ def clock(monkeypatch):
     return now
 
 
-def write(stat: Path, busy: float) -> None:
-    """Two processors of ours, each busy for half of it, and one of somebody else's."""
-    ticks = round(busy * os.sysconf("SC_CLK_TCK") / 2)
-    ours = [f"cpu{number} {ticks} 0 0 999 999 0 0 0 0 0" for number in (0, 1)]
-    stat.write_text("\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *ours, "cpu2 77777 0 0 0 0 0 0 0 0 0"]))
+def write(stat: Path, busy: float, processors: int = 2) -> None:
+    """Processors of ours, alike busy, `busy` seconds in all, and one of somebody else's."""
+    ticks = round(busy * os.sysconf("SC_CLK_TCK") / processors)
+    ours = [f"cpu{number} {ticks} 0 0 999 999 0 0 0 0 0" for number in range(processors)]
+    another = f"cpu{processors} 77777 0 0 0 0 0 0 0 0 0"
+    stat.write_text("\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *ours, another]))
 
 
 def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, clock):
@@ -63,6 +76,20 @@ def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, cloc
         seen.append(clock["threads"])
     # The first call counts, the second comes too soon; then a neighbour, twice; then none.
     assert seen == [2, 2, 1, 1, 2]
+
+
+def test_threads_fewer_than_processors_stay_while_as_many_are_left(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _: set(range(8)))
+    clock["threads"] = 3
+    threads = CpuThreads(3, tmp_path / "stat")
+    seen = []
+    # Others keep 4 of 8 processors busy, then 6, then 4.
+    for at, busy in [(0, 0), (1, 4), (2, 10), (3, 14)]:
+        write(tmp_path / "stat", float(busy), processors=8)
+        clock["time"] = float(at)
+        threads.adjust()
+        seen.append(clock["threads"])
+    assert seen == [3, 3, 2, 3]
 
 
 def test_all_threads_are_back_when_nothing_is_left_to_do(tmp_path, clock):
@@ -85,8 +112,11 @@ def test_an_old_count_says_nothing(tmp_path, clock):
     assert clock["threads"] == 2
 
 
-def test_where_the_kernel_counts_nothing_threads_stay(tmp_path, clock):
-    threads = CpuThreads(2, tmp_path / "none")
+@pytest.mark.parametrize("counted", ["nothing", "another's processors"])
+def test_where_the_kernel_does_not_count_ours_threads_stay(tmp_path, clock, counted):
+    if counted != "nothing":
+        (tmp_path / "stat").write_text("cpu 1 2 3 4 5 6 7 8 9 10\ncpu0 9 0 0 9 9 0 0 0 0 0\n")
+    threads = CpuThreads(2, tmp_path / "stat")
     for at in (0.0, 1.0, 2.0):
         clock["time"] = at
         threads.adjust()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -176,6 +177,23 @@ def test_patience_ends(fake):
     assert len(fake.bodies) == 30
 
 
+def hang_up(handler: FakeHandler, _: dict) -> None:
+    """Close the connection without an answer."""
+    handler.close_connection = True
+
+
+def test_refusals_and_lost_connections_are_counted_apart(fake):
+    fake.replies = [refuse(503), refuse(503), hang_up, refuse(429), hang_up, stream()]
+    answer, _, waits = ask(fake)
+    assert answer["text"] == ANSWER["text"]
+    # Each kind doubles its own.
+    assert waits == [2, 4, 2, 8, 4]
+    fake.replies = [refuse(503), hang_up, refuse(503), hang_up, refuse(503), hang_up, stream()]
+    with pytest.raises(Failed, match=fake.url):
+        ask(fake)
+    assert [reply.__name__ for reply in fake.replies] == ["reply"]
+
+
 def test_a_server_that_is_not_there_is_named():
     with FakeServer() as closed:
         url = closed.url
@@ -256,6 +274,36 @@ def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
     assert tree(output) == {"deep/b.srt", "deep/b.json"}
     failed = [line for line in capsys.readouterr().err.splitlines() if "INVALID" in line]
     assert failed == [f"[1/2] {folder / 'a.ogg'}: INVALID_AUDIO: none"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MemoryError(), "MemoryError"), (RuntimeError("not\n so"), "RuntimeError: not so")],
+)
+def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys, error, reason):
+    read = Path.read_bytes
+
+    def read_or_raise(path: Path) -> bytes:
+        if path.name == "a.ogg":
+            raise error
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_or_raise)
+    before = tree(folder)
+    assert main([str(folder), "--formats", "srt", "--url", fake.url, "--parallel", "1"]) == 1
+    assert tree(folder) == before | {"deep/b.srt"}
+    assert f"[1/2] {folder / 'a.ogg'}: {reason}" in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("answer", [{}, {"duration": None}, {"duration": float("nan")}])
+def test_an_answer_without_a_duration_is_no_failure(fake, folder, capsys, answer):
+    content = json.dumps({"text": " good morning", **answer}).encode()
+    fake.replies = [lambda handler, _: handler.send(200, content)]
+    recording = folder / "a.ogg"
+    assert main([str(recording), "--formats", "json", "--url", fake.url]) == 0
+    assert json.loads((folder / "a.json").read_text("utf-8"))["text"] == " good morning"
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"\[1/1\] {re.escape(str(recording))}: done in \d+\.\d s\n", said)
 
 
 def test_files_of_one_name_keep_their_endings(folder):

@@ -158,7 +158,7 @@ def test_the_query_string_is_read_as_text(app, audio):
     assert (wrong.status, wrong.code) == (400, "INVALID_PARAMETER")
 
 
-def test_the_seeds_form_is_read(app, audio):
+def test_a_form_of_file_and_parameters_is_read(app, audio):
     parameters = b'{"batch_size": "2", "assisted": "false", "language": "en"}'
     body = form(file=("a.wav", audio), parameters=("", parameters))
     expected = post(app, json_body(audio, language="en", batch_size=2), "application/json")

@@ -29,11 +29,12 @@ IDLE_FIELDS = (3, 4)  # of a line of /proc/stat: idle, waiting for input or outp
 
 @dataclass(frozen=True)
 class CpuSample:
-    """Seconds that our processors were busy and that this process computed, up to `taken`."""
+    """Seconds that our `processors` were busy and that this process computed, up to `taken`."""
 
     taken: float
     busy: float
     own: float
+    processors: int
 
 
 class CpuThreads:
@@ -58,7 +59,7 @@ class CpuThreads:
         last, self._last = self._last, self._sample(now)
         if last is None or self._last is None or now - last.taken > STALE:
             return
-        wanted = threads_beside(self.most, others(last, self._last))
+        wanted = threads_beside(self.most, others(last, self._last), self._last.processors)
         if wanted != torch.get_num_threads():
             set_threads(wanted)
 
@@ -73,16 +74,20 @@ class CpuThreads:
     def _sample(self, now: float) -> CpuSample | None:
         try:
             lines = self._stat.read_text().splitlines()
-            processors = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+            allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         except (OSError, AttributeError):  # another system than Linux
             return None
-        ticks = 0
+        ticks = processors = 0
         for line in lines:
             name, *fields = line.split()
-            if name in processors:
+            if name in allowed:
+                processors += 1
                 counts = [int(field) for field in fields[:8]]
                 ticks += sum(counts) - sum(counts[place] for place in IDLE_FIELDS)
-        return CpuSample(now, ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
+        if processors < self.most:  # a container's view of them: it tells nothing of the others
+            return None
+        busy = ticks / os.sysconf("SC_CLK_TCK")
+        return CpuSample(now, busy, time.process_time(), processors)
 
 
 def others(before: CpuSample, after: CpuSample) -> float:
@@ -91,6 +96,9 @@ def others(before: CpuSample, after: CpuSample) -> float:
     return max(0.0, busy - own) / (after.taken - before.taken)
 
 
-def threads_beside(most: int, busy: float) -> int:
-    """How many of `most` threads find a processor of their own."""
-    return max(1, most - round(busy))
+def threads_beside(most: int, busy: float, processors: int) -> int:
+    """How many of `most` threads find a processor of their own, where others keep `busy` of them.
+
+    A container's quota, OMP_NUM_THREADS or Ray may allow fewer threads than there are processors.
+    """
+    return max(1, min(most, processors - round(busy)))

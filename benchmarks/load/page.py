@@ -39,10 +39,10 @@ One request for {short} s of audio every so often, the same pause for both serve
 for {long} min come one after another. `long` is the most that one of these took; where it says \
 nothing, none was answered before the last of the short ones."""
 
-SEEDS = """## The seeds' table
+PLAGGY = """## The table of plaggy/fast-whisper-server
 
-One user, an A10, large-v3 with distil-large-v3, as plaggy/fast-whisper-server printed it; it is \
-here for its columns, not to compare.
+One user, an A10, large-v3 with distil-large-v3, as its authors printed it; it is here for its \
+columns, not to compare.
 
 | | avg | min | med | max | p90 | p95 |
 |---|---:|---:|---:|---:|---:|---:|
@@ -64,7 +64,7 @@ def page(results: Figures) -> str:
     if results["beside"]:
         minutes = f"{results['very long'] / 60:g}"
         parts += [BESIDE.format(short=short, long=minutes), _beside_table(results["beside"])]
-    return "\n\n".join([*parts, SEEDS])
+    return "\n\n".join([*parts, PLAGGY])
 
 
 def summary(figures: Figures) -> str:
