@@ -25,7 +25,7 @@ from server.engine_loop import Progress
 from server.page import views
 from server.page.downloads import FORMATS, file_stem, make_files
 from server.page.parameters import ParameterForm, parameter_form
-from server.page.recognition import Tick, follow, read_request
+from server.page.recognition import Tick, follow, read_request, recording_bytes
 from server.page.recording import recording_input
 from server.page.speaker_names import clean_name, speakers_of
 from server.service import Decoded, Event, Finished, Service
@@ -128,7 +128,8 @@ class Page:
         started = time.perf_counter()
         heard: list[Chunk] = []
         try:
-            with self.admission.place():
+            size = await recording_bytes(recording)
+            with self.admission.place(), self.admission.hold_bytes(size):
                 request = await read_request(self.service, recording, self.form.read(values))
                 async with aclosing(follow(self.service, request, self.seconds)) as events:
                     async for event in events:
