@@ -151,7 +151,7 @@ def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
             yield bound.getsockname()[:2]
         finally:
             server.drain_timeout = 0
-            if not server.exit_status:
+            if not server.gate.admission.draining:
                 server.handle_exit(signal.SIGTERM, None)
             thread.join()
 

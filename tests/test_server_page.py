@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,15 +21,18 @@ from threading import Event
 import httpx2
 import pytest
 from asgi import FakeService
+from test_server_lifecycle import listening
 
 from audio import AudioLimits, decode_audio
 from config import REPOSITORY, ServerSettings
+from errors import ModelError
 
 pytest.importorskip("fastapi")
 pytest.importorskip("gradio")
 
 from server.admission import Admission
 from server.app import create_app
+from server.lifecycle import DrainingServer
 from server.page.upload_room import UploadRoom, stored_bytes
 from server.service import Service
 from tests.live_app import live
@@ -467,6 +471,34 @@ def test_who_comes_while_another_uploads_has_what_that_leaves(tmp_path):
             assert (fourth, fifth) == (True, True)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["the engine", "a signal"])
+def test_who_waits_at_the_page_is_told_before_the_server_ends(tiny_handler, ends):
+    """Though it ends as soon as nobody waits, and not at the next tenth of a second."""
+    service = FakeService()
+    service.handler, service.error = tiny_handler, ModelError("nothing works")
+    server = DrainingServer(create_app(service, ServerSettings()), service, 600)
+
+    async def main_loop() -> None:
+        while not await server.on_tick(1):
+            await asyncio.sleep(0)
+
+    server.main_loop = main_loop
+    with listening(server) as (host, port):
+        loop = server.loops[0]
+
+        def end() -> None:
+            service.alive = ends != "the engine"
+            if service.alive:
+                server.handle_exit(signal.SIGTERM, None)
+            loop.call_soon_threadsafe(service.release.set)
+
+        with httpx2.Client(base_url=f"http://{host}:{port}/app", timeout=60) as client:
+            (path,) = upload(client, 60).json()
+            began = asyncio.run_coroutine_threadsafe(service.began.wait(), loop)
+            began.add_done_callback(lambda _: end())
+            assert "MODEL_ERROR: nothing works" in ask(client, {"path": path})
 
 
 def test_a_recording_on_the_page_takes_of_the_bytes_of_all_bodies(tiny_handler, folder):
