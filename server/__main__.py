@@ -1,4 +1,4 @@
-"""`python -m server`: loads the models and answers until SIGTERM.
+"""`python -m server`: loads the models and answers until SIGTERM, or until the engine stops.
 
 The one decision: whatever is wrong with the start is one line and a status that is not 0; the
 address is taken before the models are loaded, and answers only afterwards.
@@ -19,7 +19,7 @@ from server.service import Service
 
 
 def main() -> None:
-    """Serve what the environment names. Raises SystemExit where that cannot be."""
+    """Serve what the environment names. Raises SystemExit at the end, or where that cannot be."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -39,8 +39,10 @@ def main() -> None:
         handler = EndpointHandler(settings=models)
         service = Service(handler, settings.max_rows, settings.max_decoded_bytes)
         app = create_app(service, settings)
-        DrainingServer(app, service, settings.drain_timeout).run([bound])
-        close(service)
+        server = DrainingServer(app, service, settings.drain_timeout)
+        server.run([bound])
+        close(service, server.exit_status)
+    sys.exit(server.exit_status)
 
 
 def _is_no_progress(record: logging.LogRecord) -> bool:

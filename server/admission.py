@@ -13,7 +13,7 @@ import time
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from starlette.datastructures import Headers
 
@@ -93,13 +93,17 @@ class Admission:
             self.admitted -= 1
             self._answered()
 
-    @contextmanager
-    def hold_body(self, headers: Headers) -> Iterator[HeldBody]:
+    def hold_body(self, headers: Headers) -> AbstractContextManager[HeldBody]:
         """Room for the body that is announced, held while its request is answered. Raises Busy."""
         announced = headers.get("content-length", "")
+        return self.hold_bytes(int(announced) if announced.isdecimal() else 0)
+
+    @contextmanager
+    def hold_bytes(self, size: int) -> Iterator[HeldBody]:
+        """Room for a body of `size` bytes, which may grow, until the block ends. Raises Busy."""
         held = HeldBody(self)
         try:
-            held.grow(int(announced) if announced.isdecimal() else 0)
+            held.grow(size)
             yield held
         finally:
             self.held_bytes -= held.size
@@ -155,7 +159,7 @@ class Admission:
 
 
 class HeldBody:
-    """The bytes that one body may take of those that all may; see Admission.hold_body."""
+    """The bytes that one body may take of those that all may; see Admission.hold_bytes."""
 
     def __init__(self, admission: Admission) -> None:
         self.size = 0

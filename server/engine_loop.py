@@ -173,9 +173,12 @@ class EngineLoop:
 
     def _report(self, job: Job, ended: bool) -> None:
         done, total = job.transcription.seconds
-        if done > job.reported or (ended and total):
-            job.reported = done
-            job.tell(Progress(done, total, job.transcription.take_chunks()))
+        if done <= job.reported and not ended:
+            return
+        job.reported, chunks = done, job.transcription.take_chunks()
+        # Over music there may be chunks without seconds of speech.
+        if total or chunks:
+            job.tell(Progress(done, total, chunks))
 
     def _step_engine(self) -> None:
         self._engine.step_all()

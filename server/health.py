@@ -33,10 +33,10 @@ def router(service: Service, admission: Admission, metrics: Metrics, page: bool)
         responses=refusals(503),
     )
     async def ready() -> dict[str, str]:
-        if admission.draining:
-            raise Draining("the server is about to stop")
         if not service.alive:
             raise NotReady("the engine has stopped")
+        if admission.draining:
+            raise Draining("the server is about to stop")
         return {"status": "ready"}
 
     @routes.head("/metrics", include_in_schema=False)

@@ -3,7 +3,8 @@
 The one decision: draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM
 the port stays open: what was accepted is computed and answered, what comes is told 503, `/ready`
 says so, and only then, or after the time limit, uvicorn closes connections. The process ends with
-status 0, as nothing was lost; a second signal ends it at once.
+status 0, as nothing was lost; a second signal ends it at once. Where the engine has stopped it ends
+by itself, with another status, as platforms restart what ends and nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from config import ServerSettings
+from handler import EXIT_STATUS
+from server.engine_loop import stopped
 from server.lingering import LingeringTransport
 from server.middleware import RequestGate
 from server.service import Service
@@ -88,7 +91,12 @@ class PromptProtocol(H11Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which drains before it shuts down."""
+    """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
+
+    `exit_status` is what the process should end with.
+    """
+
+    exit_status = 0
 
     def __init__(self, gate: RequestGate, service: Service, drain_timeout: float) -> None:
         super().__init__(
@@ -131,13 +139,22 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to shut down, asked ten times a second."""
         await super().on_tick(counter)
+        if not self.service.alive and not self.exit_status:
+            self._engine_stopped()
         if not self.gate.admission.draining:
             return False
         if self.busy and time.monotonic() < self._drain_ends:
             return False
         logger.info("drained" if not self.busy else "the time to drain is over")
-        self.gate.end_all()
+        self.gate.end_all(stopped() if self.exit_status else None)
         return True
+
+    def _engine_stopped(self) -> None:
+        """Begin to end: who waited for the engine has been told, others are about to be."""
+        logger.critical("the engine has stopped, so the process ends")
+        self.exit_status = EXIT_STATUS
+        self.gate.admission.draining = True
+        self._drain_ends = min(self._drain_ends, time.monotonic() + SECONDS_TO_LEAVE)
 
 
 def _most_connections() -> int:
@@ -146,7 +163,7 @@ def _most_connections() -> int:
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
 
-def close(service: Service) -> None:
+def close(service: Service, exit_status: int) -> None:
     """End the service's threads, or the process where one does not end."""
     closing = threading.Thread(target=service.close, daemon=True)
     closing.start()
@@ -154,7 +171,7 @@ def close(service: Service) -> None:
     if closing.is_alive():
         logger.warning("a computation does not end, the process does")
         logging.shutdown()
-        os._exit(0)
+        os._exit(exit_status)
 
 
 def bind(settings: ServerSettings) -> socket.socket:

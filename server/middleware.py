@@ -58,10 +58,13 @@ class RequestGate:
             self._running.discard(exchange)
             self._record(exchange, request_id)
 
-    def end_all(self) -> None:
-        """Answer whatever is not answered yet with 503; streams end with an error event."""
+    def end_all(self, error: EndpointError | None = None) -> None:
+        """Answer whatever is not answered yet with `error`, or that the server drains; streams end
+        with an error event.
+        """
+        why = error or Draining("the server stops before this request is answered")
         for exchange in self._running:
-            exchange.end(Draining("the server stops before this request is answered"))
+            exchange.end(why)
 
     async def _answer(self, exchange: Exchange) -> None:
         path, method = exchange.scope["path"], exchange.scope["method"]

@@ -236,11 +236,16 @@ class TestCompose:
         service = COMPOSE["services"][name]
         assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}"]
         assert "models" in COMPOSE["volumes"]
-        assert (service["read_only"], service["tmpfs"]) == (True, ["/tmp"])
+        assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         written = [value for value in ENVIRONMENT.values() if value.startswith("/tmp/")]
         assert ENVIRONMENT["MPLCONFIGDIR"] in written
+
+    def test_tmp_is_bounded_and_holds_the_uploads_that_the_page_takes(self, name):
+        (mounted,) = COMPOSE["services"][name]["tmpfs"]
+        found = re.fullmatch(r"/tmp:size=\$\{TMP_SIZE:-(\d+)g\}", mounted)
+        assert int(found[1]) * 2**30 > ServerSettings.model_fields["max_queue_bytes"].default
 
     def test_variables_are_settings_and_no_value_is_written_down(self, name):
         variables = COMPOSE["services"][name]["environment"]

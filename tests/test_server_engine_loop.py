@@ -89,6 +89,23 @@ def test_a_transcription_tells_its_progress_and_ends_with_its_transcript():
     assert counts.rows == 2 * counts.steps >= 6
 
 
+@pytest.mark.parametrize("chunks", [(), (Chunk("sung", 0.0, 1.0),)])
+def test_chunks_where_no_speech_was_detected_are_told_and_silence_is_not(chunks):
+    class OverMusic(Recording):
+        seconds = 0.0, 0.0
+
+        def take_chunks(self):
+            return chunks
+
+    engine = Engine()
+    loop, events = running(engine)
+    recording = OverMusic(engine, [0, 1])
+    loop.submit(recording, events.put)
+    expected = [Progress(0.0, 0.0, chunks)] if chunks else []
+    assert told(events) == [*expected, recording.transcript]
+    loop.close()
+
+
 def test_between_two_steps_everybody_has_a_turn(monkeypatch):
     monkeypatch.setattr("server.engine_loop.HOLD_SECONDS", math.inf)
     go_on, log = threading.Event(), []

@@ -21,15 +21,15 @@ import pytest
 from asgi import served
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
-from servers import Server, following
+from servers import OURS_LISTENS as LISTENS
+from servers import Server, following, ours
 
 from config import REPOSITORY, ServerSettings
-from handler import EndpointHandler
+from handler import EXIT_STATUS, EndpointHandler
 from server.__main__ import main
 from server.lifecycle import DrainingServer, address, bind
 from testing.audio_files import speech
 
-LISTENS = r"listening on (http://127\.0\.0\.1:\d+)"
 KEY = "the-key-of-this-test"
 
 
@@ -151,7 +151,8 @@ def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
             yield bound.getsockname()[:2]
         finally:
             server.drain_timeout = 0
-            server.handle_exit(signal.SIGTERM, None)
+            if not server.gate.admission.draining:
+                server.handle_exit(signal.SIGTERM, None)
             thread.join()
 
 
@@ -200,6 +201,76 @@ def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
     assert (raised, draining.gate.admission.draining) == ([], True)
     draining.handle_exit(signal.SIGTERM, None)
     assert raised == [signal.SIG_DFL, signal.SIGTERM]
+
+
+ENGINE_FAILS = """
+from threading import Semaphore
+from asr.engine.engine import DecodeEngine
+from server.__main__ import main
+from server.engine_loop import EngineLoop
+
+submitted, submit = Semaphore(0), EngineLoop.submit
+
+def count(*arguments):
+    job = submit(*arguments)
+    submitted.release()
+    return job
+
+def fail(engine):
+    for _ in range(3):
+        submitted.acquire()
+    raise SystemError("nothing works")
+
+EngineLoop.submit, DecodeEngine.step_all = count, fail
+main()
+"""
+
+
+@pytest.mark.slow
+def test_when_the_engine_stops_all_who_wait_are_told_and_the_process_ends(whisper_folder, wav):
+    """Its thread ends once three requests wait for it."""
+    command = [sys.executable, "-W", "ignore", "-c", ENGINE_FAILS]
+    audio = wav(speech(2.0))
+    replies = []
+    with (
+        ours(command, ASR_MODEL=str(whisper_folder)) as running,
+        following(running, LISTENS) as server,
+    ):
+
+        def ask() -> None:
+            replies.append(httpx2.post(f"{server.url}/?language=en", content=audio, timeout=120))
+
+        asking = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        status = running.wait(60)
+    assert [reply.status_code for reply in replies] == [500] * 3
+    assert {reply.json()["detail"].partition(":")[0] for reply in replies} == {"MODEL_ERROR"}
+    assert status == EXIT_STATUS != 0
+    assert "CRITICAL server: the engine has stopped" in "".join(server.log)
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
+    draining, monkeypatch, drains
+):
+    """Also where it was told to stop before, and would have waited for ten minutes."""
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_LEAVE", 0.0)
+    with listening(draining) as where, socket.create_connection(where, timeout=60) as asking:
+        asking.sendall(POST + b'{"inputs": "AAAA"}')
+        began = draining.service.began.wait()
+        asyncio.run_coroutine_threadsafe(began, draining.loops[0]).result(60)
+        if drains:
+            draining.handle_exit(signal.SIGTERM, None)
+        draining.service.alive = False
+        answer = b""
+        while part := asking.recv(4096):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 500")
+    assert b"MODEL_ERROR" in answer
+    assert draining.exit_status == EXIT_STATUS
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from asgi import HELLO, JSON, call, served
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -92,10 +93,13 @@ def test_clients_cannot_make_series():
     }
 
 
-def test_a_stopped_engine_is_not_ready_but_lives():
+@pytest.mark.parametrize("draining", [False, True])
+def test_a_stopped_engine_is_not_ready_but_lives(draining):
+    """The server drains when it finds that the engine has stopped."""
+
     async def run():
         service, app = served()
-        service.alive = False
+        service.alive, app.admission.draining = False, draining
         ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
         assert (ready.status, ready.code) == (503, "NOT_READY")
         assert health.status == 200

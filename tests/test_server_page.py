@@ -6,9 +6,13 @@ What the page shows and hands out is compared with what the handler answers to t
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
 import re
+import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +20,20 @@ from threading import Event
 
 import httpx2
 import pytest
+from asgi import FakeService
+from test_server_lifecycle import listening
 
 from audio import AudioLimits, decode_audio
 from config import REPOSITORY, ServerSettings
+from errors import ModelError
 
 pytest.importorskip("fastapi")
 pytest.importorskip("gradio")
 
+from server.admission import Admission
 from server.app import create_app
+from server.lifecycle import DrainingServer
+from server.page.upload_room import UploadRoom, stored_bytes
 from server.service import Service
 from tests.live_app import live
 
@@ -386,3 +396,137 @@ def test_a_key_is_asked_for(tiny_handler):
         (path,) = client.post("/gradio_api/upload", files=file).json()
         assert client.get(f"/gradio_api/file={path}").content == b"audio"
         assert httpx2.get(f"{url}/app/gradio_api/file={path}").status_code == 401
+
+
+def upload(client: httpx2.Client, size: int, name: str = "a.wav") -> httpx2.Response:
+    return client.post("/gradio_api/upload", files={"files": (name, os.urandom(size))})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Where uploads go."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_uploads_have_room_in_their_folder_and_no_more(tiny_handler, folder):
+    """What lies there counts, by whichever way it came, until it is deleted."""
+    with (
+        serving(tiny_handler, max_queue_bytes=10_000_000) as url,
+        httpx2.Client(base_url=f"{url}/app") as client,
+    ):
+        assert [upload(client, 4_000_000).status_code for _ in range(3)] == [200, 200, 429]
+        refused = upload(client, 4_000_000)
+        assert refused.text.startswith("BUSY: ")
+        assert refused.headers["x-error-message"] == refused.text
+        assert stored_bytes(folder) == 8_000_000
+        assert upload(client, 1_000_000).status_code == 200
+        (folder / "of another way").write_bytes(bytes(900_000))
+        assert upload(client, 500_000).status_code == 429
+        for path in folder.rglob("*.wav"):
+            path.unlink()
+        assert upload(client, 8_000_000).status_code == 200
+
+
+def test_an_upload_that_is_alone_may_have_more(tiny_handler, folder):
+    with (
+        serving(tiny_handler, max_queue_bytes=1000) as url,
+        httpx2.Client(base_url=f"{url}/app") as client,
+    ):
+        assert [upload(client, size).status_code for size in (100_000, 1)] == [200, 429]
+        assert stored_bytes(folder) == 100_000
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(tiny_handler, folder):
+    """Half of it is on the disk when the client goes; the room that it held is free again."""
+    head = (
+        "POST /app/gradio_api/upload HTTP/1.1\r\nhost: a\r\ncontent-length: 900000\r\n"
+        "content-type: multipart/form-data; boundary=b\r\n\r\n"
+        '--b\r\ncontent-disposition: form-data; name="files"; filename="a.wav"\r\n\r\n'
+    )
+    with serving(tiny_handler, max_queue_bytes=1_000_000) as url:
+        where = httpx2.URL(url)
+        with socket.create_connection((where.host, where.port), timeout=60) as sending:
+            sending.sendall(head.encode() + bytes(450_000))
+            while stored_bytes(folder) < 400_000:
+                pass
+            with httpx2.Client(base_url=f"{url}/app") as client:
+                assert upload(client, 200_000).status_code == 429
+        while stored_bytes(folder):
+            pass
+        with httpx2.Client(base_url=f"{url}/app") as client:
+            while (reply := upload(client, 900_000)).status_code == 429:
+                pass
+        assert reply.status_code == 200
+
+
+def test_who_comes_while_another_uploads_has_what_that_leaves(tmp_path):
+    """Of uploads on their way all is counted, and nothing once they have ended."""
+
+    async def run() -> None:
+        room = UploadRoom(tmp_path, 100)
+        async with room.take(60) as first, room.take(50) as second, room.take(0) as third:
+            assert (first, second, third) == (True, False, False)
+        async with room.take(40) as fourth, room.take(60) as fifth:
+            assert (fourth, fifth) == (True, True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["the engine", "a signal"])
+def test_who_waits_at_the_page_is_told_before_the_server_ends(tiny_handler, ends):
+    """Though it ends as soon as nobody waits, and not at the next tenth of a second."""
+    service = FakeService()
+    service.handler, service.error = tiny_handler, ModelError("nothing works")
+    server = DrainingServer(create_app(service, ServerSettings()), service, 600)
+
+    async def main_loop() -> None:
+        while not await server.on_tick(1):
+            await asyncio.sleep(0)
+
+    server.main_loop = main_loop
+    with listening(server) as (host, port):
+        loop = server.loops[0]
+
+        def end() -> None:
+            service.alive = ends != "the engine"
+            if service.alive:
+                server.handle_exit(signal.SIGTERM, None)
+            loop.call_soon_threadsafe(service.release.set)
+
+        with httpx2.Client(base_url=f"http://{host}:{port}/app", timeout=60) as client:
+            (path,) = upload(client, 60).json()
+            began = asyncio.run_coroutine_threadsafe(service.began.wait(), loop)
+            began.add_done_callback(lambda _: end())
+            assert "MODEL_ERROR: nothing works" in ask(client, {"path": path})
+
+
+def test_a_recording_on_the_page_takes_of_the_bytes_of_all_bodies(tiny_handler, folder):
+    """And gives them back, however it ends; what is gone takes none and is refused for that."""
+    service = FakeService()
+    service.handler = tiny_handler
+    recording = folder / "a.wav"
+    recording.write_bytes(bytes(60))
+
+    async def run() -> None:
+        from server.page.layout import Page
+
+        settings = ServerSettings(max_queue_bytes=100)
+        admission = Admission(settings, 1000)
+        page = Page(service, admission, settings)
+        values = [each.value for each in page.form.components.values()]
+
+        async def said(path: Path) -> str:
+            return [shown async for shown in page.transcribe(str(path), *values)][-1][page.status]
+
+        first = asyncio.ensure_future(said(recording))
+        await service.began.wait()
+        assert admission.held_bytes == 60
+        assert "BUSY: " in await said(recording)
+        assert "INVALID_REQUEST: " in await said(folder / "gone.wav")
+        assert (admission.held_bytes, admission.admitted) == (60, 1)
+        service.release.set()
+        assert "done" in await first
+        assert (admission.held_bytes, admission.admitted) == (0, 0)
+
+    asyncio.run(run())

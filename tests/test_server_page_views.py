@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import random_heads
 
 pytest.importorskip("gradio")
 
+from asr import Transcriber, TranscriptionOptions
 from config import InferenceConfig
 from errors import EndpointError, InvalidRequest
 from response import Answer, response
@@ -25,8 +28,10 @@ from server.page.recognition import Tick, follow, read_request
 from server.page.speaker_names import MAX_NAME_COLUMNS, clean_name, rename, speakers_of
 from server.service import Decoded
 from subtitles import display_width
+from testing.audio_files import conversation
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
+ASSISTED = TranscriptionOptions(language="en", assisted=True)
 NASTY = "</span><script>alert(1)</script> ${1+1} {{value}} `x` & \"quoted\" 'so'"
 
 
@@ -237,16 +242,37 @@ def test_without_a_file_there_is_no_request(recording):
     assert isinstance(raised.value, EndpointError)
 
 
-def test_what_is_left_alone_is_not_sent(tiny_handler):
+def form_of(handler):
     import gradio as gr
 
-    from server.page.parameters import OUTPUT, ParameterForm, parameter_form
+    from server.page.parameters import ParameterForm, parameter_form
 
     async def lay_out() -> ParameterForm:
         with gr.Blocks(analytics_enabled=False):
-            return parameter_form(tiny_handler)
+            return parameter_form(handler)
 
-    form = asyncio.run(lay_out())  # outside of a loop, Gradio leaves loops open
+    return asyncio.run(lay_out())  # outside of a loop, Gradio leaves loops open
+
+
+@pytest.mark.parametrize("drafts", ["nothing", "assistant", "heads"])
+def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
+    tiny_handler, monkeypatch, drafts
+):
+    loaded = tiny_handler.transcriber.models
+    alone = dataclasses.replace(loaded, assistant=None)
+    models = {"nothing": alone, "assistant": loaded, "heads": random_heads(alone, 2)}[drafts]
+    transcriber = Transcriber(models)
+    monkeypatch.setattr(tiny_handler, "transcriber", transcriber)
+    with closing(transcriber.start(conversation()[:32_000], ASSISTED)) as transcription:
+        warnings = transcription.run().warnings
+    offered = form_of(tiny_handler).components["assisted"].visible
+    assert offered is (drafts != "nothing") is (warnings == ())
+
+
+def test_what_is_left_alone_is_not_sent(tiny_handler):
+    from server.page.parameters import OUTPUT
+
+    form = form_of(tiny_handler)
     values = {name: each.value for name, each in form.components.items()}
     assert form.read(list(values.values())) == {"output": OUTPUT}
     values |= {"words": True, "num_beams": 2.0, "language": "en", "hotwords": "Ada, Zuse"}

@@ -15,6 +15,7 @@ import torch
 
 from asr.engine.engine import DecodeEngine
 from asr.engine.results import ResultReader
+from asr.output.chunks import ChunkReader
 from config import ModelSettings
 from diarization.known_speakers import KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled
@@ -192,6 +193,23 @@ def test_silence_has_no_progress_and_cancels_its_diarization(handler, service, w
     _decoded, finished = asyncio.run(events_of(service, request))
     assert finished.answer.transcript.chunks == ()
     assert handler.diarizer.cancelled[-1].is_set()
+
+
+def test_sentences_where_no_speech_was_detected_are_told_as_well(
+    handler, service, wav, monkeypatch
+):
+    """All is as loud as music, and the model is sure of what it hears."""
+    noise = wav(0.1 * np.random.default_rng(1).standard_normal(8 * 16_000))
+    inputs = base64.b64encode(noise).decode()
+    monkeypatch.setattr(handler.transcriber, "detect_speech", lambda _: ())
+    monkeypatch.setattr(ChunkReader, "_is_sure", lambda *_: True)
+    monkeypatch.setattr("asr.output.chunks._holds_no_speech", lambda _: False)
+    _decoded, *progress, finished = asyncio.run(
+        events_of(service, parsed(handler, inputs, language="en"))
+    )
+    chunks = [chunk for each in progress for chunk in each.chunks]
+    assert tuple(chunks) == finished.answer.transcript.chunks != ()
+    assert {(each.done, each.total) for each in progress} == {(0.0, 0.0)}
 
 
 def test_what_cannot_be_read_is_refused_and_harms_nobody(handler, service, recording):

@@ -50,9 +50,11 @@ def _mount(
     app: FastAPI, service: Service, admission: Admission, settings: ServerSettings
 ) -> FastAPI:
     import gradio as gr
+    from gradio.utils import get_upload_folder
 
     from server.page.guard import Guard
     from server.page.layout import Page
+    from server.page.upload_room import UploadRoom
 
     @app.get(PATH, include_in_schema=False)
     async def with_slash() -> RedirectResponse:
@@ -81,7 +83,8 @@ def _mount(
         js=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
     (route,) = (each for each in mounted.routes if isinstance(each, Mount) and each.path == PATH)
-    route.app = Guard(route.app, max_bytes)
+    room = UploadRoom(Path(get_upload_folder()), settings.max_queue_bytes)
+    route.app = Guard(route.app, max_bytes, room)
     return mounted
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from server.engine_loop import Progress
 from server.page import views
 from server.page.downloads import FORMATS, file_stem, make_files
 from server.page.parameters import ParameterForm, parameter_form
-from server.page.recognition import Tick, follow, read_request
+from server.page.recognition import Tick, follow, read_request, recording_bytes
 from server.page.recording import recording_input
 from server.page.speaker_names import clean_name, speakers_of
 from server.service import Decoded, Event, Finished, Service
@@ -127,8 +127,10 @@ class Page:
         yield self._started(recording)
         started = time.perf_counter()
         heard: list[Chunk] = []
-        try:
-            with self.admission.place():
+        with ExitStack() as held:
+            try:
+                held.enter_context(self.admission.place())
+                held.enter_context(self.admission.hold_bytes(await recording_bytes(recording)))
                 request = await read_request(self.service, recording, self.form.read(values))
                 async with aclosing(follow(self.service, request, self.seconds)) as events:
                     async for event in events:
@@ -137,8 +139,9 @@ class Page:
                             continue
                         result = Result(event.answer, request.config, file_stem(recording or ""))
                         yield await self._finished(result, time.perf_counter() - started)
-        except EndpointError as error:
-            yield {self.status: views.failure(str(error)), **self._at_rest()}
+            except EndpointError as error:
+                # With its place: a server that is about to end waits until this is sent.
+                yield {self.status: views.failure(str(error)), **self._at_rest()}
 
     def stopped(self) -> Updates:
         """What is shown where the person has stopped a recording."""

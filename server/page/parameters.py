@@ -96,8 +96,8 @@ def _decoding_components(handler: EndpointHandler) -> dict[str, gr.components.Co
         ),
         "assisted": gr.Checkbox(
             value=default_of("assisted"),
-            label="Assisted: a smaller model drafts (faster, same text)",
-            visible=models.assistant is not None,
+            label="Assisted: a smaller model or Medusa heads draft (faster, same text)",
+            visible=models.assistant is not None or models.medusa is not None,
         ),
         "num_beams": gr.Slider(
             minimum=1, maximum=8, step=1, value=1, label="Beams (1: greedy, more: slower)"

@@ -8,6 +8,7 @@ not, and a closed tab frees its rows within it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -25,6 +26,14 @@ TICK = 1.0  # seconds
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing new happened for a second."""
+
+
+async def recording_bytes(recording: str | None) -> int:
+    """How many bytes an uploaded file has; 0 where there is none, which `read_request` refuses."""
+    try:
+        return (await asyncio.to_thread(os.stat, recording)).st_size if recording else 0
+    except OSError:
+        return 0
 
 
 async def read_request(
