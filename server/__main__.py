@@ -20,10 +20,13 @@ from server.service import Service
 
 def main() -> None:
     """Serve what the environment names. Raises SystemExit at the end, or where that cannot be."""
+    to_stderr = logging.StreamHandler()
+    to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handlers=[to_stderr],
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    logging.getLogger("endpoint").addFilter(_is_no_progress)
     # Until requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
