@@ -108,7 +108,7 @@ def _measured(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every measurement of one set of models, each server in turn: its part and its figures."""
     short = body_of(plan.lengths[0], language="en", diarize=diarize)
-    _warm_up(urls, short)
+    _warm_up(urls, short, max(plan.users))
     capacity: dict[str, float] = {}
     turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
     for seconds in plan.lengths:
@@ -140,10 +140,10 @@ def _beside(
         yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
 
 
-def _warm_up(urls: dict[str, str], body: bytes) -> None:
-    """Whatever a server sets up at its first requests."""
+def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
+    """Whatever a server sets up at its first requests, memory for rows above all."""
     for url in urls.values():
-        first: Load = asyncio.run(closed(url, body, 4, 0.0, 1))
+        first: Load = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:
             raise SystemExit(f"a server refuses what is to be measured: {first.statuses}")
 
