@@ -5,7 +5,9 @@ with stand-ins.
 from __future__ import annotations
 
 import tracemalloc
+from functools import cache
 from itertools import pairwise
+from multiprocessing import get_context
 
 import jiwer
 import numpy as np
@@ -87,12 +89,17 @@ def transcriber(demo_handler) -> Transcriber:
     return demo_handler.transcriber
 
 
+@cache
 def draw(seconds: float, style: Style, seed: int) -> Scene:
+    """The same samples at every call: a new process speaks (see `demo.build.espeak`).
+
+    After others' sentences the words join otherwise, and pauses and windows fall elsewhere.
+    """
     generator = np.random.default_rng(seed)
     names = generator.choice(espeak_speakers("development"), 2, replace=False)
-    return draw_dialogue(
-        [draw_voice(str(name), generator) for name in names], seconds, style, generator
-    )
+    voices = [draw_voice(str(name), generator) for name in names]
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(draw_dialogue, (voices, seconds, style, generator))
 
 
 @pytest.mark.slow
