@@ -332,10 +332,10 @@ class InferenceConfig(BaseModel):
         ValueError naming the first wrong parameter and what it should be.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
-        for name, value in given.items():
-            _check_size(name, value)
+        _check_sizes(given)
         if as_text:
             given = {name: _text(each) for name, each in given.items() if each is not None}
+            _check_sizes(given)
         booleans = TEXT_BOOLEANS if as_text else BOOLEANS
         try:
             return cls.model_validate(
@@ -389,13 +389,15 @@ def ignored_names(kind: str, names: Sequence[object]) -> str:
     return f"unknown {kind} are ignored: {shown}{more}"
 
 
-def _check_size(name: str, value: object) -> None:
+def _check_sizes(parameters: Mapping[str, object]) -> None:
     """Refuse what is too much to look into. Clips, whose base64 is long, check their own."""
-    if isinstance(value, list) and len(value) > MAX_ENTRIES:
-        raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
-    is_text = isinstance(value, str | Base64Text) and name != "known_speakers"
-    if is_text and len(value) > MAX_TEXT_CHARACTERS:
-        raise ValueError(f"{name}: should have at most {MAX_TEXT_CHARACTERS} characters")
+    for name, value in parameters.items():
+        if isinstance(value, list) and len(value) > MAX_ENTRIES:
+            raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
+        if name == "known_speakers" or not isinstance(value, str | Base64Text):
+            continue
+        if len(value) > MAX_TEXT_CHARACTERS:
+            raise ValueError(f"{name}: should have at most {MAX_TEXT_CHARACTERS} characters")
 
 
 def _text(value: object) -> object:

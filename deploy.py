@@ -4,7 +4,7 @@ The one decision: the command line says everything, and an endpoint that exists 
 All calls are huggingface_hub's, so the body that the API gets is the library's; a dry run lets the
 library build that body and prints it instead of sending it. Tokens come from the environment
 (`config.DeploySecrets`, and `HF_TOKEN` or a saved login for the API itself), not from the command
-line, which other users of a machine can read, and are cut out of whatever is printed. The token that
+line, which other users of a machine can read, and are cut out of whatever is printed. The one that
 manages endpoints goes to the API, and to an endpoint only where no other opens it.
 """
 
@@ -18,7 +18,7 @@ import re
 import sys
 import time
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -379,7 +379,7 @@ def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> Any:  # noqa: A
     return answer.json()
 
 
-def answer_lines(answer: Any) -> list[str]:
+def answer_lines(answer: Any) -> list[str]:  # noqa: ANN401
     """What the answer says: a line for each segment of a speaker, or the text alone.
 
     Raises DeployError where it is not an answer of this project's.

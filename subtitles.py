@@ -26,7 +26,7 @@ MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
 SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  # full-width marks are meant
 RECORDING = "audio"  # the file name in RTTM, as the recording has none here
 # With these a cell begins that a spreadsheet computes, those of full width in some languages.
-FORMULA_BEGINNINGS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+FORMULA_BEGINNINGS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
 
 
@@ -249,13 +249,13 @@ def _tsv(rendering: Rendering) -> str:
     rows.writerow(("start", "end", "text", "speaker"))
     for block in rendering.blocks:
         times = (_milliseconds(block.start), _milliseconds(block.end))
-        texts = (_on_one_line(block.text), block.speaker or "")
-        rows.writerow((*times, *map(_uncomputed, texts)))
+        rows.writerow((*times, _cell(block.text), _cell(block.speaker or "")))
     return file.getvalue()
 
 
-def _uncomputed(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(FORMULA_BEGINNINGS) else cell
+def _cell(text: str) -> str:
+    line = _on_one_line(text)
+    return f"'{line}" if line.startswith(FORMULA_BEGINNINGS) else line
 
 
 def _rttm(rendering: Rendering) -> str:

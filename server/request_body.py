@@ -41,7 +41,7 @@ async def read_request(request: Request, handler: EndpointHandler) -> Transcript
     if is_json or (kind in UNTYPED and body[:100].lstrip()[:1] == b"{"):
         return await asyncio.to_thread(lambda: handler.parse(read_json(body)))
     given = {"inputs": body, "parameters": _query_parameters(request)}
-    return handler.parse(given, as_text=True)
+    return await asyncio.to_thread(handler.parse, given, as_text=True)
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:

@@ -160,7 +160,7 @@ ARROWS = ENDPOINT | AROUND
 WITH_TORCH = {"handler", "device", "device_errors", "openmp"}
 # Packages that mypy and coverage may leave out.
 UNTYPED, UNCOVERED = {"tests"}, {"benchmarks", "demo", "testing", "tests"}
-LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 400, 60, 25, 8
+LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 460, 60, 25, 8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
