@@ -25,6 +25,9 @@ LONG = 2**14
 PRINTABLE = bytes(range(0x20, 0x7F))
 
 ESCAPE = 6  # characters of the longest
+# Texts so short that a loop over them would take longer than the bound allows.
+_SHORT = re.compile(rb'(?:[^"]*+"[^"\\]{0,15}+")++')
+_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _NO_ASCII = re.compile(rb"\\u(?!00[0-7])")
 _END_OF_VALUE = re.compile(rb'"[ \t\n\r]{0,99}[,}\]]')
 
@@ -68,6 +71,10 @@ def _cut(body: bytes) -> tuple[bytes, dict[str, memoryview]]:
     view, texts = memoryview(body), dict[str, memoryview]()
     rest, place = bytearray(), 0
     while (quote := _find_quote(body, place)) < len(body):
+        if short := _SHORT.match(body, place, place + MOST_JSON - len(rest)):
+            _append(rest, view[place : short.end()])
+            place = short.end()
+            continue
         start = quote + 1
         _append(rest, view[place:start])
         end = _end_of_text(body, start, MOST_JSON - len(rest))
@@ -101,17 +108,16 @@ def _end_of_text(body: bytes, start: int, most: int) -> int:
     """Where the quotation mark is that ends a text; one with escaped ones has at most `most`
     characters.
     """
-    since = start
-    while True:
-        end = _find_quote(body, since)
-        if end == len(body) or end == since or body[end - 1] != ord("\\"):
-            return end
-        if end - start > most:
-            raise TooMuchJson
-        slashes = end - since - len(body[since:end].rstrip(b"\\"))
-        if slashes % 2 == 0:
-            return end
-        since = end + 1
+    end = _find_quote(body, start)
+    if end in (start, len(body)) or body[end - 1] != ord("\\"):
+        return end
+    text = _TEXT.match(body, start, start + most + 1)
+    end = text.end() if text else start
+    if body[end : end + 1] == b'"':
+        return end
+    if start + most < len(body):
+        raise TooMuchJson
+    return len(body)
 
 
 def _may_be_cut(body: bytes, start: int, end: int) -> bool:

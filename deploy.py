@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 from huggingface_hub import HfApi, InferenceEndpoint, get_session, get_token
 from huggingface_hub.errors import HfHubHTTPError, InferenceEndpointError
-from huggingface_hub.utils import hf_raise_for_status
+from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
 from audio import AudioLimits, decode_audio
 from config import MODEL_VARIABLES, REPOSITORY, DeploySecrets, ModelReference
