@@ -11,6 +11,7 @@ Sources: mov.c (mov_build_index, mov_read_trun, mov_read_cmov) and id3v2.c of ff
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +32,7 @@ NOTHING = memoryview(b"")
 # More places to look at than any file has; each takes a microsecond.
 MAX_PLACES = 1_000_000
 
+_BOX = struct.Struct(">I4s")
 _ID3_MAGIC, _ID3_HEADER = b"ID3", re.compile(rb"ID3[\2-\4].{2}([\0-\x7f]{4})", re.DOTALL)
 
 
@@ -83,33 +85,41 @@ def _mp4_headers(data: bytes) -> tuple[bytes, memoryview]:
     (size, kind), is_mp4 = (_number(data[:4]), data[4:8]), False
     if kind not in known and not 8 <= size <= len(data):
         return b"", NOTHING
-    header, movie = bytearray(), NOTHING
-    for count, box in enumerate(_boxes(data, 0)):
+    view, header, movie = memoryview(data), bytearray(), NOTHING
+    kept = end = 0
+    for count, (kind, start, end) in enumerate(_places_of_boxes(view, 0)):
         if count == MAX_PLACES:
             raise InvalidAudio("its boxes repeat themselves without end")
-        kind = bytes(box[4:8])
         is_mp4 |= kind in known
-        if kind != b"mdat":
-            header += box
         if kind == b"moov":
-            movie = movie or box
+            movie = movie or view[start:end]
+        if kind == b"mdat":
+            header += view[kept:start]
+            kept = end
+    header += view[kept:end]
     return (bytes(header), movie) if is_mp4 else (b"", NOTHING)
 
 
-def _boxes(data: bytes | memoryview, place: int) -> Iterator[memoryview]:
-    """The boxes in a row from `place` on, with their headers, as libavformat walks them.
+def _boxes(data: memoryview, place: int) -> Iterator[memoryview]:
+    """The boxes in a row from `place` on, with their headers."""
+    for _, start, end in _places_of_boxes(data, place):
+        yield data[start:end]
+
+
+def _places_of_boxes(data: memoryview, place: int) -> Iterator[tuple[bytes, int, int]]:
+    """Type, start and end of the boxes in a row from `place` on, as libavformat walks them.
 
     A box has its size, its type and, for a size of 1, a size of 64 bits; 0 is the rest.
     """
-    view = memoryview(data)
     while place + 8 <= len(data):
-        size, head = _number(view[place : place + 4]), 8
+        size, kind = _BOX.unpack_from(data, place)
+        head = 8
         if size == 1:
-            size, head = _number(view[place + 8 : place + 16]), 16
+            size, head = _number(data[place + 8 : place + 16]), 16
         size = size or len(data) - place
         if size < head:
             return
-        yield view[place : place + size]
+        yield kind, place, place + size
         place += size
 
 
