@@ -45,6 +45,7 @@ def router(service: Service) -> APIRouter:
     """The route; it asks nothing of the engine."""
     routes = APIRouter()
 
+    @routes.head("/info", include_in_schema=False)
     @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
     async def info() -> Info:
         return describe(service.handler)

@@ -93,3 +93,4 @@ def test_the_key_is_asked_for(tiny_handler):
     assert asyncio.run(call(app, "GET", "/info")).code == "UNAUTHORIZED"
     reply = asyncio.run(call(app, "GET", "/info/", {"authorization": "Bearer secret"}))
     assert reply.json == describe(tiny_handler).model_dump()
+    assert asyncio.run(call(app, "HEAD", "/info")).code == "UNAUTHORIZED"

@@ -111,7 +111,8 @@ export function transcribe(recording, parameters, { onSent, onMessage, signal })
     request.onabort = () => reject(new DOMException("cancelled", "AbortError"));
     signal.addEventListener("abort", () => request.abort());
     request.open("POST", address("?stream=true"));
-    for (const [name, value] of Object.entries(authorization())) request.setRequestHeader(name, value);
+    for (const [name, value] of Object.entries(authorization()))
+      request.setRequestHeader(name, value);
     request.send(form);
   });
 }

@@ -20,30 +20,43 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
 
 /** @type {Record<string, (text: string, speakers: Speakers, answer: any) => string>} */
 const RENAME = {
-  srt: (text, speakers) => text.split("\n\n").map((cue) => renameCue(cue, speakers)).join("\n\n"),
+  srt: (text, speakers) =>
+    text
+      .split("\n\n")
+      .map((cue) => renameCue(cue, speakers))
+      .join("\n\n"),
   vtt: (text, speakers) =>
-    text.replace(/^<v ([^>]*)>/gm, (tag, label) => `<v ${replaceAll(speakers.nameOf(label), ENTITIES)}>`),
+    text.replace(
+      /^<v ([^>]*)>/gm,
+      (tag, label) => `<v ${replaceAll(speakers.nameOf(label), ENTITIES)}>`,
+    ),
   // A line for each entry of `speakers`, in a table after a heading.
-  txt: (text, speakers, answer) => eachLine(text, (line, place) => {
-    const label = answer.speakers[place]?.speaker;
-    return label ? speakers.nameOf(label) + line.slice(label.length) : line;
-  }),
-  tsv: (text, speakers, answer) => eachLine(text, (line, place) => {
-    const label = answer.speakers[place - 1]?.speaker;
-    return label ? line.slice(0, line.lastIndexOf("\t") + 1) + cell(speakers.nameOf(label)) : line;
-  }),
-  rttm: (text, speakers) => eachLine(text, (line) => {
-    const fields = line.split(" ");
-    if (fields.length > 7) fields[7] = speakers.nameOf(fields[7]).replaceAll(" ", "_");
-    return fields.join(" ");
-  }),
+  txt: (text, speakers, answer) =>
+    eachLine(text, (line, place) => {
+      const label = answer.speakers[place]?.speaker;
+      return label ? speakers.nameOf(label) + line.slice(label.length) : line;
+    }),
+  tsv: (text, speakers, answer) =>
+    eachLine(text, (line, place) => {
+      const label = answer.speakers[place - 1]?.speaker;
+      return label
+        ? line.slice(0, line.lastIndexOf("\t") + 1) + cell(speakers.nameOf(label))
+        : line;
+    }),
+  rttm: (text, speakers) =>
+    eachLine(text, (line) => {
+      const fields = line.split(" ");
+      if (fields.length > 7) fields[7] = speakers.nameOf(fields[7]).replaceAll(" ", "_");
+      return fields.join(" ");
+    }),
 };
 
 /**
  * The formats that there are for an answer; RTTM only where speakers were told apart.
  * @param {any} answer
  */
-export const formatsOf = (answer) => Object.keys(MEDIA_TYPES).filter((format) => format === "json" || answer.output[format]);
+export const formatsOf = (answer) =>
+  Object.keys(MEDIA_TYPES).filter((format) => format === "json" || answer.output[format]);
 
 /**
  * The text of a file.
@@ -63,13 +76,16 @@ export function fileText(format, answer, speakers) {
  * @param {string} text
  */
 export function save(name, format, text) {
-  const href = URL.createObjectURL(new Blob([text], { type: `${MEDIA_TYPES[format]};charset=utf-8` }));
+  const href = URL.createObjectURL(
+    new Blob([text], { type: `${MEDIA_TYPES[format]};charset=utf-8` }),
+  );
   element("a", { href, download: `${name}.${format}` }).click();
   setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 function renameAnswer({ output, ...answer }, speakers) {
-  const renamed = (item) => (item.speaker ? { ...item, speaker: speakers.nameOf(item.speaker) } : item);
+  const renamed = (item) =>
+    item.speaker ? { ...item, speaker: speakers.nameOf(item.speaker) } : item;
   return {
     ...answer,
     speakers: answer.speakers.map((each) => ({ ...renamed(each), words: each.words.map(renamed) })),
@@ -85,13 +101,17 @@ function renameCue(cue, speakers) {
   if (!label) return cue;
   const name = replaceAll(speakers.nameOf(label), LOOKALIKES);
   lines[0] = name + lines[0].slice(label.length);
-  return [number, times, ...(lines[0].length > MAX_COLUMNS ? balance(lines, name) : lines)].join("\n");
+  return [number, times, ...(lines[0].length > MAX_COLUMNS ? balance(lines, name) : lines)].join(
+    "\n",
+  );
 }
 
 /** Two lines whose wider one is as narrow as can be, and whose first one has the whole name. */
 function balance(lines, name) {
   const text = lines.join(" ").trimEnd();
-  const spaces = [...text.matchAll(/ /g)].map((match) => match.index).filter((place) => place > `${name}: `.length);
+  const spaces = [...text.matchAll(/ /g)]
+    .map((match) => match.index)
+    .filter((place) => place > `${name}: `.length);
   if (!spaces.length) return lines;
   const width = (place) => Math.max(place, text.length - place - 1);
   const best = spaces.reduce((a, b) => (width(b) < width(a) ? b : a));
@@ -103,4 +123,5 @@ function balance(lines, name) {
 const cell = (text) => (text.includes('"') ? `"${text.replaceAll('"', '""')}"` : text);
 
 const eachLine = (text, change) => text.split("\n").map(change).join("\n");
-const replaceAll = (text, table) => text.replace(/[<>{}\\&]/g, (character) => table[character] ?? character);
+const replaceAll = (text, table) =>
+  text.replace(/[<>{}\\&]/g, (character) => table[character] ?? character);

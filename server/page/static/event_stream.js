@@ -12,6 +12,8 @@ export class EventReader {
   read(text) {
     const blocks = (this.#rest + text).split("\n\n");
     this.#rest = blocks.pop() ?? "";
-    return blocks.filter((block) => block.startsWith("data:")).map((block) => JSON.parse(block.slice(5)));
+    return blocks
+      .filter((block) => block.startsWith("data:"))
+      .map((block) => JSON.parse(block.slice(5)));
   }
 }

@@ -23,7 +23,9 @@ export class Options {
    */
   offer(info) {
     this.#diarization = info.diarization;
-    const languages = info.languages.map(({ code, name }) => element("option", { value: code, textContent: name }));
+    const languages = info.languages.map(({ code, name }) =>
+      element("option", { value: code, textContent: name }),
+    );
     byId("language").append(...languages);
     byId("language").disabled = !info.multilingual;
     if (!info.multilingual) byId("language").value = info.languages[0].code;
@@ -53,12 +55,18 @@ export class Options {
       return null;
     }
     const parameters = { ...ALWAYS, output: this.diarizes ? [...OUTPUT, "rttm"] : OUTPUT };
-    if (!byId("language").disabled && byId("language").value) parameters.language = byId("language").value;
-    if (this.place.querySelector("[name=task]:checked").value === "translate") parameters.task = "translate";
-    for (const name of ["multilingual", "assisted"]) if (byId(name).checked) parameters[name] = true;
+    const language = byId("language");
+    if (!language.disabled && language.value) parameters.language = language.value;
+    if (this.place.querySelector("[name=task]:checked").value === "translate")
+      parameters.task = "translate";
+    for (const name of ["multilingual", "assisted"])
+      if (byId(name).checked) parameters[name] = true;
     if (Number(byId("num_beams").value) > 1) parameters.num_beams = Number(byId("num_beams").value);
     if (byId("prompt").value.trim()) parameters.prompt = byId("prompt").value;
-    const hotwords = byId("hotwords").value.split(",").map((word) => word.trim()).filter(Boolean);
+    const hotwords = byId("hotwords")
+      .value.split(",")
+      .map((word) => word.trim())
+      .filter(Boolean);
     if (hotwords.length) parameters.hotwords = hotwords;
     return { ...parameters, ...this.#speakers() };
   }

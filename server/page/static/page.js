@@ -46,7 +46,10 @@ const options = new Options(byId("options"));
 const progress = new Progress(announce);
 const player = new Player(byId("player"), markTime);
 const transcript = new Transcript(byId("transcript"), (seconds) => player.playFrom(seconds));
-const timeline = new Timeline(byId("timeline"), { onSeek: (seconds) => player.playFrom(seconds), onRename: rename });
+const timeline = new Timeline(byId("timeline"), {
+  onSeek: (seconds) => player.playFrom(seconds),
+  onRename: rename,
+});
 
 /** Say something to who cannot see the page. @param {string} text */
 function announce(text) {
@@ -61,13 +64,16 @@ function markTime(seconds) {
 
 // The beginning: what the server can do, after the key where it asks for one.
 
+/** Whether the page could be laid out; else it says why not. */
 async function start() {
   try {
     const given = await api.info();
     for (const id of ["login", "unreachable"]) byId(id).hidden = true;
     if (!info) layOut(given);
+    return true;
   } catch (error) {
     showStartFailure(error);
+    return false;
   }
 }
 
@@ -76,7 +82,7 @@ function layOut(given) {
   info = given;
   for (const id of ["source", "result", "options"]) byId(id).hidden = false;
   const limits = `up to ${clock(info.max_audio_seconds)} long and ${size(info.max_audio_bytes)}`;
-  byId("formats").textContent = `Sound or video in any common format, ${limits}`;
+  byId("formats").textContent = `Any sound or video, ${limits}`;
   byId("model").textContent = info.embedded
     ? "Demonstration model: it knows 133 English words. ASR_MODEL names a real one."
     : `Model: ${info.model}`;
@@ -84,7 +90,8 @@ function layOut(given) {
   const before = kept();
   if (before) {
     show(before);
-    byId("notes").append(element("li", { textContent: `Kept from before the page was loaded again. To hear it, choose ${before.file} again.` }));
+    const note = `Kept from before the page was loaded again. To hear it, choose ${before.file} again.`;
+    byId("notes").append(element("li", { textContent: note }));
   }
 }
 
@@ -102,8 +109,7 @@ byId("login").onsubmit = async (/** @type {Event} */ event) => {
   event.preventDefault();
   byId("login-failure").textContent = "";
   api.useKey(byId("key").value);
-  await start();
-  if (byId("login").hidden) byId("file").focus();
+  if (await start()) byId("file").focus();
   else byId("login-failure").textContent = "The server does not take this key.";
 };
 
@@ -113,7 +119,10 @@ byId("login").onsubmit = async (/** @type {Event} */ event) => {
 function choose(chosen) {
   file = chosen;
   byId("failure").textContent = "";
-  byId("chosen").replaceChildren(element("b", { textContent: chosen.name }), ` ${size(chosen.size)}`);
+  byId("chosen").replaceChildren(
+    element("b", { textContent: chosen.name }),
+    ` ${size(chosen.size)}`,
+  );
   const isShown = result && result.file === chosen.name && result.bytes === chosen.size;
   if (!running && (!result || isShown)) {
     player.load(chosen);
@@ -151,7 +160,8 @@ async function startRecording() {
   }
   const began = performance.now();
   const tell = () => {
-    byId("record-text").textContent = `Stop recording (${clock((performance.now() - began) / 1000)})`;
+    byId("record-text").textContent =
+      `Stop recording (${clock((performance.now() - began) / 1000)})`;
   };
   tell();
   byId("failure").textContent = "";
@@ -167,7 +177,9 @@ byId("record").onclick = () => (recorder.active ? stopRecording() : startRecordi
 function fail(error) {
   const meaning = MEANINGS[error.code ?? ""];
   const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
-  const said = meaning ? [element("b", { textContent: meaning }), ` ${error.message}`] : [error.message];
+  const said = meaning
+    ? [element("b", { textContent: meaning }), ` ${error.message}`]
+    : [error.message];
   byId("failure").replaceChildren(...said, ...code);
 }
 
@@ -207,7 +219,11 @@ async function run(recording, parameters) {
     transcript.hear(message.chunks);
   };
   try {
-    const listeners = { onSent: (sent, total) => progress.sent(sent, total), onMessage, signal: running.signal };
+    const listeners = {
+      onSent: (sent, total) => progress.sent(sent, total),
+      onMessage,
+      signal: running.signal,
+    };
     const answer = await api.transcribe(recording, parameters, listeners);
     const seconds = (performance.now() - began) / 1000;
     player.load(recording);
@@ -263,7 +279,9 @@ function show(shown) {
   byId("summary").hidden = byId("hint").hidden = false;
   const found = summary(shown);
   byId("found").textContent = found.join(" · ");
-  byId("notes").replaceChildren(...notes(shown).map((textContent) => element("li", { textContent })));
+  byId("notes").replaceChildren(
+    ...notes(shown).map((textContent) => element("li", { textContent })),
+  );
   showDownloads();
   transcript.draw(shown.answer, speakers);
   timeline.draw(speakers, shown.answer.duration);
@@ -273,8 +291,15 @@ function show(shown) {
 
 /** @param {Result} shown */
 function summary({ answer, seconds }) {
-  const language = info.languages.find(({ code }) => code === answer.language)?.name ?? answer.language;
-  const facts = [`${clock(answer.duration)} of audio`, language, speakers.labels.length && count(speakers.labels.length, "speaker"), `ready in ${seconds.toFixed(1)} s`];
+  const language =
+    info.languages.find(({ code }) => code === answer.language)?.name ?? answer.language;
+  const voices = speakers.labels.length && count(speakers.labels.length, "speaker");
+  const facts = [
+    `${clock(answer.duration)} of audio`,
+    language,
+    voices,
+    `ready in ${seconds.toFixed(1)} s`,
+  ];
   return facts.filter(Boolean);
 }
 
@@ -291,7 +316,13 @@ function notes({ answer, diarizes }) {
 
 function showDownloads() {
   const buttons = formatsOf(result.answer).map((format) =>
-    element("button", { type: "button", id: `download-${format}`, textContent: format.toUpperCase(), onclick: () => download(format) }));
+    element("button", {
+      type: "button",
+      id: `download-${format}`,
+      textContent: format.toUpperCase(),
+      onclick: () => download(format),
+    }),
+  );
   byId("downloads").replaceChildren(byId("downloads").firstElementChild, ...buttons);
 }
 

@@ -10,10 +10,20 @@ export class Player {
   #audio = new Audio();
   #seconds = 0;
   #toggle = element("button", { type: "button", className: "round" });
-  #place = element("input", { type: "range", min: 0, value: 0, "aria-label": "Place in the recording" });
+  #place = element("input", {
+    type: "range",
+    min: 0,
+    value: 0,
+    "aria-label": "Place in the recording",
+  });
   #time = element("span", { className: "time" });
-  #speed = element("select", { "aria-label": "Speed" },
-    ...SPEEDS.map((speed) => element("option", { value: speed, textContent: `${speed}×`, selected: speed === 1 })));
+  #speed = element(
+    "select",
+    { "aria-label": "Speed" },
+    ...SPEEDS.map((speed) =>
+      element("option", { value: speed, textContent: `${speed}×`, selected: speed === 1 }),
+    ),
+  );
   #unplayable = element("p", { className: "quiet", role: "status" });
 
   /**

@@ -50,17 +50,23 @@ export class Progress {
    */
   transcribed(done, total, diarizes) {
     if (done >= total) {
-      this.#say(diarizes ? "All is written down; working out who said what" : "All is written down; finishing");
+      const rest = diarizes ? "working out who said what" : "finishing";
+      this.#say(`All is written down; ${rest}`);
       return;
     }
     const seconds = (performance.now() - this.#speechBegan) / 1000;
     const left = done ? ` · ${roughly((seconds / done) * (total - done))} left` : "";
-    this.#say("Writing down what is said", `${clock(done)} of ${clock(total)} of speech${left}`, done / total);
+    this.#say(
+      "Writing down what is said",
+      `${clock(done)} of ${clock(total)} of speech${left}`,
+      done / total,
+    );
   }
 
   /** A share of null is one that nobody knows: the bar then only shows that something goes on. */
   #say(stage, detail = "", share = null) {
-    if (byId("stage").textContent !== stage || !byId("announcement").textContent) this.announce(stage);
+    if (byId("stage").textContent !== stage || !byId("announcement").textContent)
+      this.announce(stage);
     byId("stage").textContent = stage;
     byId("stage-detail").textContent = detail;
     if (share === null) byId("bar").removeAttribute("value");

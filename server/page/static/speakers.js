@@ -12,10 +12,13 @@ const COLOURS = 8;
  * @returns {Turn[]}
  */
 export function readTurns(text) {
-  return text.split("\n").filter(Boolean).map((line) => {
-    const [, , , start, seconds, , , speaker] = line.split(" ");
-    return { speaker, start: Number(start), end: Number(start) + Number(seconds) };
-  });
+  return text
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => {
+      const [, , , start, seconds, , , speaker] = line.split(" ");
+      return { speaker, start: Number(start), end: Number(start) + Number(seconds) };
+    });
 }
 
 /**

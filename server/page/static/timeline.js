@@ -50,14 +50,26 @@ export class Timeline {
   #lane(label, speakers) {
     const turns = speakers.turns.filter((turn) => turn.speaker === label);
     const spoken = turns.reduce((sum, turn) => sum + turn.end - turn.start, 0);
-    return element("div", { className: `lane ${speakers.colourOf(label)}` },
+    return element(
+      "div",
+      { className: `lane ${speakers.colourOf(label)}` },
       element("input", {
-        type: "text", value: speakers.nameOf(label), maxLength: MAX_NAME, spellcheck: false,
-        autocomplete: "off", title: "Click to rename", "aria-label": `Name of ${label}`,
+        type: "text",
+        value: speakers.nameOf(label),
+        maxLength: MAX_NAME,
+        spellcheck: false,
+        autocomplete: "off",
+        title: "Click to rename",
+        "aria-label": `Name of ${label}`,
         dataset: { speaker: label },
       }),
-      element("div", { className: "track", "aria-hidden": true }, ...turns.map((turn) => this.#bar(turn))),
-      element("span", { className: "share", title: "Time spoken", textContent: clock(spoken) }));
+      element(
+        "div",
+        { className: "track", "aria-hidden": true },
+        ...turns.map((turn) => this.#bar(turn)),
+      ),
+      element("span", { className: "share", title: "Time spoken", textContent: clock(spoken) }),
+    );
   }
 
   #bar({ start, end }) {

@@ -9,8 +9,10 @@ import { clock } from "./format.js";
 export class Transcript {
   /** @type {TimedWord[]} in order of time */
   #words = [];
-  /** @type {TimedWord | null} */
+  /** @type {TimedWord | null} the word that is said */
   #now = null;
+  /** @type {HTMLElement | null} the word that was said last */
+  #last = null;
 
   /**
    * @param {HTMLElement} place
@@ -37,7 +39,7 @@ export class Transcript {
   clear() {
     this.place.replaceChildren();
     this.#words = [];
-    this.#now = null;
+    this.#now = this.#last = null;
   }
 
   /**
@@ -54,9 +56,12 @@ export class Transcript {
    */
   draw(answer, speakers) {
     this.clear();
-    const blocks = answer.speakers.length ? answer.speakers : withWords(answer.chunks, answer.words);
+    const blocks = answer.speakers.length
+      ? answer.speakers
+      : withWords(answer.chunks, answer.words);
     this.place.append(...blocks.map((block) => this.#turn(block, speakers)));
-    if (!blocks.length) this.place.append(element("p", { className: "quiet", textContent: "No speech was found." }));
+    if (!blocks.length)
+      this.place.append(element("p", { className: "quiet", textContent: "No speech was found." }));
   }
 
   /**
@@ -77,18 +82,14 @@ export class Transcript {
   mark(seconds) {
     const word = this.#wordAt(seconds);
     if (word === this.#now) return;
-    const before = this.#now?.element;
-    before?.classList.remove("now");
+    this.#now?.element.classList.remove("now");
     this.#now = word;
     if (!word) return;
     word.element.classList.add("now");
-    const watched = !this.#lastSeen || isVisible(this.#lastSeen);
-    this.#lastSeen = word.element;
+    const watched = !this.#last || isVisible(this.#last);
+    this.#last = word.element;
     if (watched && !isVisible(word.element)) word.element.scrollIntoView({ block: "center" });
   }
-
-  /** @type {HTMLElement | null} the word that was marked last */
-  #lastSeen = null;
 
   /** The word that is said at a moment, by bisection: there may be twenty thousand. */
   #wordAt(seconds) {
@@ -103,21 +104,34 @@ export class Transcript {
   }
 
   #neighbour(item, step) {
-    if (item.matches(".word")) return this.#words[this.#words.findIndex((word) => word.element === item) + step]?.element;
+    if (item.matches(".word")) {
+      const place = this.#words.findIndex((word) => word.element === item);
+      return this.#words[place + step]?.element;
+    }
     const first = item.closest(".turn").querySelector(".word");
     return step > 0 ? first : this.#neighbour(first, step);
   }
 
   #turn(block, speakers) {
-    const [start] = block.timestamp;
-    const known = speakers && block.speaker;
-    const turn = element("div", { className: `turn ${known ? speakers.colourOf(block.speaker) : ""}` });
-    const head = element("p", { className: "head" });
-    if (known) head.append(element("b", { className: "name", dir: "auto", textContent: speakers.nameOf(block.speaker), dataset: { speaker: block.speaker } }));
-    else if (block.speaker === null) head.append(element("span", { className: "quiet", textContent: "Unknown speaker", title: "No voice was told apart near these words" }));
-    head.append(element("button", { type: "button", className: "at", textContent: clock(start), title: "Play from here", dataset: { at: start } }));
-    turn.append(head, element("p", { className: "text", dir: "auto" }, ...this.#text(block)));
-    return turn;
+    const [at] = block.timestamp;
+    const colour = block.speaker ? speakers.colourOf(block.speaker) : "";
+    const time = {
+      type: "button",
+      className: "at",
+      textContent: clock(at),
+      title: "Play from here",
+    };
+    return element(
+      "div",
+      { className: `turn ${colour}` },
+      element(
+        "p",
+        { className: "head" },
+        ...nameOf(block.speaker, speakers),
+        element("button", { ...time, dataset: { at } }),
+      ),
+      element("p", { className: "text", dir: "auto" }, ...this.#text(block)),
+    );
   }
 
   /** The words one by one; spaces stay outside of them, so that a line may break there. */
@@ -127,7 +141,12 @@ export class Transcript {
       const said = word.word.trim();
       if (!said) return [" "];
       const [start, end] = word.timestamp;
-      const made = element("span", { className: "word", textContent: said, tabIndex: -1, dataset: { at: start } });
+      const made = element("span", {
+        className: "word",
+        textContent: said,
+        tabIndex: -1,
+        dataset: { at: start },
+      });
       if (word.overlap) {
         made.classList.add("overlap");
         made.title = "over another voice";
@@ -136,6 +155,17 @@ export class Transcript {
       return [/^\s/.test(word.word) ? " " : "", made, /\s$/.test(word.word) ? " " : ""];
     });
   }
+}
+
+/** A speaker's name; nothing where nobody has looked for speakers. */
+function nameOf(label, speakers) {
+  if (label === undefined) return [];
+  if (label === null) {
+    const title = "No voice was told apart near these words";
+    return [element("span", { className: "quiet", textContent: "Unknown speaker", title })];
+  }
+  const name = { className: "name", dir: "auto", textContent: speakers.nameOf(label) };
+  return [element("b", { ...name, dataset: { speaker: label } })];
 }
 
 /** Chunks with the words that begin in them: without speakers an answer lists words by themselves. */
