@@ -19,7 +19,8 @@ export function clock(seconds) {
  */
 export function roughly(seconds) {
   if (seconds < 10) return "a few seconds";
-  if (seconds < 90) return `about ${Math.round(seconds / 10) * 10} seconds`;
+  if (seconds < 45) return `about ${Math.round(seconds / 10) * 10} seconds`;
+  if (seconds < 90) return "about a minute";
   if (seconds < 5400) return `about ${Math.round(seconds / 60)} minutes`;
   return `about ${Math.round(seconds / 3600)} hours`;
 }

@@ -55,7 +55,9 @@ export class Progress {
       return;
     }
     const seconds = (performance.now() - this.#speechBegan) / 1000;
-    const left = done ? ` · ${roughly((seconds / done) * (total - done))} left` : "";
+    // The first windows tell little: they waited for speech to be found.
+    const known = done > total / 10;
+    const left = known ? ` · ${roughly((seconds / done) * (total - done))} left` : "";
     this.#say(
       "Writing down what is said",
       `${clock(done)} of ${clock(total)} of speech${left}`,
