@@ -156,8 +156,8 @@ def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
             thread.join()
 
 
-POST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n"
-GET = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n"
+GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", POST[:-2], GET, GET + b"GET"])
