@@ -214,13 +214,15 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
     if "API_KEY" in secrets.values() and (options.container, options.type) != (CUSTOM, "public"):
         raise DeployError("ENDPOINT_API_KEY goes with --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
+    # The platform's proxy asks by names of its own.
+    hosts = {"ALLOWED_HOSTS": "*"} if options.container == CUSTOM else {}
     return {
         "repository": options.repository,
         "revision": options.revision,
         "framework": "pytorch",
         "task": "custom",
         "custom_image": _image(options),
-        "env": {name: value for name, value in models.items() if value} | dict(options.env),
+        "env": {name: value for name, value in models.items() if value} | hosts | dict(options.env),
         "secrets": secrets.values() or None,
         "vendor": options.vendor,
         "region": options.region,

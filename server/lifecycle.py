@@ -85,7 +85,7 @@ class PromptProtocol(H11Protocol):
             response = error_response(InvalidHttp("what came is not HTTP/1.1"), "/")
             headers = [*response.raw_headers, *GUARDED, (b"connection", b"close")]
             for event in (
-                h11.Response(status_code=response.status_code, headers=headers),
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
                 h11.Data(data=bytes(response.body)),
                 h11.EndOfMessage(),
             ):

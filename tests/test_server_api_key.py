@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx2
 import pytest
 from asgi import call, client, served
 from pydantic import SecretStr
 from starlette.datastructures import Headers
+from test_server_lifecycle import listening
 
 from server.api_key import (
     ALL_FREE_GUESSES,
@@ -19,6 +21,7 @@ from server.api_key import (
     network,
 )
 from server.errors import TooManyGuesses, Unauthorized
+from server.lifecycle import DrainingServer
 
 KEY = "the-right-key"
 
@@ -45,8 +48,8 @@ def tries(key: ApiKey, token: str = "wrong", address: str = "192.0.2.1") -> str:
     try:
         key.authorize(Headers({"authorization": f"Bearer {token}"}), address)
     except TooManyGuesses as refusal:
-        assert 0 < refusal.retry_after <= FREE_GUESSES * SECONDS_PER_GUESS
-        return "wait"
+        in_bounds = 0 < refusal.retry_after <= FREE_GUESSES * SECONDS_PER_GUESS
+        return "wait" if in_bounds else f"wait for {refusal.retry_after} s"
     except Unauthorized:
         return "wrong"
     return "right"
@@ -161,3 +164,17 @@ def test_probes_and_who_comes_without_a_network_address_are_served():
         return [await on_unix_socket.run(), await call(app, "GET", "/health")]
 
     assert [reply.status for reply in asyncio.run(run())] == [200, 200]
+
+
+@pytest.mark.parametrize(("proxies", "statuses"), [(None, {401, 429}), ("127.0.0.1", {401})])
+def test_a_client_is_whom_a_named_proxy_names_and_nobody_else_can_say(proxies, statuses):
+    service, gate = served(api_key=KEY)
+    with listening(DrainingServer(gate, service, 600, proxies)) as (host, port):
+        told = [
+            httpx2.get(
+                f"http://{host}:{port}/metrics",
+                headers={"authorization": "Bearer x", "x-forwarded-for": f"192.0.2.{number}"},
+            ).status_code
+            for number in range(FREE_GUESSES + 5)
+        ]
+    assert set(told) == statuses
