@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -44,6 +44,13 @@ MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
+# Shorter keys are warned of: 16 random letters and digits have 95 bits.
+SAFE_KEY = 16
+# What a server may be called, and where a web page may come from.
+HOST_PATTERN = re.compile(
+    r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
+)
+ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 # `int` refuses text of more than 4300 digits.
@@ -204,6 +211,39 @@ class ModelSettings(BaseSettings):
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
 
 
+def _checked_names(pattern: re.Pattern[str], should_be: str) -> Callable[[object], object]:
+    """Splits a variable's text at commas into lower-case names that match `pattern`."""
+
+    def check(value: object) -> object:
+        names = value.lower().split(",") if isinstance(value, str) else value
+        if not isinstance(names, Collection):
+            return value
+        stripped = [str(name).strip() for name in names]
+        if not all(pattern.fullmatch(name) for name in stripped):
+            raise PydanticCustomError(
+                "names", "{should_be}", {"should_be": f"should be {should_be}"}
+            )
+        return frozenset(stripped)
+
+    return check
+
+
+Names = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(
+        _checked_names(HOST_PATTERN, "names or addresses without scheme and port, or *")
+    ),
+]
+Origins = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(
+        _checked_names(ORIGIN_PATTERN, "scheme://name or scheme://name:port, no path, or *")
+    ),
+]
+
+
 class ServerSettings(BaseSettings):
     """How the server of `server/` listens and what it accepts, from environment variables.
 
@@ -212,6 +252,9 @@ class ServerSettings(BaseSettings):
     with bodies of `max_queue_bytes` together; audio is decoded while less than `max_decoded_bytes`
     of samples are held. Requests have `request_timeout` seconds, and on SIGTERM `drain_timeout`.
     At most `max_rows` windows are decoded at once. `page` is whether `/app` is served.
+    `allowed_hosts` are the names that it answers to, where that is asked, and `allowed_origins` the
+    sites whose pages may ask. `forwarded_allow_ips` are the proxies whose X-Forwarded-For is
+    believed, as uvicorn reads them.
     """
 
     # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
@@ -227,6 +270,16 @@ class ServerSettings(BaseSettings):
     drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
     page: bool = True
     max_rows: int = Field(default=32, ge=1, le=128)
+    allowed_hosts: Names = frozenset()
+    allowed_origins: Origins = frozenset()
+    forwarded_allow_ips: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """What the deployer should know of the key, in one line."""
+        if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
+            return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
+        return None
 
     @classmethod
     def from_environment(cls) -> Self:

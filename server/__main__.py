@@ -14,8 +14,10 @@ from config import ModelSettings, ServerSettings
 from errors import StartError
 from handler import EndpointHandler
 from server.app import create_app
-from server.lifecycle import DrainingServer, bind, close
+from server.lifecycle import DrainingServer, bind
 from server.service import Service
+
+logger = logging.getLogger("server")
 
 
 def main() -> None:
@@ -38,13 +40,15 @@ def main() -> None:
     except OSError as error:
         where = f"HOST={settings.host} PORT={settings.port}"
         raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
+    if warning := settings.warning:
+        logger.warning(warning)
     with bound:
         handler = EndpointHandler(settings=models)
         service = Service(handler, settings.max_rows, settings.max_decoded_bytes)
         app = create_app(service, settings)
-        server = DrainingServer(app, service, settings.drain_timeout)
+        server = DrainingServer(app, service, settings.drain_timeout, settings.forwarded_allow_ips)
         server.run([bound])
-        close(service, server.exit_status)
+        server.close()
     sys.exit(server.exit_status)
 
 

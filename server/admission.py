@@ -1,17 +1,14 @@
 """Who is let in: every refusal that needs no look into the body, cheapest first.
 
 The one decision: a request is judged by its head alone, before a byte of its body is read, so that
-a server under pressure spends nothing on what it refuses. The order: bearer token, draining, queue,
-announced length, media type.
+a server under pressure spends nothing on what it refuses. The order: framing, host and origin, API
+key (`origin_policy.py`, `api_key.py`), draining, queue, announced length, media type.
 """
 
 from __future__ import annotations
 
-import hmac
 import math
 import time
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -23,7 +20,6 @@ from server.errors import (
     BodyTooLarge,
     Busy,
     Draining,
-    Unauthorized,
     UnsupportedMediaType,
 )
 
@@ -58,19 +54,9 @@ class Admission:
         self.max_audio_bytes = max_audio_bytes
         self.draining = False
         self.admitted = self.held_bytes = 0
-        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
         self._now = now
         self._seconds_per_answer = 1.0
         self._last_answer = self._next_place = now()
-
-    def authorize(self, headers: Headers) -> None:
-        """Raises Unauthorized unless the request has the API key.
-
-        It comes as bearer token or, because that is what a browser can send, as the password of
-        HTTP's Basic scheme. Compared in constant time.
-        """
-        if self._key and not hmac.compare_digest(_token(headers), self._key):
-            raise Unauthorized("the bearer token is missing or wrong")
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -180,14 +166,3 @@ def media_type(headers: Headers) -> str:
 def too_large(limit: int) -> EndpointError:
     """The refusal of a body of more than `limit` bytes."""
     return BodyTooLarge(f"the body may have {limit} bytes")
-
-
-def _token(headers: Headers) -> bytes:
-    scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    given = credentials.strip().encode("latin-1")
-    if scheme.lower() != "basic":
-        return given if scheme.lower() == "bearer" else b""
-    try:
-        return b64decode(given, validate=True).partition(b":")[2]
-    except Base64Error:
-        return b""

@@ -31,6 +31,13 @@ CLIENT_GONE = 499
 # So much of a body that nobody asks for is read all the same, so that the connection can be kept.
 LITTLE_BYTES = 64 * 1024
 DISCONNECT: Message = {"type": "http.disconnect"}
+# Of every answer that does not say otherwise, so that no browser takes it for a page, or a part of
+# one: it is of the type that it says, in no frame, and for no other site's image or script.
+GUARDED = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 
 class Exchange:
@@ -147,7 +154,8 @@ class Exchange:
         if failed := headers.get("x-error-message"):
             self.code = failed.partition(":")[0]
         self._streams = headers.get("content-type", "").startswith("text/event-stream")
-        added = list(self.answer_headers)
+        added = [*self.answer_headers]
+        added += [header for header in GUARDED if header[0].decode() not in headers]
         if self._leaves_body():
             # Else the library reads the rest, however much it is, before the next request.
             added.append((b"connection", b"close"))

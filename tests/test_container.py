@@ -230,7 +230,7 @@ class TestCompose:
         service = COMPOSE["services"][name]
         assert service["profiles"] == [name]
         assert service["build"] == "."
-        assert service["ports"] == ["${PORT:-8000}:" + ENVIRONMENT["PORT"]]
+        assert service["ports"] == ["${BIND:-127.0.0.1}:${PORT:-8000}:" + ENVIRONMENT["PORT"]]
 
     def test_it_may_write_to_the_cache_and_tmp_alone(self, name):
         service = COMPOSE["services"][name]

@@ -17,7 +17,7 @@ from server.lingering import LingeringTransport
 
 BODY = b" " * 600_000
 CODES = {401: "UNAUTHORIZED", 413: "BODY_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 429: "BUSY"}
-HEALTH = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.fixture
