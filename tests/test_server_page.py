@@ -521,12 +521,12 @@ def test_a_recording_on_the_page_takes_of_the_bytes_of_all_bodies(tiny_handler, 
 
         first = asyncio.ensure_future(said(recording))
         await service.began.wait()
-        assert admission.held_bytes == 60
+        assert admission.places.held_bytes == 60
         assert "BUSY: " in await said(recording)
         assert "INVALID_REQUEST: " in await said(folder / "gone.wav")
-        assert (admission.held_bytes, admission.admitted) == (60, 1)
+        assert (admission.places.held_bytes, admission.places.taken) == (60, 1)
         service.release.set()
         assert "done" in await first
-        assert (admission.held_bytes, admission.admitted) == (0, 0)
+        assert (admission.places.held_bytes, admission.places.taken) == (0, 0)
 
     asyncio.run(run())

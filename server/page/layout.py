@@ -129,8 +129,8 @@ class Page:
         heard: list[Chunk] = []
         with ExitStack() as held:
             try:
-                held.enter_context(self.admission.place())
-                held.enter_context(self.admission.hold_bytes(await recording_bytes(recording)))
+                place = held.enter_context(self.admission.place())
+                place.grow(await recording_bytes(recording))
                 request = await read_request(self.service, recording, self.form.read(values))
                 async with aclosing(follow(self.service, request, self.seconds)) as events:
                     async for event in events:
