@@ -28,7 +28,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
-from audio import Audio, AudioLimits, decode_audio, decode_base64
+from audio import (
+    Audio,
+    AudioLimits,
+    DecodingSteps,
+    decode_audio,
+    decode_base64,
+    decoding_steps,
+)
 from base64_text import Base64Text
 from config import (
     InferenceConfig,
@@ -194,6 +201,13 @@ class EndpointHandler:
         config = request.config
         limits = self.limits.less(config.reference_bytes)
         return decode_audio(decode_base64(request.inputs, limits), config.sampling_rate, limits)
+
+    def decoding_steps(self, request: TranscriptionRequest) -> DecodingSteps:
+        """What `decode` returns, in small steps."""
+        config = request.config
+        limits = self.limits.less(config.reference_bytes)
+        data = decode_base64(request.inputs, limits)
+        return (yield from decoding_steps(data, config.sampling_rate, limits))
 
     def answer(
         self,

@@ -230,11 +230,14 @@ class Transcription:
 
     def _add_ready(self, session: Session, plan: DecodingPlan, timeline: LanguageTimeline) -> None:
         requests = []
+        done, total = self._schedule.seconds
         for window in self._schedule.pop_ready(session.free_rows):
             prompt = plan.languages[timeline.language_at(window.start)].prompt
             encoded = self._encodings.pop(window, None)
             samples = self._schedule.samples(window)
-            requests.append(Request(window, samples, prompt, None, encoded, window.tentative))
+            requests.append(
+                Request(window, samples, prompt, None, encoded, window.tentative, total - done)
+            )
         session.add(requests)
 
     def _read(

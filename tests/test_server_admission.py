@@ -179,31 +179,31 @@ def test_what_is_announced_reserves_nothing():
     asyncio.run(run())
 
 
-def test_a_slow_sender_gives_its_place_to_who_asks(monkeypatch):
+def test_a_slow_sender_gives_its_place_to_who_asks():
     """Two of them have both places; the slower one is told, and the other goes on sending."""
     now = [0.0]
-    monkeypatch.setattr("server.places.time.monotonic", lambda: now[0])
 
     async def run():
         service, app = served(max_queue=2)
         app.admission.places.now = lambda: now[0]
         service.release.set()
-        slow, slower = (
-            client(app, headers={"transfer-encoding": "chunked"}, parts=parts, ends=False)
-            for parts in ([bytes(400)] * 3, [bytes(100)])
-        )
-        running = [asyncio.ensure_future(each.run()) for each in (slow, slower)]
-        while slow.reply.parts_read < 3 or slower.reply.parts_read < 1:
-            await asyncio.sleep(0)
+        senders, running = [], []
+        for _ in range(2):
+            sender = client(app, headers={"transfer-encoding": "chunked"}, ends=False)
+            senders.append(sender)
+            running.append(asyncio.ensure_future(sender.run()))
+            while not sender.reply.parts_read:
+                await asyncio.sleep(0)
+            now[0] += 1
         assert (await call(app, headers=JSON, parts=HELLO)).code == "BUSY"
         now[0] = PATIENCE_S + 0.1
         assert (await call(app, headers=JSON, parts=HELLO)).status == 200
-        refused = await running[1]
+        refused = await running[0]
         assert (refused.status, refused.code) == (408, "BODY_TIMEOUT")
         assert refused.headers["connection"] == "close"
-        assert not running[0].done()
-        slow.gone.set()
-        await running[0]
+        assert not running[1].done()
+        senders[1].gone.set()
+        await running[1]
         assert app.admission.places.taken == 0
 
     asyncio.run(run())
