@@ -10,7 +10,6 @@ left go first, and beside short ones long ones have a quarter of the time betwee
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -152,8 +151,8 @@ class EngineLoop:
 
     def _advance(self) -> None:
         """Let jobs in turn do something small, until none can or the engine is due."""
-        due = time.perf_counter() + HOLD_SECONDS
         admission = self._engine.admission
+        due = admission.clock() + HOLD_SECONDS
         left = {job: job.seconds_left for job in self._jobs}
         beside_short = any(seconds <= LONG_SECONDS for seconds in left.values())
         for job in self._in_turn(left):
@@ -165,7 +164,7 @@ class EngineLoop:
                 self._turns += 1
                 if long:
                     admission.count_long(started)
-                if time.perf_counter() >= due:
+                if admission.clock() >= due:
                     return
 
     def _in_turn(self, left: Mapping[Job, float]) -> list[Job]:

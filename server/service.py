@@ -1,15 +1,16 @@
 """Answers requests of many clients with one set of models.
 
 The one decision: whatever computes runs in few threads of its own, and the event loop only waits.
-One thread runs the engine for all requests at once, one runs diarization, and few prepare: they
-read audio, find speech, and put answers together, without threads beneath them. Everywhere short
-recordings go first, by seconds of audio (`server/shortest_first.py`).
+One thread runs the engine for all requests at once, one runs diarization, in which shorter
+recordings go between two batches of a longer one, and few prepare: they read audio, find speech,
+and put answers together, without threads beneath them. Everywhere short recordings go first, by
+seconds of audio (`server/shortest_first.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -185,7 +186,8 @@ class Service:
         if diarizer is None or not self.handler.diarizes(request.config):
             return None
         hints = speaker_hints(request.config)
-        diarize = partial(_diarize, diarizer, audio.samples, hints, left)
+        between = partial(self._diarization.let_pass, recording)
+        diarize = partial(_diarize, diarizer, audio.samples, hints, left, between)
         work = partial(run_in_passing_thread, diarize, self.handler.threads)
         return self._diarization.submit(recording, in_one_step(work))
 
@@ -225,11 +227,15 @@ async def _speakers(
 
 
 def _diarize(
-    diarizer: Diarizer, samples: NDArray[np.float32], hints: SpeakerHints, left: Flag
+    diarizer: Diarizer,
+    samples: NDArray[np.float32],
+    hints: SpeakerHints,
+    left: Flag,
+    between: Callable[[], None],
 ) -> Diarization | None:
     """None where the request has left meanwhile."""
     with endpoint_errors(), suppress(DiarizationCancelled):
-        return None if left.is_set() else diarizer.diarize(samples, hints, left)
+        return None if left.is_set() else diarizer.diarize(samples, hints, left, between)
     return None
 
 

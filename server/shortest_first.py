@@ -46,10 +46,12 @@ class Recording:
 
 @dataclass(eq=False)
 class Work:
-    """Steps of a recording, and what they will return; `decodes` says that they take memory."""
+    """Steps of a recording, None once nobody asks, and what they will return; `decodes` says that
+    they take memory.
+    """
 
     recording: Recording
-    steps: Steps[Any]
+    steps: Steps[Any] | None
     decodes: bool
     result: Future[Any] = field(default_factory=Future)
 
@@ -112,14 +114,37 @@ class ShortestFirst:
         for work in [*self._waiting]:
             work.result.cancel()
 
+    def let_pass(self, recording: Recording) -> None:
+        """Called within a step of `recording`: steps of shorter ones are taken at once, where any
+        wait, as many as they would get before it.
+        """
+        for _ in range(LONGEST_WAITING_EVERY - 1):
+            with self._lock:
+                shorter = [
+                    each
+                    for each in self._waiting
+                    if 2 * each.recording.seconds <= recording.seconds
+                ]
+                if not shorter:
+                    return
+                work = min(shorter, key=_length)
+                self._waiting.remove(work)
+            self._take_step(work)
+
     def _turn(self) -> None:
         """Take one step of whose turn it is."""
         with self._lock:
             work = self._choose()
-        if work is None:
+        if work is not None:
+            self._take_step(work)
+            self._submit_turn()
+
+    def _take_step(self, work: Work) -> None:
+        steps = work.steps
+        if steps is None:
             return
         try:
-            step = next(work.steps)
+            step = next(steps)
         except StopIteration as end:
             with suppress(InvalidStateError):  # cancelled meanwhile
                 work.result.set_result(end.value)
@@ -127,8 +152,8 @@ class ShortestFirst:
             with suppress(InvalidStateError):
                 work.result.set_exception(error)
         else:
-            self._put_back(work, step)
-        self._submit_turn()
+            if not self._put_back(work, step):
+                steps.close()
 
     def _choose(self) -> Work | None:
         ready = [each for each in self._waiting if not each.decodes or self._has_room(each)]
@@ -147,25 +172,27 @@ class ShortestFirst:
         others = sum(each.held for each in self._holding if each is not recording)
         return BYTES_PER_SECOND * (others + 2 * recording.seconds) <= self.limit
 
-    def _put_back(self, work: Work, step: DecodingStep | None) -> None:
+    def _put_back(self, work: Work, step: DecodingStep | None) -> bool:
+        """Whether there will be another step: not where nobody asks any more."""
         recording = work.recording
         with self._lock:
-            gone = recording.left or work.result.cancelled()
-            if step is not None and not gone:
+            if recording.left or work.result.cancelled():
+                return False
+            if step is not None:
                 recording.held, recording.seconds = step
                 if recording.held:
                     self._holding[recording] = None
-            if not gone:
-                self._waiting.append(work)
-        if work.result.cancelled() or gone:
-            self._forget(work, work.result)
+            self._waiting.append(work)
+        return True
 
     def _forget(self, work: Work, _: Future[Any]) -> None:
         with self._lock:
             if work in self._waiting:
                 self._waiting.remove(work)
-        with suppress(ValueError):  # a step runs: it is forgotten after that
-            work.steps.close()
+            steps, work.steps = work.steps, None
+        if steps is not None:
+            with suppress(ValueError):  # one runs, and is the last
+                steps.close()
 
     def _submit_turn(self) -> None:
         with suppress(RuntimeError):  # after the end
