@@ -21,7 +21,7 @@ from threading import Lock, Thread
 import torch
 
 from asr import Transcription
-from asr.engine.admission import HOLD_SECONDS, LONG_SECONDS, LONGEST_WAITING_EVERY
+from asr.engine.admission import HOLD_SECONDS, LONG_WINDOWS, LONGEST_WAITING_EVERY
 from asr.engine.engine import DecodeEngine
 from errors import EndpointError, ModelError
 from handler import endpoint_errors
@@ -72,12 +72,6 @@ class Job:
     tell: Callable[[Progress | Transcript | EndpointError], None]
     cancelled: bool = False
     reported: float = field(default=0.0, init=False)  # seconds that were told of
-
-    @property
-    def seconds_left(self) -> float:
-        """How much of it is to be decoded."""
-        done, total = self.transcription.seconds
-        return total - done
 
     def cancel(self) -> None:
         """Free its rows before the next step; of no effect once it has ended."""
@@ -153,10 +147,10 @@ class EngineLoop:
         """Let jobs in turn do something small, until none can or the engine is due."""
         admission = self._engine.admission
         due = admission.clock() + HOLD_SECONDS
-        left = {job: job.seconds_left for job in self._jobs}
-        beside_short = any(seconds <= LONG_SECONDS for seconds in left.values())
+        left = {job: job.transcription.windows_left for job in self._jobs}
+        beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
         for job in self._in_turn(left):
-            long = left[job] > LONG_SECONDS
+            long = left[job] > LONG_WINDOWS
             while job in self._jobs and (not long or admission.may_serve_long(beside_short)):
                 started = admission.clock()
                 if not self._step(job):
@@ -167,8 +161,8 @@ class EngineLoop:
                 if admission.clock() >= due:
                     return
 
-    def _in_turn(self, left: Mapping[Job, float]) -> list[Job]:
-        """The jobs, those with the fewest seconds `left` first; every so often the one that came
+    def _in_turn(self, left: Mapping[Job, int]) -> list[Job]:
+        """The jobs, those with the fewest windows `left` first; every so often the one that came
         first is before them.
         """
         jobs = sorted(left, key=left.__getitem__)

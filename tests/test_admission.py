@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.engine.admission import (
-    LONG_SECONDS,
+    LONG_WINDOWS,
     LONGEST_WAITING_EVERY,
     Admission,
     Quarantine,
@@ -44,7 +44,7 @@ def test_no_session_exceeds_its_batch_size():
 
 
 def long_ones(session, count):
-    request = Request(session, np.zeros(1, np.float32), (1,), seconds_left=LONG_SECONDS + 1)
+    request = Request(session, np.zeros(1, np.float32), (1,), windows_left=LONG_WINDOWS + 1)
     return [Sequence(request, DecodeOptions(), session, DecodeStats()) for _ in range(count)]
 
 

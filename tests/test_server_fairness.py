@@ -85,12 +85,13 @@ class Recording:
     def __init__(self, engine, windows, length) -> None:
         self.engine, self.length = engine, length
         self.session, self.transcript = Session(), None
-        self.heard, self.unasked, self.left = False, windows, windows
-        self.total, self.windows_read = windows * length, 0
+        self.heard, self.unasked, self.windows_left = False, windows, windows
+        self.windows_read = 0
 
     @property
     def seconds(self):
-        return float(self.length * self.windows_read), float(self.total)
+        windows = self.windows_read + self.windows_left
+        return float(self.length * self.windows_read), float(self.length * windows)
 
     def step(self) -> bool:
         if not self.heard:
@@ -103,14 +104,14 @@ class Recording:
         self.session.finished.popleft()
         self.engine.time += READ
         self.windows_read += 1
-        if self.windows_read * self.length == self.total:
+        self.windows_left -= 1
+        if not self.windows_left:
             self.transcript = Transcript((), "en")
         self._ask(1)
         return True
 
     def _ask(self, count) -> None:
-        done, total = self.seconds
-        request = Request(None, np.zeros(self.length), (1,), seconds_left=total - done)
+        request = Request(None, np.zeros(self.length), (1,), windows_left=self.windows_left)
         for _ in range(min(count, self.unasked)):
             self.unasked -= 1
             self.engine.waiting.append(

@@ -19,8 +19,8 @@ from asr.engine.state_memory import MAX_ROWS
 
 # Short recordings go first, but every so many turns it is the turn of who waits longest.
 LONGEST_WAITING_EVERY = 8
-# Seconds of speech that are left of a recording that is long.
-LONG_SECONDS = 60.0
+# A recording with more windows left is long: two minutes.
+LONG_WINDOWS = 4
 # Beside short recordings the windows of long ones are encoded in this part of the time.
 LONG_SHARE = 1 / 4
 # Seconds for which the windows of newcomers are encoded between two steps; on a CPU, where windows
@@ -145,7 +145,7 @@ class Admission:
 
 def is_long(sequence: Sequence) -> bool:
     """Whether much of its recording is left."""
-    return sequence.request.seconds_left > LONG_SECONDS
+    return sequence.request.windows_left > LONG_WINDOWS
 
 
 class Quarantine:
