@@ -158,13 +158,7 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     more than 8 channels, and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before
     decoding, or while decoding if the packets' durations are wrong.
     """
-    steps = decoding_steps(data, sampling_rate, limits)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            audio: Audio = end.value
-            return audio
+    return all_at_once(decoding_steps(data, sampling_rate, limits))
 
 
 def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> DecodingSteps:
@@ -193,6 +187,16 @@ def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> Deco
     # The resampler may add a few samples at the end.
     length = ceil(progress.seconds * SAMPLE_RATE)
     return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
+
+
+def all_at_once(steps: DecodingSteps) -> Audio:
+    """What decoding in steps comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            audio: Audio = end.value
+            return audio
 
 
 def announced_seconds(file: IO[bytes]) -> float:

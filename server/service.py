@@ -248,7 +248,7 @@ def _enrol(handler: EndpointHandler, request: TranscriptionRequest, left: Flag) 
 
 def _decode(handler: EndpointHandler, request: TranscriptionRequest) -> Steps[Audio]:
     """The audio, all of which counts as held in the end."""
-    audio = yield from handler.decoding_steps(request)
+    audio = yield from handler.decode(request)
     yield DecodingStep(audio.duration, audio.duration)
     return audio
 

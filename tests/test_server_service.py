@@ -127,7 +127,7 @@ def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
     handler, service, recording, monkeypatch
 ):
     order = []
-    decode = handler.decoding_steps
+    decode = handler.decode
 
     def enrol(request, left):
         order.append(threading.current_thread())
@@ -135,9 +135,7 @@ def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
         return KnownVoices(("Anna",), warnings=("from the clips",))
 
     monkeypatch.setattr(handler, "enrol", enrol)
-    monkeypatch.setattr(
-        handler, "decoding_steps", lambda each: order.append("audio") or decode(each)
-    )
+    monkeypatch.setattr(handler, "decode", lambda each: order.append("audio") or decode(each))
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
     answer = asyncio.run(service.answer(request))
@@ -150,7 +148,7 @@ def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
 
 def test_a_useless_clip_is_refused_before_the_audio(handler, service, recording, monkeypatch):
     touched = lambda _: pytest.fail("the audio was touched")  # noqa: E731
-    monkeypatch.setattr(handler, "decoding_steps", touched)
+    monkeypatch.setattr(handler, "decode", touched)
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
     with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
@@ -391,7 +389,7 @@ def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, mo
 def test_who_leaves_before_diarization_frees_the_samples(handler, service, recording, monkeypatch):
     """One recording is being diarized, and the one that waits behind it is given up."""
     begun, go_on, freed, held = (threading.Event() for _ in range(4))
-    decode = handler.decoding_steps
+    decode = handler.decode
 
     def diarize(samples, hints, cancelled, between=None):
         begun.set()
@@ -405,7 +403,7 @@ def test_who_leaves_before_diarization_frees_the_samples(handler, service, recor
         return audio
 
     monkeypatch.setattr(handler.diarizer, "diarize", diarize)
-    monkeypatch.setattr(handler, "decoding_steps", decoded)
+    monkeypatch.setattr(handler, "decode", decoded)
     submit = service._diarization.submit
 
     def submitting(*arguments):
@@ -482,7 +480,7 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(
 ):
     """The thread that reads audio is busy; the request behind it is never begun."""
     reading, go_on = threading.Event(), threading.Event()
-    decode, read = handler.decoding_steps, []
+    decode, read = handler.decode, []
 
     def slow(request):
         read.append(request)
@@ -490,7 +488,7 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(
         assert go_on.wait(60)
         return (yield from decode(request))
 
-    monkeypatch.setattr(handler, "decoding_steps", slow)
+    monkeypatch.setattr(handler, "decode", slow)
     first, second = (parsed(handler, recording(3), language=code) for code in ("en", "de"))
 
     async def cancel():
@@ -530,20 +528,23 @@ def test_when_the_engines_thread_ends_everybody_is_told(handler, recording, monk
 def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(handler, recording, monkeypatch):
     """It comes when the first of eight long ones of fewer bytes has taken one step."""
     begun, go_on, steps = threading.Event(), threading.Event(), []
-    decode = handler.decoding_steps
+    decode = handler.decode
     inputs = {seconds: recording(seconds) for seconds in (3, 12)}
 
     def watched(request):
-        long = request.inputs == inputs[12]
-        for step in decode(request):
+        long, inner = request.inputs == inputs[12], decode(request)
+        while True:
+            try:
+                step = next(inner)
+            except StopIteration as end:
+                return end.value
             steps.append(long)
             begun.set()
             assert go_on.wait(60)
             yield step
-        return handler.decode(request)
 
     monkeypatch.setattr("audio.STEP_SECONDS", 1)
-    monkeypatch.setattr(handler, "decoding_steps", watched)
+    monkeypatch.setattr(handler, "decode", watched)
     monkeypatch.setattr(handler, "threads", 1)
     service = Service(handler)
 
@@ -575,7 +576,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording
     bodies = [recording(4), recording(5)] * 4
     expected = [handler({"inputs": body, "parameters": ENGLISH}) for body in bodies]
     alive, most = weakref.WeakSet(), []
-    decode = handler.decoding_steps
+    decode = handler.decode
 
     def counted(request):
         audio = yield from decode(request)
@@ -583,7 +584,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording
         most.append(sum(each.samples.nbytes for each in alive))
         return audio
 
-    monkeypatch.setattr(handler, "decoding_steps", counted)
+    monkeypatch.setattr(handler, "decode", counted)
     limit = 4 * 16_000 * (5 + 2 * 5) - 1  # less than one of 5 s and as much room again
     service = Service(handler, max_decoded_bytes=limit)
 
