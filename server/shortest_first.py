@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from math import inf
 from threading import Lock
@@ -72,6 +71,7 @@ class ShortestFirst:
         self._pool = ThreadPoolExecutor(threads, name, prepare)
         self._lock = Lock()
         self._waiting: list[Work] = []
+        self._works: dict[Future[Any], Work] = {}  # apart, or a result would hold on to itself
         self._holding: dict[Recording, None] = {}  # in the order in which they began
         self._turns = 0
 
@@ -103,8 +103,9 @@ class ShortestFirst:
         """
         work = Work(recording, steps, decodes)
         with self._lock:
+            self._works[work.result] = work
             self._waiting.append(work)
-        work.result.add_done_callback(partial(self._forget, work))
+        work.result.add_done_callback(self._forget)
         self._pool.submit(self._turn)
         return work.result
 
@@ -185,8 +186,9 @@ class ShortestFirst:
             self._waiting.append(work)
         return True
 
-    def _forget(self, work: Work, _: Future[Any]) -> None:
+    def _forget(self, result: Future[Any]) -> None:
         with self._lock:
+            work = self._works.pop(result)
             if work in self._waiting:
                 self._waiting.remove(work)
             steps, work.steps = work.steps, None

@@ -613,7 +613,7 @@ def test_a_short_recording_finds_room_beside_long_ones_that_have_taken_theirs(
         return Speakers().diarize(samples, hints, cancelled)
 
     monkeypatch.setattr(handler.diarizer, "diarize", diarize)
-    service = Service(handler, max_decoded_bytes=4 * 16_000 * 13)
+    service = Service(handler, max_decoded_bytes=4 * 16_000 * 15)
 
     async def all_three():
         long = [
