@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import binascii
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
 from itertools import groupby
 from math import ceil
-from typing import IO
+from typing import IO, NamedTuple
 
 import av
 import av.buffer
@@ -45,6 +45,8 @@ MAX_AMPLITUDE = 1e4
 MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 192_001)  # Hz
 MAX_FORMAT_CHANGES = 100
+# So much is read or decoded between two steps, a tenth of a second's work or so.
+STEP_PACKETS, STEP_SECONDS = 2_000, 30
 # Packets may add up to this many times the file: an edit list may repeat a part of it.
 MAX_REREADING = 4
 
@@ -98,6 +100,16 @@ class Audio:
     warnings: tuple[str, ...]
 
 
+class DecodingStep(NamedTuple):
+    """How far decoding is: seconds `decoded`, and at least how many there will be."""
+
+    decoded: float
+    expected: float
+
+
+DecodingSteps = Generator[DecodingStep, None, Audio]
+
+
 @dataclass
 class _Progress:
     """What is known of one file so far: seconds decoded, undecodable packets, an incomplete one."""
@@ -146,17 +158,27 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     more than 8 channels, and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before
     decoding, or while decoding if the packets' durations are wrong.
     """
+    return all_at_once(decoding_steps(data, sampling_rate, limits))
+
+
+def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> DecodingSteps:
+    """The same in small steps, so that the caller may do something else between two of them."""
     _refuse_large(len(data), limits)
     data = without_id3(data)
     refuse_mp4_bomb(data)
     progress = _Progress()
     with _opened(data) as (container, stream):
-        _refuse_bomb(container, stream, len(data), limits)
+        expected = yield from _measure(container, stream, len(data), limits)
     with _opened(data) as (container, stream):
         blocks = _blocks(_frames(container, stream, progress), progress, sampling_rate, limits)
         samples = bytearray()  # grows in place, so that the peak is one copy
+        pause = STEP_SECONDS
         for block in blocks:
             samples += block
+            if progress.seconds >= pause:
+                decoded = float(progress.seconds)
+                yield DecodingStep(decoded, max(expected, decoded))
+                pause = int(progress.seconds) + STEP_SECONDS
         warnings = _warnings(data, container, stream, progress)
     if progress.seconds < MIN_SECONDS:
         raise InvalidAudio(
@@ -165,6 +187,16 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     # The resampler may add a few samples at the end.
     length = ceil(progress.seconds * SAMPLE_RATE)
     return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
+
+
+def all_at_once(steps: DecodingSteps) -> Audio:
+    """What decoding in steps comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            audio: Audio = end.value
+            return audio
 
 
 def announced_seconds(file: IO[bytes]) -> float:
@@ -232,22 +264,25 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     return stream
 
 
-def _refuse_bomb(
+def _measure(
     container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits
-) -> None:
-    """Refuse, without decoding, packets that last too long or are much larger than the file.
-
-    `size` is the file's, in bytes.
+) -> Generator[DecodingStep, None, float]:
+    """The seconds that all packets last. Refuses, without decoding, those that last too long or are
+    much larger than the file, of `size` bytes.
     """
     ticks = read = 0
     tick = float(stream.time_base)
-    for packet in _packets(container, stream, _Progress()):
+    for number, packet in enumerate(_packets(container, stream, _Progress())):
         ticks += packet.duration or 0
         read += max(packet.size, 1)
         if ticks * tick > limits.max_seconds + _PACKET_SLACK:
             raise _too_long(limits)
         if read > MAX_REREADING * size:
             raise InvalidAudio("its index points at the same bytes over and over")
+        if number % STEP_PACKETS == STEP_PACKETS - 1:
+            yield DecodingStep(0.0, ticks * tick)
+    yield DecodingStep(0.0, ticks * tick)
+    return ticks * tick
 
 
 def _packets(

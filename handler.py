@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
-from audio import Audio, AudioLimits, decode_audio, decode_base64
+from audio import Audio, AudioLimits, DecodingSteps, all_at_once, decode_base64, decoding_steps
 from base64_text import Base64Text
 from config import (
     InferenceConfig,
@@ -162,7 +162,7 @@ class EndpointHandler:
         with endpoint_errors():
             request = self.parse(data)
             known = self.enrol(request)
-            audio = self.decode(request)
+            audio = all_at_once(self.decode(request))
             transcript, diarization = self.recognise_and_diarize(audio, request)
             answer = self.answer(request, audio, transcript, diarization, known)
             logger.info(
@@ -191,11 +191,11 @@ class EndpointHandler:
         means = (diarizer, self.transcriber.find_speech, self.limits, config.sampling_rate)
         return Enrolment(*means).enrol(config.known_speakers, cancelled)
 
-    def decode(self, request: TranscriptionRequest) -> Audio:
-        """The audio, for which clips leave fewer bytes. Raises InvalidAudio or AudioTooLong."""
-        config = request.config
-        limits = self.limits.less(config.reference_bytes)
-        return decode_audio(decode_base64(request.inputs, limits), config.sampling_rate, limits)
+    def decode(self, request: TranscriptionRequest) -> DecodingSteps:
+        """The audio, in small steps; clips leave fewer bytes. Raises InvalidAudio, AudioTooLong."""
+        limits = self.limits.less(request.config.reference_bytes)
+        data = decode_base64(request.inputs, limits)
+        return (yield from decoding_steps(data, request.config.sampling_rate, limits))
 
     def answer(
         self,

@@ -146,7 +146,7 @@ class DrainingServer(uvicorn.Server):
     @property
     def busy(self) -> bool:
         """Whether anybody waits for an answer."""
-        return self.gate.admission.admitted > 0 or self.service.outstanding > 0
+        return self.gate.admission.places.taken > 0 or self.service.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
@@ -159,7 +159,7 @@ class DrainingServer(uvicorn.Server):
         if self.gate.admission.draining:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
-        logger.info("draining: %d requests are not answered", self.gate.admission.admitted)
+        logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
         self.gate.admission.draining = True
         self._drain_ends = time.monotonic() + self.drain_timeout
 

@@ -89,11 +89,11 @@ class RequestGate:
                 exchange.answer_headers += PREFLIGHT
                 await exchange.run(Response(status_code=204))
             elif path in TRANSCRIBING and method == "POST":
-                with self.admission.place():
+                with self.admission.place(exchange.end) as exchange.place:
                     self.admission.check_length(exchange.headers)
                     self.admission.check_type(path, exchange.headers)
-                    with self.admission.hold_body(exchange.headers) as exchange.held:
-                        await exchange.run(self.app, self.deadline)
+                    self.admission.check_room(exchange.headers, exchange.place)
+                    await exchange.run(self.app, self.deadline)
             else:
                 self.admission.check_length(exchange.headers)
                 await exchange.run(self.app)

@@ -264,6 +264,20 @@ def test_a_cancelled_call_computes_no_further_batch(demo, spoken, hints):
     assert demo.diarizer.diarize(spoken, hints) == uncancelled
 
 
+def test_a_shorter_recording_is_diarized_between_two_batches_of_a_longer_one(demo, spoken):
+    short, hints = spoken[: len(spoken) // 2], SpeakerHints()
+    alone = [demo.diarizer.diarize(each, hints) for each in (spoken, short)]
+    found = []
+
+    def between():
+        if len(found) < 3:
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(demo.diarizer.diarize, short, hints).result(60))
+
+    assert demo.diarizer.diarize(spoken, hints, None, between) == alone[0]
+    assert found == [alone[1]] * 3
+
+
 def test_a_call_cancelled_before_it_starts_computes_nothing(demo, spoken):
     cancelled, demo.batches = threading.Event(), []
     cancelled.set()

@@ -197,7 +197,8 @@ class Scheduler:
         ready = [each for each in self.waiting if not self._is_gathering(each)]
         allowed = self._quarantine.allowed(ready, self.running)
         free, rows = most - len(self.running), self._running_rows()
-        return admission.choose(allowed, rows, free, admission.share(most, rows))
+        for_long = admission.rows_for_long(most, allowed, self.running)
+        return admission.choose(allowed, rows, free, admission.share(most, rows), for_long)
 
     def _prepare(
         self, state: DecodeState, sequences: list[Sequence], stop: Callable[[], bool]

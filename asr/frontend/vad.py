@@ -15,7 +15,7 @@ eleven times faster.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.metadata import distribution
 
 import numpy as np
@@ -51,20 +51,30 @@ class SpeechDetector:
         """The spans of speech in `samples` (n,), mono at 16 kHz, in order and without overlap."""
         return find_speech(self.probabilities(samples), len(samples))
 
-    @torch.inference_mode()
+    def steps(self, samples: NDArray[np.float32]) -> Generator[None, None, tuple[Span, ...]]:
+        """The same in small steps, a block each."""
+        found = [np.zeros(0, np.float32)]
+        for block in self._listen(samples):
+            found.append(block)
+            yield
+        return find_speech(np.concatenate(found), len(samples))
+
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """The probability of speech in each step of 512 samples, (steps,); the last step is padded
         with silence.
 
         Blocks are amplified first: the network misses speech that was recorded quietly.
         """
+        return np.concatenate([np.zeros(0, np.float32), *self._listen(samples)])
+
+    @torch.inference_mode()
+    def _listen(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """The probabilities of each block in turn."""
         state: tuple[Tensor, Tensor] | None = None
-        found = [np.zeros(0, np.float32)]
         for steps in _blocks(samples):
             gain = min(max(TARGET_PEAK / max(float(steps.abs().max()), 1e-9), 1.0), MAX_GAIN)
             block, state = self.network(steps * gain, state)
-            found.append(block.numpy())
-        return np.concatenate(found)
+            yield block.numpy()
 
 
 class SileroNetwork(nn.Module):
