@@ -63,14 +63,15 @@ TEXT_BOOLEANS = BOOLEANS | {
     **dict.fromkeys(("1", "on", "t", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "n", "no"), False),
 }
-
-
-def prepare_environment() -> None:
-    """Turn off pyannote's telemetry, which reports durations and speaker counts.
-
-    Call it before pyannote is imported.
-    """
-    os.environ["PYANNOTE_METRICS_ENABLED"] = "false"
+# For the whole process, and here, because every entry point imports this module before pyannote,
+# which imports onnxruntime where it is installed: that writes an identity below the home folder and
+# calls its maker. huggingface_hub obeys unless a server imported it before us.
+NO_TELEMETRY = {
+    "PYANNOTE_METRICS_ENABLED": "false",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+os.environ.update(NO_TELEMETRY)
 
 
 def prepare_archive() -> None:

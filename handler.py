@@ -36,7 +36,6 @@ from config import (
     ModelSettings,
     ignored_names,
     nvidia_device_present,
-    prepare_environment,
 )
 from device import choose_device, choose_dtype, prepare_device
 from device_errors import is_device_lost, is_out_of_memory
@@ -103,7 +102,6 @@ class EndpointHandler:
         and passes through the servers.
         """
         hide_bodies()
-        prepare_environment()
         try:
             self._load(settings or _environment_settings())
         except StartError as error:

@@ -609,8 +609,23 @@ def test_the_demo_models_stand_in_the_repository():
 
 
 def test_telemetry_is_off_however_it_was_set():
+    done = subprocess.run(
+        [sys.executable, "-c", "import json, os, config; print(json.dumps(dict(os.environ)))"],
+        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout).items() >= config.NO_TELEMETRY.items()
+    assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
+
+
+@pytest.mark.parametrize("entry", ["handler", "server.__main__", "demo.__main__", "archive.worker"])
+def test_every_entry_turns_telemetry_off_before_what_reports_is_imported(entry):
     script = (
-        "import json, os, config; config.prepare_environment(); print(json.dumps(dict(os.environ)))"
+        f"import json, os, sys, {entry};"
+        " early = {'onnxruntime', 'pyannote.audio'} & {*sys.modules};"
+        " print(json.dumps([sorted(early), dict(os.environ)]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -619,7 +634,9 @@ def test_telemetry_is_off_however_it_was_set():
         capture_output=True,
         check=True,
     )
-    assert json.loads(done.stdout)["PYANNOTE_METRICS_ENABLED"] == "false"
+    early, environment = json.loads(done.stdout)
+    assert early == []
+    assert environment.items() >= config.NO_TELEMETRY.items()
 
 
 def test_settings_of_another_machine_have_this_ones_token(monkeypatch):

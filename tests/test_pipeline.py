@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
-from config import DEMO_MODELS, prepare_environment
+from config import DEMO_MODELS
 from diarization.embeddings import share_frames
 from diarization.pipeline import (
     MARGIN,
@@ -235,7 +235,6 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo():
-    prepare_environment()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Demo()

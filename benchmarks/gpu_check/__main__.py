@@ -20,7 +20,7 @@ from benchmarks.gpu_check.checks import (
 from benchmarks.gpu_check.page import Finding, Page, judge
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject, log_kept
-from config import ModelSettings, nvidia_device_present, prepare_environment
+from config import ModelSettings, nvidia_device_present
 from device import choose_device, choose_dtype, prepare_device
 from errors import StartError
 
@@ -88,7 +88,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 0 where all is as expected, 1 where not, 2 where nothing can be checked."""
     options = parse_arguments(arguments)
-    prepare_environment()
     try:
         settings = ModelSettings.for_demo()
     except ValueError as error:
