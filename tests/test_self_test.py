@@ -6,9 +6,10 @@ import logging
 
 import oracle
 import pytest
-from graph_stand_ins import ACCELERATOR_ERROR, stand_in_graphs
+from graph_emulator import ACCELERATOR_ERROR, emulate_graphs
 from oracle import TINY, TINY_ENGLISH, models_of, with_assistant
 
+from asr.engine import cuda_graphs
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.self_test import decode_noise, run_self_test, step_kinds
@@ -16,7 +17,7 @@ from asr.engine.self_test import decode_noise, run_self_test, step_kinds
 
 @pytest.fixture
 def graphs(monkeypatch):
-    return stand_in_graphs(monkeypatch)
+    return emulate_graphs(monkeypatch)
 
 
 def check_tokens(engine):
@@ -39,9 +40,16 @@ def test_graphs_that_agree_are_kept(graphs, caplog, shape):
     check_tokens(engine)
 
 
-def test_graphs_that_differ_are_turned_off(graphs, caplog):
+def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
+    step = cuda_graphs.decode_step
+
+    def wrong_when_captured(state, filters, shape):
+        step(state, filters, shape)
+        if graphs.capturing:
+            state.rows.tokens.scatter_(1, state.rows.length[:, None] - 1, 5)
+
+    monkeypatch.setattr(cuda_graphs, "decode_step", wrong_when_captured)
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
-    graphs.corrupt = True
     assert not run_self_test(engine)
     assert (engine.runner.enabled, engine.runner._captured) == (False, {})
     assert [
