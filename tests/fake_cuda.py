@@ -174,7 +174,7 @@ class FakeCuda(TorchDispatchMode):
     # What stands in for the engine's and torch's functions
 
     @contextlib.contextmanager
-    def graph(self, _graph: FakeGraph, pool: object = None, **_: object) -> Iterator[None]:
+    def graph(self, _graph: FakeGraph, pool: object, *_: object) -> Iterator[None]:
         """Stand in for torch.cuda.graph."""
         if pool not in self.handles:
             raise CudaFault("a capture outside the shared pool")
@@ -303,6 +303,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         "graph": device.graph,
         "graph_pool_handle": device.new_pool,
         "Event": FakeEvent,
+        "Stream": lambda *_, **__: object(),
         "stream": lambda _: contextlib.nullcontext(),
         "current_stream": lambda *_: None,
         "mem_get_info": lambda *_: (memory, memory),

@@ -28,7 +28,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from asr.engine import beam_search, cuda_graphs, warmup
+from asr.engine import beam_search, captures, cuda_graphs, warmup
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.model import cpu_kernels, decoder, encoder
 
@@ -50,17 +50,30 @@ class _Block(np.ndarray):
     """A block's memory while a tensor owns it; a class of its own, for weak references."""
 
 
+class Stream:
+    """Stands in for torch.cuda.Stream; `workspaces` is how often cuBLAS has freed what it keeps
+    for the stream, which newer versions of torch let it do as soon as a graph captured there dies.
+    """
+
+    def __init__(self, device: object = None, priority: int = 0) -> None:
+        self.priority = priority
+        self.workspaces = 0
+
+    def free_workspace(self) -> None:
+        """A graph that was captured here has died."""
+        self.workspaces += 1
+
+
 class Pool:
     """A capture's private memory: best fit, split, given back when the tensor that owned it dies.
 
-    A capture into it that comes from another stream than the first is a Fault: they would share
-    what cuBLAS keeps for a stream.
+    Captures into it from several streams are a Fault: the allocator would not share its memory.
     """
 
     def __init__(self) -> None:
         self.segments: list[np.ndarray] = []
         self.free: list[tuple[int, int, int]] = []  # segment, start, stop
-        self.stream: Any = None
+        self.stream: Stream | None = None
 
     def new(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         """A tensor in this memory."""
@@ -105,7 +118,7 @@ class EmulatedGraph:
         self.records: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor]]] = []
         self.outside: Counter[int] = Counter()  # storages read or written that are no pool's
         self.constants: dict[int, torch.Tensor] = {}  # host scalars, which a launch carries with it
-        self.pool = Pool()
+        self.pool, self.stream, self.workspace = Pool(), Stream(), 0
         self.owner: Emulator | None = None
 
     def replay(self) -> None:
@@ -116,6 +129,8 @@ class EmulatedGraph:
         for storage in self.outside:
             if torch._C._storage_Use_Count(storage) <= self.owner.held[storage]:
                 raise Fault("a graph is replayed over memory that was freed")
+        if self.stream.workspaces != self.workspace:
+            raise Fault("a graph is replayed after another one of its stream has died")
         for segment in self.pool.segments:
             poison(segment)
         for function, args, kwargs, results in self.records:
@@ -230,7 +245,7 @@ class Emulator:
 
     @contextlib.contextmanager
     def graph(
-        self, graph: EmulatedGraph, pool: Pool, stream: object = None, capture_error_mode: str = ""
+        self, graph: EmulatedGraph, pool: Pool, stream: Stream, capture_error_mode: str
     ) -> Iterator[None]:
         """Stand in for torch.cuda.graph."""
         assert capture_error_mode == "thread_local"
@@ -245,6 +260,8 @@ class Emulator:
         if error is not None and self.at_begin:
             raise error
         graph.pool, graph.owner, self.capturing = pool, self, True
+        graph.stream, graph.workspace = stream, stream.workspaces
+        weakref.finalize(graph, stream.free_workspace)
         try:
             with Recorder(graph, pool):
                 yield
@@ -307,13 +324,13 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
         "graph": emulator.graph,
         "graph_pool_handle": Pool,
         "Event": emulator.event,
-        "Stream": lambda *_, **__: object(),
+        "Stream": Stream,
         "current_stream": lambda *_: None,
         "stream": lambda _: contextlib.nullcontext(),
     }.items():
         patch.setattr(torch.cuda, name, stand_in)
     patch.setattr(torch, "empty", emulator.empty)
-    patch.setattr(cuda_graphs, "end_capture_allocation", emulator.ended.append)
+    patch.setattr(captures, "end_capture_allocation", emulator.ended.append)
     patch.setattr(cuda_graphs, "decode_step", emulator.watched(cuda_graphs.decode_step))
     # The branches that ask for the type of the device.
     patch.setattr(

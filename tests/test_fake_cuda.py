@@ -80,7 +80,7 @@ def check_sizes(device):
         assert step.drafting_wide <= TIMES, step
 
 
-def test_load_and_every_usual_request_are_captured_in_one_pool(device):
+def test_load_and_every_usual_request_are_captured_in_a_pool_a_lane(device):
     engine = DecodeEngine(fake_models(assistant="shared"))
     shapes = engine.runner.warmup_shapes(assisted=True)
     assert {(rows, shape.kv_len) for rows, shape in shapes if not shape.drafts} == set(
@@ -94,9 +94,9 @@ def test_load_and_every_usual_request_are_captured_in_one_pool(device):
     for options in step_kinds(engine):
         assert len(decode_noise(engine, options)) == 2
     captured = {each for each in device.launched if each[1].assistant_lag <= CAPTURED_LAG}
-    assert len(device.pools) == len(engine.runner._captured) >= len(shapes)
-    assert {(key.rows, key.shape) for key in engine.runner._captured} <= captured
-    assert len(device.handles) == 1
+    assert len(device.pools) == engine.runner.graph_count >= len(shapes)
+    assert {(key.rows, key.shape) for key in engine.runner.captures.held()} <= captured
+    assert len(device.handles) == len(list(engine.lanes)) == 2
     check_sizes(device)
 
 
@@ -302,7 +302,7 @@ def test_each_fault_in_a_step_is_caught(device, brief_warmup, monkeypatch):
             fault(rows, device)
             return count_accepted(rows, choice)
 
-        engine.runner.release()
+        engine.runner.release(engine.memory.state)
         with monkeypatch.context() as patch, torch.inference_mode():
             patch.setattr(speculative, "count_accepted", faulty)
             for _ in range(2):

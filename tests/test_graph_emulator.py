@@ -15,7 +15,7 @@ from graph_emulator import COPY_WHAT_DIFFERS, Fault, emulate_graphs
 from oracle import TINY, decode, interleaved, models_of, random_heads, with_assistant
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from asr.engine import beam_search, cuda_graphs, speculative
+from asr.engine import beam_search, captures, cuda_graphs, speculative
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import BEAMS, Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
@@ -175,12 +175,12 @@ def forget_in_key(field, value):
     """Graphs of shapes that differ in one field are taken for each other."""
 
     def fault(patch):
-        key = cuda_graphs.GraphKey
+        key = cuda_graphs.StepKey
 
-        def made(state, rows, shape):
-            return key(state, rows, shape._replace(**{field: value}))
+        def made(rows, shape):
+            return key(rows, shape._replace(**{field: value}))
 
-        patch.setattr(cuda_graphs, "GraphKey", made)
+        patch.setattr(cuda_graphs, "StepKey", made)
 
     return fault
 
@@ -224,9 +224,27 @@ def do_not_wait(patch):
 
 def keep_graphs_of_freed_memory(patch):
     """Nothing is dropped, and an allocator gives the same address again."""
-    key = cuda_graphs.GraphKey
     patch.setattr(cuda_graphs.CudaGraphRunner, "release", lambda *_: None)
-    patch.setattr(cuda_graphs, "GraphKey", lambda state, rows, shape: key(0, rows, shape))
+    patch.setattr(cuda_graphs, "_memory_of", lambda state: 0)
+
+
+def share_streams(patch):
+    """All owners capture on one stream."""
+    stream = torch.cuda.Stream()
+    patch.setattr(torch.cuda, "Stream", lambda **_: stream)
+
+
+def drop_one(patch):
+    """A graph goes, and others of its owner stay."""
+    run = captures.Captures.run
+
+    def run_few(self, owner, *rest):
+        graphs = self._sets[owner].graphs if owner in self._sets else {}
+        if len(graphs) > 2:
+            graphs.pop(next(iter(graphs)))
+        return run(self, owner, *rest)
+
+    patch.setattr(captures.Captures, "run", run_few)
 
 
 def bake(patch):
@@ -274,6 +292,8 @@ FAULTS = {
     "result read late": (read_late, DRAFTED),
     "host memory read early": (do_not_wait, PLAIN),
     "graphs over freed memory": (keep_graphs_of_freed_memory, PLAIN),
+    "one stream for all owners": (share_streams, dataclasses.replace(PLAIN, fallback=TO_BEAMS)),
+    "a graph dropped alone": (drop_one, PLAIN),
     "host number baked in": (bake, PLAIN),
     "value read": (in_step(lambda rows: rows.length.max().item()), PLAIN),
     "host tensor": (in_step(lambda rows: rows.length + torch.tensor([1])), PLAIN),

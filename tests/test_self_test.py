@@ -51,7 +51,7 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
     monkeypatch.setattr(cuda_graphs, "decode_step", wrong_when_captured)
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert not run_self_test(engine)
-    assert (engine.runner.enabled, engine.runner._captured) == (False, {})
+    assert (engine.runner.enabled, engine.runner.graph_count) == (False, 0)
     assert [
         record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
     ] == [
@@ -66,7 +66,7 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
 def test_every_kind_of_step_is_run(graphs):
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     run_self_test(engine)
-    shapes = {key.shape for key in engine.runner._captured}
+    shapes = {key.shape for key in engine.runner.captures.held()}
     assert {(each.drafts > 0, each.sampled, each.timestamps) for each in shapes} == {
         (False, False, True),
         (False, False, False),

@@ -97,7 +97,7 @@ def test_a_state_of_few_rows_is_prepared_for_those(graphs, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 8)
     monkeypatch.setattr("asr.engine.state_memory.StateMemory._fitting", lambda *_: 5)
     engine = DecodeEngine(models_of(TINY, 142))
-    assert {key.rows for key in engine.runner._captured} == {4, 2, 1}
+    assert {key.rows for key in engine.runner.captures.held()} == {4, 2, 1}
     assert engine.memory.capacity == 5
 
 

@@ -78,7 +78,8 @@ class StateMemory:
 
     def release(self) -> None:
         """Give the memory back, and with it every graph captured over it."""
-        self.runner.release()
+        if self.state is not None:
+            self.runner.release(self.state)
         self.state = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
