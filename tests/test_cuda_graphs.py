@@ -211,7 +211,7 @@ def test_a_lane_that_grows_drops_no_graph_of_another(graphs):
     for rows in (2, 5, 9):
         for _ in range(2):
             decode(engine, windows_of()[:rows], DecodeOptions(num_beams=3, batch_size=rows))
-        assert engine.lanes._lane(3).memory.capacity >= rows
+        assert engine.lanes.lane(3).memory.capacity >= rows
     assert kept <= set(engine.runner.captures.held())
     assert engine.runner.captures.dropped > 0
     beams = {pool.stream for pool in graphs.pools[captures:]}
