@@ -24,6 +24,7 @@ from config import REPOSITORY, ModelSettings
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
+from openmp import SecondThread
 from transcript import Chunk, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
@@ -442,6 +443,25 @@ def test_the_log_names_the_origin_of_what_was_unexpected(endpoint, hum, caplog):
     with pytest.raises(ModelError, match="unexpected KeyError"):
         endpoint(StandInTranscriber(KeyError("x")))({"inputs": hum})
     assert "KeyError in test_handler.py, line" in caplog.text
+
+
+def test_on_cuda_requests_are_diarized_in_one_thread_that_lasts(endpoint, hum, monkeypatch):
+    """Each that ended would leave behind what cuDNN keeps for it."""
+    seen = []
+
+    class Diarizer(StandInDiarizer):
+        def diarize(self, *arguments):
+            seen.append(threading.current_thread())
+            return super().diarize(*arguments)
+
+    made = endpoint(StandInTranscriber(), Diarizer())
+    for lasts in (True, False):
+        made.second_thread = SecondThread(1, lasts)
+        seen.clear()
+        for _ in range(3):
+            made({"inputs": hum})
+        assert [each.is_alive() for each in seen] == [lasts] * 3
+        assert len(set(seen)) == (1 if lasts else 3)
 
 
 # ---- the start
