@@ -93,6 +93,7 @@ class EndpointHandler:
     transcriber: Transcriber
     diarizer: Diarizer | None
     limits: AudioLimits
+    threads: int  # that compute beneath one
     second_thread: SecondThread  # where diarization runs
 
     def __init__(
@@ -123,11 +124,11 @@ class EndpointHandler:
         device = choose_device(settings.device, nvidia_device_present())
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
-        threads, on_cpu = torch.get_num_threads(), device.type == "cpu"
-        self.second_thread = SecondThread(threads, lasts=not on_cpu)
+        self.threads, on_cpu = torch.get_num_threads(), device.type == "cpu"
+        self.second_thread = SecondThread(self.threads, lasts=not on_cpu)
         load = partial(self._load_models, settings, device, dtype)
         if on_cpu:  # the thread that serves is to have the only team of threads
-            run_in_passing_thread(load, threads)
+            run_in_passing_thread(load, self.threads)
         else:
             load()
         self.limits = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)

@@ -89,7 +89,8 @@ def endpoint(tiny_handler):
     ) -> EndpointHandler:
         made = object.__new__(EndpointHandler)
         made.transcriber, made.diarizer = transcriber, diarizer
-        made.limits, made.second_thread = tiny_handler.limits, tiny_handler.second_thread
+        made.limits, made.threads = tiny_handler.limits, tiny_handler.threads
+        made.second_thread = tiny_handler.second_thread
         return made
 
     return make
