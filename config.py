@@ -74,6 +74,12 @@ NO_TELEMETRY = {
 os.environ.update(NO_TELEMETRY)
 
 
+def turn_graphs_off() -> bool:
+    """Set CUDA_GRAPHS=0 for what this process begins; False where it is so already."""
+    before, os.environ["CUDA_GRAPHS"] = os.environ.get("CUDA_GRAPHS"), "0"
+    return before != "0"
+
+
 def prepare_archive() -> None:
     """Turn off what Ray reports about its use and, unless the user names a level, what it logs to
     the terminal. Call it before Ray is imported.

@@ -28,7 +28,7 @@ from diarization.known_speakers import NOBODY, KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from errors import EndpointError
 from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
-from openmp import run_in_passing_thread, set_threads
+from openmp import set_threads
 from response import Answer
 from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
 from server.shortest_first import Recording, ShortestFirst, Steps, in_one_step
@@ -174,7 +174,7 @@ class Service:
         if not request.config.known_speakers:
             return NOBODY
         enrol = partial(_enrol, self.handler, request, left)
-        work = partial(run_in_passing_thread, enrol, self.handler.threads)
+        work = partial(self.handler.second_thread.run, enrol)
         clips = Recording(CLIP_SECONDS * len(request.config.known_speakers))
         return await asyncio.wrap_future(self._diarization.submit(clips, in_one_step(work)))
 
@@ -188,7 +188,7 @@ class Service:
         hints = speaker_hints(request.config)
         between = partial(self._diarization.let_pass, recording)
         diarize = partial(_diarize, diarizer, audio.samples, hints, left, between)
-        work = partial(run_in_passing_thread, diarize, self.handler.threads)
+        work = partial(self.handler.second_thread.run, diarize)
         return self._diarization.submit(recording, in_one_step(work))
 
     async def _transcribe(

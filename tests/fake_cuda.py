@@ -174,7 +174,7 @@ class FakeCuda(TorchDispatchMode):
     # What stands in for the engine's and torch's functions
 
     @contextlib.contextmanager
-    def graph(self, _graph: FakeGraph, pool: object = None, **_: object) -> Iterator[None]:
+    def graph(self, _graph: FakeGraph, pool: object, *_: object) -> Iterator[None]:
         """Stand in for torch.cuda.graph."""
         if pool not in self.handles:
             raise CudaFault("a capture outside the shared pool")
@@ -303,6 +303,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         "graph": device.graph,
         "graph_pool_handle": device.new_pool,
         "Event": FakeEvent,
+        "Stream": FakeStream,
         "stream": lambda _: contextlib.nullcontext(),
         "current_stream": lambda *_: None,
         "mem_get_info": lambda *_: (memory, memory),
@@ -322,6 +323,16 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     patch.setattr(results, "normalize_attention", lambda heads: HostArray(NORMALIZE(heads)))
     with mode, device:
         yield device
+
+
+class FakeStream:
+    """Stands in for torch.cuda.Stream."""
+
+    def __init__(self, device: torch.device | None = None, priority: int = 0) -> None:
+        self.priority = priority
+
+    def wait_stream(self, stream: object) -> None:
+        """Nothing runs, so nothing is waited for."""
 
 
 class FakeEvent:

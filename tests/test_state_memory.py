@@ -26,7 +26,7 @@ class Runner(EagerRunner):
 
     released = 0
 
-    def release(self):
+    def release(self, state):
         self.released += 1
 
 

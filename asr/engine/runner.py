@@ -61,7 +61,7 @@ class StepRunner(Protocol):
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
         """Start a step; what is returned waits for its result."""
 
-    def release(self) -> None:
+    def release(self, state: DecodeState) -> None:
         """Let go of a decode state's memory before it is freed."""
 
 
@@ -94,7 +94,7 @@ class EagerRunner:
         result = StepResult(*collect(state.rows).tolist())
         return lambda: result
 
-    def release(self) -> None:
+    def release(self, state: DecodeState) -> None:
         """Nothing is held."""
 
 
