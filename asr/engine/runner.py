@@ -1,4 +1,4 @@
-"""Runs decode steps on a device and tells the host what became of each row.
+"""Runs encoders, prefill and steps on a device, and tells the host what became of each row.
 
 The one decision: one transfer a step carries all that the host needs. On the CPU it is read at
 once. A CUDA device is still at work when the host asks, so there the result of a step is read after
@@ -35,7 +35,7 @@ PendingResult = Callable[[], StepResult]
 
 
 class StepRunner(Protocol):
-    """How a device runs a step over the first rows of a decode state."""
+    """How a device encodes windows, lets rows start, and runs a step over the first rows."""
 
     @property
     def pipelined(self) -> bool:
