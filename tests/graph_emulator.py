@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from asr.engine import beam_search, captures, cuda_graphs, warmup
-from asr.engine.cuda_graphs import CudaGraphRunner
+from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
 from asr.model import cpu_kernels, decoder, encoder
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
@@ -347,6 +347,11 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
     patch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
     patch.setattr(warmup, "TIMED_ROWS", (1,))
     return emulator
+
+
+def held_steps(runner: CudaGraphRunner) -> list[StepKey]:
+    """What the graphs of steps that it holds were captured for."""
+    return [key for key in runner.captures.held() if isinstance(key, StepKey)]
 
 
 def poison(memory: np.ndarray) -> None:

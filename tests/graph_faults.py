@@ -36,10 +36,10 @@ def cache_positions(patch):
             return arange(*args, **options)
         return made.setdefault(args, arange(*args, **options))
 
-    def context(self, positions, kv_len):
+    def context(self, *args):
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(torch, "arange", cached)
-            return real(self, positions, kv_len)
+            return real(self, *args)
 
     patch.setattr(Decoder, "_context", context)
 
@@ -119,6 +119,28 @@ def in_step(action):
     return fault
 
 
+def read_inputs_of_the_capture(patch):
+    """Encoders and prefill read the windows and rows that they were captured with."""
+
+    def run(self, owner, key, work, inputs, worth_it=True):
+        return self.captures.run(owner, key, lambda: work(*inputs), worth_it).clone()
+
+    patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
+
+
+def hand_out_what_is_overwritten(patch):
+    """What an encoder or a prefill gives is used after the next pass."""
+    kept = {}
+
+    def run(self, owner, key, work, inputs, worth_it=True):
+        held = kept.setdefault((owner, key), [each.clone() for each in inputs])
+        for target, source in zip(held, inputs, strict=True):
+            target.copy_(source)
+        return self.captures.run(owner, key, lambda: work(*held), worth_it)
+
+    patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
+
+
 # Which show in what a replay gives.
 WRONG_VALUES = {
     "key without length": forget_in_key("kv_len", 64),
@@ -144,4 +166,9 @@ LIFETIMES = {
     "one stream for all owners": share_streams,
     "a graph dropped alone": drop_one,
 }
-FAULTS = WRONG_VALUES | REFUSED | LIFETIMES
+# Of the graphs by which windows enter.
+ENTRIES = {
+    "inputs of the capture": read_inputs_of_the_capture,
+    "result overwritten": hand_out_what_is_overwritten,
+}
+FAULTS = WRONG_VALUES | REFUSED | LIFETIMES | ENTRIES

@@ -14,15 +14,17 @@ import weakref
 import oracle
 import pytest
 import torch
-from graph_emulator import ACCELERATOR_ERROR, emulate_graphs
+from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
 from asr.engine.captures import MAX_REFUSED, PAUSES
 from asr.engine.cuda_graphs import (
+    ENCODERS,
     KV_LENGTHS,
     ROW_COUNTS,
     CudaGraphRunner,
+    EncoderKey,
     round_up,
 )
 from asr.engine.decode_state import DecodeState
@@ -182,22 +184,30 @@ def log_of(caplog, level):
     return [record.getMessage() for record in caplog.records if record.levelno == level]
 
 
+def over_states(engine, pools):
+    """All but that of the encoder's graphs, which stay."""
+    return [pool for pool in pools if pool is not engine.runner.captures._sets[ENCODERS].pool]
+
+
 def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
     engine = DecodeEngine(models_of(TINY, 142))
     assert len(set(graphs.pools)) == 1
     at_load = graphs.captures
     for _ in range(2):
         check_tokens(engine, DecodeOptions(batch_size=5))  # more rows than were prepared
-    assert len(set(graphs.pools[at_load:])) == 1
-    assert graphs.pools[-1] is not graphs.pools[0]
-    assert graphs.pools[-1].stream is graphs.pools[0].stream  # which is free by then
-    assert graphs.pools[-1].stream.priority < 0
+    larger = over_states(engine, graphs.pools[at_load:])
+    assert len(set(larger)) == 1
+    assert larger[0] is not graphs.pools[0]
+    streams = {pool.stream for pool in graphs.pools}
+    assert len(streams) == 2  # one is free by then
+    assert all(each.priority < 0 for each in streams)
     engine.memory.release()
-    assert engine.runner.graph_count == 0
-    assert engine.runner.captures.dropped == engine.runner.captures.captured
+    captures = engine.runner.captures
+    assert all(isinstance(key, EncoderKey) for key in captures.held())
+    assert captures.dropped == captures.captured - captures.graph_count
     replays = graphs.replays
     check_tokens(engine, DecodeOptions(batch_size=5))
-    assert len(set(graphs.pools)) == 3
+    assert len(set(graphs.pools)) == 4
     assert graphs.replays > replays
 
 
@@ -214,7 +224,7 @@ def test_a_lane_that_grows_drops_no_graph_of_another(graphs):
         assert engine.lanes.lane(3).memory.capacity >= rows
     assert kept <= set(engine.runner.captures.held())
     assert engine.runner.captures.dropped > 0
-    beams = {pool.stream for pool in graphs.pools[captures:]}
+    beams = {pool.stream for pool in over_states(engine, graphs.pools[captures:])}
     assert len(beams) == 1
     assert not beams & streams
     captures = graphs.captures
@@ -293,7 +303,7 @@ def test_a_graph_for_which_memory_is_short_is_left_out(graphs, caplog, error):
     assert log_of(caplog, logging.WARNING) == [
         "no memory for the CUDA graph of 2 rows: it runs eagerly"
     ]
-    assert {key.rows for key in engine.runner.captures.held()} == {1}
+    assert {key.rows for key in held_steps(engine.runner)} == {1}
     check_tokens(engine, DecodeOptions(batch_size=2))
     check_tokens(engine, DecodeOptions(batch_size=1))
     assert graphs.replays > 0

@@ -16,7 +16,15 @@ from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
 from asr.engine import cuda_graphs, speculative, warmup
-from asr.engine.cuda_graphs import CAPTURED_LAG, DRAFTED_WARMUP_ROWS, KV_LENGTHS, ROW_COUNTS
+from asr.engine.cuda_graphs import (
+    CAPTURED_LAG,
+    DRAFTED_WARMUP_ROWS,
+    KV_LENGTHS,
+    ROW_COUNTS,
+    EncoderKey,
+    PrefillKey,
+    StepKey,
+)
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
@@ -97,8 +105,13 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_lane(device):
             assert len(decode_noise(engine, case).texts) == case.options.batch_size
     captured = {each for each in device.launched if each[1].assistant_lag <= CAPTURED_LAG}
     assert len(device.pools) == engine.runner.graph_count >= len(shapes)
-    assert {(key.rows, key.shape) for key in engine.runner.captures.held()} <= captured
-    assert len(device.handles) == len(list(engine.lanes)) == 2
+    keys = engine.runner.captures.held()
+    assert {(key.rows, key.shape) for key in keys if isinstance(key, StepKey)} <= captured
+    # Two windows are encoded together, and read their prompts.
+    assert [key.windows for key in keys if isinstance(key, EncoderKey)] == [2]
+    assert {key.rows for key in keys if isinstance(key, PrefillKey)} == {2}
+    assert len(list(engine.lanes)) == 2
+    assert len(device.handles) == 3  # theirs, and the encoder's
     check_sizes(device)
 
 

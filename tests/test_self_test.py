@@ -9,7 +9,7 @@ import re
 import oracle
 import pytest
 import torch
-from graph_emulator import ACCELERATOR_ERROR, Fault, emulate_graphs
+from graph_emulator import ACCELERATOR_ERROR, Fault, emulate_graphs, held_steps
 from graph_faults import WRONG_VALUES
 from oracle import TINY, TINY_ENGLISH, models_of, with_assistant
 
@@ -79,7 +79,7 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog, short_te
 def test_every_kind_of_step_is_run(graphs, short_test):
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     run_self_test(engine)
-    steps = {key for key in engine.runner.captures.held() if not key.shape.shared_len}
+    steps = {key for key in held_steps(engine.runner) if not key.shape.shared_len}
     kinds = {(key.rows, k.drafts, k.sampled, k.timestamps) for key in steps for k in [key.shape]}
     assert kinds >= {
         (rows, *kind)
@@ -102,7 +102,7 @@ def test_all_lengths_are_passed_and_nothing_is_left_behind(graphs):
     assert run_self_test(engine)
     assert graphs.replays - replays > 100
     assert graphs.eager - eager < 300
-    shapes = {key.shape for key in engine.runner.captures.held()}
+    shapes = {key.shape for key in held_steps(engine.runner)}
     longest = engine.memory.state.main.cache.max_len
     assert {each.kv_len for each in shapes if not each.shared_len} == {64, 128, 256, longest}
     assert {each.shared_len for each in shapes} == {0, 64, 192}

@@ -7,7 +7,7 @@ import logging
 import oracle
 import pytest
 import torch
-from graph_emulator import ACCELERATOR_ERROR, emulate_graphs
+from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, models_of, with_assistant
 
 from asr.engine import cuda_graphs, warmup
@@ -97,7 +97,7 @@ def test_a_state_of_few_rows_is_prepared_for_those(graphs, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 8)
     monkeypatch.setattr("asr.engine.state_memory.StateMemory._fitting", lambda *_: 5)
     engine = DecodeEngine(models_of(TINY, 142))
-    assert {key.rows for key in engine.runner.captures.held()} == {4, 2, 1}
+    assert {key.rows for key in held_steps(engine.runner)} == {4, 2, 1}
     assert engine.memory.capacity == 5
 
 

@@ -1,34 +1,46 @@
-"""Steps on CUDA: each shape is captured once as a graph and replayed.
+"""Passes on CUDA: each shape is captured once as a graph and replayed.
 
-A step of Whisper's decoder is hundreds of small kernels; launched one by one from Python they leave
-the device idle most of the time. A step never asks the device for a value (see
-`asr.engine.speculative`), so it can be captured whole: drafts, verification, acceptance, result.
+A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder;
+launched one by one from Python they leave the device idle most of the time. None of them asks the
+device for a value (see `asr.engine.speculative`), so each can be captured whole.
 
-Shapes are rounded up to few sizes, so that few graphs exist; padding rows are computed, and their
-results masked out. Every result is copied out before the next step begins, so that all graphs over
-a state can share memory (see `asr.engine.captures`).
+Shapes are rounded up to few sizes, so that few graphs exist. Padding rows of a step are computed,
+and their results masked out; windows that enter are encoded and prefilled in passes of few sizes,
+so that none of them is padding. Every result is copied out before the next pass begins, so that all
+graphs over a state can share memory (see `asr.engine.captures`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.captures import Captures
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
+from asr.engine.prefill import PrefillBatch, PrefillShape, prefill, upload
 from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, collect
 from asr.engine.speculative import decode_step
+from asr.model.encoder import run_encoder
 
 ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
 SHARED_LEN_STEP = 64  # positions
 WARMUP_ROWS, WARMUP_KV_LEN = 24, 256
 DRAFTED_WARMUP_ROWS = (1, 24)
+# Windows that are encoded, and rows that are prefilled, by one graph. More take several passes; the
+# encoder's intermediate values of the largest stay in the graphs' memory (see docs/gpu.md).
+PASS_SIZES = (4, 2, 1)
+# Positions of prompts: without earlier text, with a few hotwords, with as much as one may hold.
+PROMPT_LENGTHS = (8, 64, 256)
+ENCODERS = "encoders"  # the owner of their graphs, which read no state
 CAPTURED_LAG = 2  # shapes with a longer lag are rare: they follow a pause in drafting
 
 
@@ -42,11 +54,34 @@ class StepKey(NamedTuple):
         return f"{self.rows} rows"
 
 
+class PrefillKey(NamedTuple):
+    """What a prefill's graph was captured for, besides the memory of the state; `audio` counts the
+    encoders' outputs that it projects.
+    """
+
+    rows: int
+    shape: PrefillShape
+    audio: int
+
+    def __str__(self) -> str:
+        return f"a prefill of {self.rows} rows"
+
+
+class EncoderKey(NamedTuple):
+    """What an encoder's graph was captured for."""
+
+    windows: int
+    encoder: nn.Module
+
+    def __str__(self) -> str:
+        return f"an encoder of {self.windows} windows"
+
+
 class CudaGraphRunner:
-    """Steps through `Captures`: eager at a shape's first use, captured at its second.
+    """Passes through `Captures`: eager at a shape's first use, captured at its second.
 
     A state's memory must outlive its graphs: see `release`. With `enabled` False nothing is
-    captured, in the same shapes. `captures` may hold graphs of other work besides.
+    captured, in the same shapes.
     """
 
     pipelined = True
@@ -55,6 +90,8 @@ class CudaGraphRunner:
 
     def __init__(self, enabled: bool = True) -> None:
         self.captures = Captures(enabled)
+        # Where graphs read what differs between replays, by their owners and keys.
+        self._inputs: dict[Hashable, dict[Hashable, tuple[Tensor, ...]]] = {}
 
     @property
     def enabled(self) -> bool:
@@ -92,6 +129,48 @@ class CudaGraphRunner:
                 shapes.append((rows, StepShape(0, 1, length)))
         return shapes
 
+    def prompt_len(self, needed: int) -> int:
+        """The next of a few sizes."""
+        return round_up(needed, PROMPT_LENGTHS)
+
+    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
+        """A few windows a graph; see `asr.model.encoder.run_encoder`."""
+        encode = partial(run_encoder, encoder)
+        return torch.cat(
+            [
+                self._run(ENCODERS, EncoderKey(len(part), encoder), encode, (part,))
+                for part in torch.split(features, pass_sizes(len(features)))
+            ]
+        )
+
+    def prefill(
+        self,
+        state: DecodeState,
+        start: int,
+        batch: PrefillBatch,
+        filters: LogitFilter,
+        special_tokens: SpecialTokens,
+    ) -> Tensor:
+        """A few rows a graph, which serves any: it reads their numbers where it is replayed."""
+        device = state.rows.tokens.device
+        shape = batch.shape._replace(forgotten=state.main.cache.max_len)
+        batch = batch._replace(numbers=upload(batch.numbers, device), shape=shape)
+
+        def begin(rows: Tensor, *inputs: Tensor) -> Tensor:
+            taken = state.take(rows)
+            said = prefill(taken, batch.with_inputs(*inputs), filters, special_tokens)
+            state.put(rows, taken)
+            return said
+
+        rows = torch.arange(start, start + len(batch.numbers), device=device)
+        parts = [torch.split(each, pass_sizes(len(rows))) for each in (rows, *batch.inputs)]
+        owner, starts = _memory_of(state), []
+        for part in zip(*parts, strict=True):
+            key = PrefillKey(len(part[0]), shape, len(part) - 2)
+            worth_it = not shape.sampled and shape.prompt_len in PROMPT_LENGTHS
+            starts.append(self._run(owner, key, begin, part, worth_it))
+        return torch.cat(starts)
+
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
         """Replay the step, or run it; what is returned waits for its result."""
         key = StepKey(state.capacity, shape)
@@ -106,6 +185,25 @@ class CudaGraphRunner:
     def release(self, state: DecodeState) -> None:
         """Drop the graphs over a state's memory, before it is freed."""
         self.captures.release(_memory_of(state))
+        self._inputs.pop(_memory_of(state), None)
+
+    def _run(
+        self,
+        owner: Hashable,
+        key: Hashable,
+        work: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+        worth_it: bool = True,
+    ) -> Tensor:
+        """A copy of what `work` makes of `inputs`, tensors from anywhere."""
+        if not (self.enabled and worth_it):
+            return work(*inputs)
+        held = self._inputs.setdefault(owner, {})
+        if key not in held:
+            held[key] = tuple(torch.empty_like(each) for each in inputs)
+        for target, source in zip(held[key], inputs, strict=True):
+            target.copy_(source)
+        return self.captures.run(owner, key, lambda: work(*held[key])).clone()
 
     def paused(self) -> AbstractContextManager[None]:
         """Run eagerly for a while, in the same shapes; graphs are kept."""
@@ -119,6 +217,15 @@ class CudaGraphRunner:
 def round_up(needed: int, sizes: tuple[int, ...]) -> int:
     """The smallest size that is enough, `needed` itself beyond the largest."""
     return next((size for size in sizes if size >= needed), needed)
+
+
+def pass_sizes(count: int) -> list[int]:
+    """Numbers of rows that graphs are captured for and that sum up to `count`, largest first."""
+    sizes: list[int] = []
+    for size in PASS_SIZES:
+        sizes += [size] * (count // size)
+        count %= size
+    return sizes
 
 
 def _memory_of(state: DecodeState) -> int:

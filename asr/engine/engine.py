@@ -68,7 +68,7 @@ class DecodeEngine:
         self.runner = runner_for(models.device, cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
         self.context = DecodeContext(
-            encoder=Encoder(models, self.threads),
+            encoder=Encoder(models, self.threads, self.runner.encode),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
             special_tokens=models.special_tokens,
             runner=self.runner,

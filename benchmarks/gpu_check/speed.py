@@ -232,9 +232,7 @@ def _cached_bytes(state: DecodeState) -> int:
     if state.drafter is not None and state.drafter.cache is not None:
         caches.append(state.drafter.cache)
     for cache in caches:
-        kinds = (cache.keys, cache.values, cache.cross_keys, cache.cross_values)
-        for kind in (*kinds, cache.alignment_queries):
-            total += sum(each.nbytes for each in kind)
+        total += sum(each.nbytes for each in cache.tensors)
     return total
 
 
