@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import binascii
 import ctypes
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,6 +48,9 @@ NATIVE_RATES = range(4_000, 192_001)  # Hz
 MAX_FORMAT_CHANGES = 100
 # So much is read or decoded between two steps, a tenth of a second's work or so.
 STEP_PACKETS, STEP_SECONDS = 2_000, 30
+# Channels cancel each other out where their mean has less than this of the power that the loudest
+# would leave in it beside silence; less than 6 dB below it they no longer do (hysteresis).
+CANCELLED, RESTORED = 1 / 16, 1 / 4
 # Packets may add up to this many times the file: an edit list may repeat a part of it.
 MAX_REREADING = 4
 
@@ -112,9 +116,12 @@ DecodingSteps = Generator[DecodingStep, None, Audio]
 
 @dataclass
 class _Progress:
-    """What is known of one file so far: seconds decoded, undecodable packets, an incomplete one."""
+    """What is known of one file so far: seconds decoded, how many of them channels cancelled each
+    other out, undecodable packets, an incomplete one.
+    """
 
     seconds: Fraction = Fraction(0)
+    cancelled: Fraction = Fraction(0)
     damaged: bool = False
     truncated: bool = False
 
@@ -152,7 +159,8 @@ def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
 def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     """Decode the best audio stream of a file in any of the formats named above.
 
-    Channels are averaged. The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz,
+    Channels are averaged; where they cancel each other out the loudest is taken, with a warning.
+    The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz,
     by libswresample, which Whisper's `load_audio` uses too; equal rates are not resampled. Raises
     InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or exceed 1e4,
     more than 8 channels, and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before
@@ -323,12 +331,40 @@ def _blocks(
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
         _check_format(rate, channels)
-        mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
-        mono = filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
-        checked = _checked(mono, progress, limits)
+        planar = filtered(run, ("aformat", "sample_fmts=fltp"))
+        checked = _checked(_mono(planar, channels, progress), progress, limits)
         resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
         for block in filtered(checked, *resampling):
             yield memoryview(block.planes[0])[: 4 * block.samples]
+
+
+def _mono(blocks: Iterable[AudioFrame], channels: int, progress: _Progress) -> Iterator[AudioFrame]:
+    """The mean of the channels of planar blocks, or where they cancel each other out the loudest.
+
+    Two in opposite phase, or one with its wires swapped, add up to nothing.
+    """
+    planar: deque[NDArray[np.float32]] = deque()
+
+    def noted() -> Iterator[AudioFrame]:
+        for block in blocks:
+            planar.append(block.to_ndarray().astype(np.float32, copy=False))
+            yield block
+
+    mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
+    cancelled = False
+    for mixed in filtered(noted(), ("pan", f"mono|c0={mean}")):
+        each: NDArray[np.float32] = planar.popleft()
+        power = np.square(each, dtype=np.float64).sum(axis=1)
+        left = np.square(mixed.to_ndarray(), dtype=np.float64).sum()
+        threshold = RESTORED if cancelled else CANCELLED
+        cancelled = bool(left < threshold * power.max() / channels**2)
+        if not cancelled:
+            yield mixed
+            continue
+        progress.cancelled += Fraction(mixed.samples, mixed.sample_rate)
+        loudest = AudioFrame.from_ndarray(each[[int(np.argmax(power))]], "fltp", "mono")
+        loudest.sample_rate, loudest.pts = mixed.sample_rate, mixed.pts
+        yield loudest
 
 
 def _checked(
@@ -353,6 +389,11 @@ def _warnings(
     if others:
         warnings.append(
             f"the file has {others + 1} audio streams: stream {stream.index} was decoded"
+        )
+    if progress.cancelled:
+        warnings.append(
+            f"the channels cancel each other out for {float(progress.cancelled):.2f} s:"
+            " the loudest was taken there"
         )
     decoded = float(progress.seconds)
     declared = _declared_seconds(container, stream, len(data))
