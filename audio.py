@@ -22,7 +22,7 @@ from fractions import Fraction
 from io import BytesIO
 from itertools import groupby
 from math import ceil
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import av
 import av.buffer
@@ -331,40 +331,56 @@ def _blocks(
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
         _check_format(rate, channels)
-        planar = filtered(run, ("aformat", "sample_fmts=fltp"))
-        checked = _checked(_mono(planar, channels, progress), progress, limits)
+        packed = filtered(run, ("aformat", "sample_fmts=flt"))
+        checked = _checked(_mono(packed, channels, progress), progress, limits)
         resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
         for block in filtered(checked, *resampling):
             yield memoryview(block.planes[0])[: 4 * block.samples]
 
 
 def _mono(blocks: Iterable[AudioFrame], channels: int, progress: _Progress) -> Iterator[AudioFrame]:
-    """The mean of the channels of planar blocks, or where they cancel each other out the loudest.
+    """The mean of the channels of packed blocks, or where they cancel each other out the loudest.
 
-    Two in opposite phase, or one with its wires swapped, add up to nothing.
+    Two in opposite phase, as one with its wires swapped makes them, add up to nothing.
     """
-    planar: deque[NDArray[np.float32]] = deque()
+    packed: deque[NDArray[np.float32]] = deque()
 
     def noted() -> Iterator[AudioFrame]:
         for block in blocks:
-            planar.append(block.to_ndarray().astype(np.float32, copy=False))
+            packed.append(block.to_ndarray().astype(np.float32, copy=False))
             yield block
 
     mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
-    cancelled = False
-    for mixed in filtered(noted(), ("pan", f"mono|c0={mean}")):
-        each: NDArray[np.float32] = planar.popleft()
-        power = np.square(each, dtype=np.float64).sum(axis=1)
-        left = np.square(mixed.to_ndarray(), dtype=np.float64).sum()
-        threshold = RESTORED if cancelled else CANCELLED
-        cancelled = bool(left < threshold * power.max() / channels**2)
-        if not cancelled:
+    taken: int | None = None
+    for mixed in filtered(noted(), ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}")):
+        each = packed.popleft().reshape(-1, channels)
+        taken = _instead_of_mean(each, mixed.to_ndarray(), taken)
+        if taken is None:
             yield mixed
             continue
         progress.cancelled += Fraction(mixed.samples, mixed.sample_rate)
-        loudest = AudioFrame.from_ndarray(each[[int(np.argmax(power))]], "fltp", "mono")
+        loudest = AudioFrame.from_ndarray(
+            np.ascontiguousarray(each[None, :, taken]), "fltp", "mono"
+        )
         loudest.sample_rate, loudest.pts = mixed.sample_rate, mixed.pts
         yield loudest
+
+
+def _instead_of_mean(
+    samples: NDArray[np.float32], mean: NDArray[Any], taken: int | None
+) -> int | None:
+    """Which channel of `samples` (n, channels) stands for their `mean` (1, n), None if that does.
+
+    `taken` is what was chosen before, and stays unless it is much softer than another.
+    """
+    power = np.square(samples, dtype=np.float64).sum(axis=0)
+    left = np.square(mean, dtype=np.float64).sum()
+    threshold = CANCELLED if taken is None else RESTORED
+    if not left < threshold * power.max() / samples.shape[1] ** 2:
+        return None
+    if taken is not None and power[taken] >= RESTORED * power.max():
+        return taken
+    return int(np.argmax(power))
 
 
 def _checked(
