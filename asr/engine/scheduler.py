@@ -262,7 +262,7 @@ class Scheduler:
         assert state is not None
         if self.num_beams == 1:
             if self.steps % STEPS_BETWEEN_LOOKS == 0:
-                looks.stop_rejected(state.rows, self.running, self._longest)
+                looks.stop_rejected(state, self.running, self._longest)
             return
         for row, sequence in enumerate(self.running):
             due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0

@@ -31,6 +31,7 @@ STEP, CONTEXT = 512, 64
 BLOCK = 512 * STEP  # samples processed at once, 16 s
 # Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
 TARGET_PEAK, MAX_GAIN = 0.5, 300
+CLICK = 4  # times (12 dB) the loudest samples of what is long enough for speech: what is louder
 # Speech starts at the first probability and lasts down to the second (hysteresis).
 START_THRESHOLD, STOP_THRESHOLD = 0.3, 0.15
 PEAK_THRESHOLD = 0.5  # which a span must reach once; the onset of noise may come close to it
@@ -72,8 +73,8 @@ class SpeechDetector:
         """The probabilities of each block in turn."""
         state: tuple[Tensor, Tensor] | None = None
         for steps in _blocks(samples):
-            gain = min(max(TARGET_PEAK / max(float(steps.abs().max()), 1e-9), 1.0), MAX_GAIN)
-            block, state = self.network(steps * gain, state)
+            gain = min(max(TARGET_PEAK / max(_level(steps), 1e-9), 1.0), MAX_GAIN)
+            block, state = self.network((steps * gain).clamp(-1, 1) if gain > 1 else steps, state)
             yield block.numpy()
 
 
@@ -167,6 +168,15 @@ def _join(
         return starts, stops
     apart = starts[1:] - stops[:-1] >= SHORTEST_PAUSE
     return starts[np.append(True, apart)], stops[np.append(apart, True)]
+
+
+def _level(steps: Tensor) -> float:
+    """The peak of a block's steps (steps, samples); of a click above it, as much as counts.
+
+    A click is louder than all but fewer steps than the shortest speech has.
+    """
+    peaks = steps.abs().amax(dim=1).topk(min(SHORTEST_SPEECH, len(steps))).values
+    return float(torch.minimum(peaks[0], CLICK * peaks[-1]))
 
 
 def _blocks(samples: NDArray[np.float32]) -> Iterator[Tensor]:
