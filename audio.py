@@ -1,8 +1,9 @@
 """Decode untrusted bytes to samples, float32 mono at 16 kHz.
 
-Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process: there is
-no program to install, no temporary file, and no pipe, in which an m4a with its index at the end
-could not be read.
+Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process, and
+read a large file first in another, as nothing interrupts them (`bounded_process.py`). There is no
+program to install, no temporary file, and no pipe, in which an m4a with its index at the end could
+not be read.
 
 The one decision: nothing that a file says about itself is trusted. libavformat reads this memory
 and nothing else, with only the demuxers and decoders named below. Length is measured over packets

@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -90,14 +91,19 @@ def _serve_one(requests: IO[bytes], answers: IO[bytes]) -> bool:
 
 
 def _run(progress: Iterator[float], budget: float) -> dict[str, Any]:
-    """The answer, if the timer does not end this process before: it counts CPU time."""
-    seconds = 0.0
+    """The answer, if the timer does not end this process before: it counts CPU time.
+
+    It is set by the clock, as it is rounded up whenever it is set.
+    """
+    seconds, end = 0.0, time.process_time() + budget
     signal.setitimer(signal.ITIMER_PROF, budget)
     try:
         for now in progress:
-            left, _ = signal.getitimer(signal.ITIMER_PROF)
-            earned = min(A_STEP, A_SECOND * (now - seconds))
-            signal.setitimer(signal.ITIMER_PROF, left + earned)
+            end += min(A_STEP, A_SECOND * (now - seconds))
+            left = end - time.process_time()
+            if left <= 0:
+                signal.raise_signal(signal.SIGPROF)
+            signal.setitimer(signal.ITIMER_PROF, left)
             seconds = now
     except (InvalidAudio, AudioTooLong) as error:
         return {"code": error.code, "text": str(error).removeprefix(f"{error.code}: ")}
@@ -153,7 +159,7 @@ def _ask(process: _Process, request: dict[str, Any], data: bytes) -> dict[str, A
         return answer
     status = process.end()
     if status == -signal.SIGPROF:
-        raise InvalidAudio("its headers take too long to read")
+        raise InvalidAudio("its headers and packets take too long to read")
     if status >= 0:
         raise RuntimeError(f"the process that reads headers ended with status {status}")
     return None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-FUNCTIONS = "tests.untrusted:"
+FUNCTIONS = "untrusted:"
 
 
 def own_pid(data: bytes) -> Iterator[float]:
