@@ -1,8 +1,9 @@
 """Decode untrusted bytes to samples, float32 mono at 16 kHz.
 
-Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process: there is
-no program to install, no temporary file, and no pipe, in which an m4a with its index at the end
-could not be read.
+Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process, and
+read a large file first in another, as nothing interrupts them (`bounded_process.py`). There is no
+program to install, no temporary file, and no pipe, in which an m4a with its index at the end could
+not be read.
 
 The one decision: nothing that a file says about itself is trusted. libavformat reads this memory
 and nothing else, with only the demuxers and decoders named below. Length is measured over packets
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 
 from audio_filters import filtered
 from base64_text import Base64Text, base64_digits, decode_digits
+from bounded_process import run_bounded
 from container_bombs import refuse_mp4_bomb, without_id3
 from errors import AudioTooLong, InvalidAudio
 from timebase import SAMPLE_RATE
@@ -46,8 +48,11 @@ MAX_AMPLITUDE = 1e4
 MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 192_001)  # Hz
 MAX_FORMAT_CHANGES = 100
-# So much is read or decoded between two steps, a tenth of a second's work or so.
-STEP_PACKETS, STEP_SECONDS = 2_000, 30
+# Packets read or seconds decoded between two steps.
+STEP_PACKETS, STEP_SECONDS = 1_000, 30
+# Names that differ keep libavformat busy for the square of their number, which is half a second for
+# the most that fit into a file of so many bytes. Larger ones are first read in another process.
+MAX_UNBOUNDED = 2**16
 # Channels cancel each other out where their mean has less than this of the power that the loudest
 # would leave in it beside silence; less than 6 dB below it they no longer do (hysteresis).
 CANCELLED, RESTORED = 1 / 16, 1 / 4
@@ -174,9 +179,9 @@ def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> Deco
     _refuse_large(len(data), limits)
     data = without_id3(data)
     refuse_mp4_bomb(data)
+    expected = _measure(data, limits)
+    yield DecodingStep(0.0, expected)
     progress = _Progress()
-    with _opened(data) as (container, stream):
-        expected = yield from _measure(container, stream, len(data), limits)
     with _opened(data) as (container, stream):
         blocks = _blocks(_frames(container, stream, progress), progress, sampling_rate, limits)
         samples = bytearray()  # grows in place, so that the peak is one copy
@@ -227,9 +232,9 @@ def _refuse_large(size: int, limits: AudioLimits) -> None:
         raise AudioTooLong(f"the audio has {size} bytes, this endpoint accepts {limits.max_bytes}")
 
 
-def _too_long(limits: AudioLimits) -> AudioTooLong:
+def _too_long(max_seconds: float) -> AudioTooLong:
     return AudioTooLong(
-        f"the audio is longer than the {limits.max_seconds:g} s that this endpoint accepts"
+        f"the audio is longer than the {max_seconds:g} s that this endpoint accepts"
     )
 
 
@@ -272,25 +277,32 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     return stream
 
 
-def _measure(
-    container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits
-) -> Generator[DecodingStep, None, float]:
-    """The seconds that all packets last. Refuses, without decoding, those that last too long or are
-    much larger than the file, of `size` bytes.
+def _measure(data: bytes, limits: AudioLimits) -> float:
+    """The seconds that all packets last; a small file's are read in this process."""
+    if len(data) > MAX_UNBOUNDED:
+        return run_bounded("audio:packet_seconds", data, limits.max_seconds)
+    *_, seconds = packet_seconds(data, limits.max_seconds)
+    return seconds
+
+
+def packet_seconds(data: bytes, max_seconds: float) -> Iterator[float]:
+    """The seconds that all packets last which are read so far, now and then and in the end.
+
+    Refuses, without decoding, packets that last too long or are much larger than the file.
     """
-    ticks = read = 0
-    tick = float(stream.time_base)
-    for number, packet in enumerate(_packets(container, stream, _Progress())):
-        ticks += packet.duration or 0
-        read += max(packet.size, 1)
-        if ticks * tick > limits.max_seconds + _PACKET_SLACK:
-            raise _too_long(limits)
-        if read > MAX_REREADING * size:
-            raise InvalidAudio("its index points at the same bytes over and over")
-        if number % STEP_PACKETS == STEP_PACKETS - 1:
-            yield DecodingStep(0.0, ticks * tick)
-    yield DecodingStep(0.0, ticks * tick)
-    return ticks * tick
+    with _opened(data) as (container, stream):
+        ticks = read = 0
+        tick = float(stream.time_base)
+        for number, packet in enumerate(_packets(container, stream, _Progress()), 1):
+            ticks += packet.duration or 0
+            read += max(packet.size, 1)
+            if ticks * tick > max_seconds + _PACKET_SLACK:
+                raise _too_long(max_seconds)
+            if read > MAX_REREADING * len(data):
+                raise InvalidAudio("its index points at the same bytes over and over")
+            if number % STEP_PACKETS == 0:
+                yield ticks * tick
+        yield ticks * tick
 
 
 def _packets(
@@ -390,7 +402,7 @@ def _checked(
     for block in blocks:
         progress.seconds += Fraction(block.samples, block.sample_rate)
         if progress.seconds > limits.max_seconds:
-            raise _too_long(limits)
+            raise _too_long(limits.max_seconds)
         peak = np.abs(block.to_ndarray()).max()
         if not peak <= MAX_AMPLITUDE:  # a NaN compares false
             raise InvalidAudio("it holds samples that are not finite or far out of range")

@@ -40,10 +40,12 @@ ENDPOINT: dict[str, set[str]] = {
     "device_errors": {"errors", "versions"},
     "model_errors": {"errors", "versions"},
     "container_bombs": {"errors"},
+    "bounded_process": {"errors"},
     "audio_filters": set(),
     "audio": {
         "audio_filters",
         "base64_text",
+        "bounded_process",
         "container_bombs",
         "errors",
         "timebase",

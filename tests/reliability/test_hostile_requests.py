@@ -7,6 +7,7 @@ import random
 
 import httpx2
 import pytest
+from tagged_files import TAGGED
 from test_audio_faults import BOMBS
 from test_container_bombs import MP4S
 from test_robustness import REFUSALS, text64
@@ -61,6 +62,7 @@ def test_every_fault_has_its_code(servers, kind):
 @pytest.mark.parametrize("kind", SERVERS)
 def test_bombs_are_refused_in_little_memory(servers, kind):
     bombs = {name: make() for name, make in BOMBS.items()} | MP4S
+    bombs["names"] = TAGGED["flv"](40_000)
     requests = [in_json({"inputs": text64(data)}) for data in bombs.values()]
     subject = servers[kind]
     send_all(subject.url, requests[:2], 1)

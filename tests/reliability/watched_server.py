@@ -1,6 +1,7 @@
 """`python -m server` under observation: `python watched_server.py EVENTS [--faults | --forks]`.
 
-What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each.
+What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each,
+but for the processes that read large files.
 With `--faults` memory runs out now and then where several rows run, and a step fails in which there
 is a row of a request with POISON as its `batch_size`. With `--forks` everything is imported once,
 which takes longer than loading a tiny model and serving, and each line on the standard input, an
@@ -26,7 +27,7 @@ def watch(path: str) -> None:
     events = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
-        if event in WATCHED:
+        if event in WATCHED and "bounded_process.serve()" not in str(arguments):
             os.write(
                 events, f"{event} {arguments[1:] if 'connect' in event else arguments}\n".encode()
             )
