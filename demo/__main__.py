@@ -24,8 +24,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from config import ModelSettings
-from demo.choice import EMBEDDED, VOCABULARY_SIZE, Screen, choose, source
 from errors import ClientError, EndpointError, StartError
+from model_sources.choice import EMBEDDED, VOCABULARY_SIZE, Screen, choose, source
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"

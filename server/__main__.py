@@ -1,7 +1,7 @@
 """`python -m server`: loads the models and answers until SIGTERM, or until the engine stops.
 
-The one decision: whatever is wrong with the start is one line and a status that is not 0; the
-address is taken before the models are loaded, and answers only afterwards.
+Whatever is wrong with the start is one line and a status that is not 0. The address is taken before
+the models are loaded, and answers only afterwards.
 """
 
 from __future__ import annotations
@@ -9,17 +9,33 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from argparse import Namespace
+from contextlib import nullcontext
+from pathlib import Path
 
 from config import ModelSettings, ServerSettings
 from errors import StartError
 from handler import EndpointHandler
+from model_sources.choice import VOCABULARY_SIZE, Screen, Source, choose, source
 from server.app import create_app
 from server.lifecycle import DrainingServer, bind, close
+from server.options import parser
 from server.service import Service
+
+logger = logging.getLogger("server")
+
+NOTHING_FETCHED = (
+    f"this server runs on demo models, which know {VOCABULARY_SIZE} English words and make nonsense"
+    " of any other speech, because Whisper base could not be fetched"
+)
 
 
 def main() -> None:
-    """Serve what the environment names. Raises SystemExit at the end, or where that cannot be."""
+    """Serve what the command line and the environment name.
+
+    Raises SystemExit at the end, or where that cannot be.
+    """
+    options = parser().parse_args()
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
@@ -30,9 +46,10 @@ def main() -> None:
     # Until requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        settings, models = ServerSettings.from_environment(), ModelSettings.for_demo()
-    except ValueError as error:
-        raise SystemExit(str(StartError(str(error)))) from error
+        settings = _read_settings(options)
+        models, notice = _choose_models(options)
+    except StartError as error:
+        raise SystemExit(str(error)) from error
     try:
         bound = bind(settings)
     except OSError as error:
@@ -40,12 +57,45 @@ def main() -> None:
         raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
     with bound:
         handler = EndpointHandler(settings=models)
-        service = Service(handler, settings.max_rows, settings.max_decoded_bytes)
+        service = Service(handler, settings.max_rows, settings.max_decoded_bytes, notice)
         app = create_app(service, settings)
-        server = DrainingServer(app, service, settings.drain_timeout)
+        server = DrainingServer(app, service, settings.drain_timeout, settings.page)
         server.run([bound])
         close(service, server.exit_status)
     sys.exit(server.exit_status)
+
+
+def _read_settings(options: Namespace) -> ServerSettings:
+    """What the command line says, and else the environment. Raises StartError."""
+    try:
+        key = None if options.api_key_file is None else _read_key(options.api_key_file)
+        return ServerSettings.from_environment(host=options.host, port=options.port, api_key=key)
+    except ValueError as error:
+        raise StartError(str(error)) from error
+
+
+def _read_key(file: Path) -> str:
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise StartError(f"--api-key-file {file}: {why}") from error
+    if not key:
+        raise StartError(f"--api-key-file {file}: is empty")
+    return key
+
+
+def _choose_models(options: Namespace) -> tuple[ModelSettings, str | None]:
+    """The models, and what every answer should warn of: where nobody named any and Whisper base
+    cannot be had, the embedded ones serve. Raises StartError.
+    """
+    try:
+        return choose(options, Screen(logger.info, nullcontext)), None
+    except StartError as error:
+        if source(options) is not Source.REAL_SPEECH or options.assistant or options.diarization:
+            raise
+        logger.warning("%s: %s", NOTHING_FETCHED, error)
+        return ModelSettings.for_embedded(), NOTHING_FETCHED
 
 
 def _is_no_progress(record: logging.LogRecord) -> bool:

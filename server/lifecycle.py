@@ -27,7 +27,7 @@ from config import ServerSettings
 from handler import EXIT_STATUS
 from server.engine_loop import stopped
 from server.lingering import LingeringTransport
-from server.middleware import RequestGate
+from server.middleware import PAGE, RequestGate
 from server.service import Service
 
 logger = logging.getLogger("server")
@@ -93,12 +93,14 @@ class PromptProtocol(H11Protocol):
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
 
-    `exit_status` is what the process should end with.
+    `exit_status` is what the process should end with; with `page` the log names the page's address.
     """
 
     exit_status = 0
 
-    def __init__(self, gate: RequestGate, service: Service, drain_timeout: float) -> None:
+    def __init__(
+        self, gate: RequestGate, service: Service, drain_timeout: float, page: bool = False
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 gate,
@@ -112,7 +114,7 @@ class DrainingServer(uvicorn.Server):
                 ws="none",
             )
         )
-        self.gate, self.service = gate, service
+        self.gate, self.service, self._page = gate, service, page
         self.drain_timeout = drain_timeout
         self._drain_ends = float("inf")
 
@@ -125,7 +127,8 @@ class DrainingServer(uvicorn.Server):
         """Listen, and say where."""
         await super().startup(sockets)
         for bound in sockets or []:
-            logger.info("listening on %s", address(bound))
+            where = address(bound)
+            logger.info("listening on %s%s", where, f", page {where}{PAGE}" if self._page else "")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; the second time, end the process as the signal does by itself."""

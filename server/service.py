@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from threading import Event as Flag
@@ -66,7 +66,7 @@ class Service:
 
     At most `max_rows` windows are decoded at once, fewer where memory does not hold so many; of one
     request at most three quarters of them, so that others find a free row. A recording is decoded
-    while less than `max_decoded_bytes` of samples are held.
+    while less than `max_decoded_bytes` of samples are held. `notice` is a warning of every answer.
     """
 
     def __init__(
@@ -74,8 +74,10 @@ class Service:
         handler: EndpointHandler,
         max_rows: int | None = None,
         max_decoded_bytes: float = inf,
+        notice: str | None = None,
     ) -> None:
         self.handler = handler
+        self.notice = notice
         self.outstanding = 0  # accepted requests that are not answered
         self._engine = handler.transcriber.engine
         if max_rows is not None:
@@ -149,7 +151,7 @@ class Service:
                 diarization = await _speakers(diarizing, transcript)
                 answer = self.handler.answer
                 answered = _in(pool, answer, request, audio, transcript, diarization, known)
-                yield Finished(await answered)
+                yield Finished(self._with_notice(await answered))
         finally:
             left.set()
             if diarizing is not None:
@@ -162,6 +164,11 @@ class Service:
         for pool in (self._small, self._large):
             pool.shutdown(cancel_futures=True)
         self._diarization.shutdown()
+
+    def _with_notice(self, answer: Answer) -> Answer:
+        if self.notice is None:
+            return answer
+        return replace(answer, warnings=(self.notice, *answer.warnings))
 
     def _decoded(self, request: TranscriptionRequest) -> AbstractAsyncContextManager[Audio]:
         """The audio of a request, which is held until the block ends."""

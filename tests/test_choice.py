@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from config import DEMO_MODELS, ModelReference, cache_folder
-from demo import choice, download, whisper_base
-from demo.choice import Screen, Source, choose, source
 from errors import StartError
+from model_sources import choice, download, whisper_base
+from model_sources.choice import Screen, Source, choose, source
 
 PIPELINE = (
     "pyannote/speaker-diarization-community-1"

@@ -39,7 +39,7 @@ from demo.__main__ import (
     summary,
 )
 from demo.build.speech import vocabulary
-from demo.choice import VOCABULARY_SIZE
+from model_sources.choice import VOCABULARY_SIZE
 
 RESPONSE = {
     "speakers": [
@@ -328,7 +328,7 @@ def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, t
 def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
     code = (
         "from config import ModelSettings\n"
-        "from demo.download import with_local_models\n"
+        "from model_sources.download import with_local_models\n"
         "settings = ModelSettings.for_models('owner/whisper')\n"
         "print(with_local_models(settings, {'asr_model': '--model'}).asr_model.name)\n"
     )

@@ -24,10 +24,10 @@ from asr.frontend.windows import Span
 from asr.transcriber import Transcriber
 from asr.transcription import TranscriptionOptions
 from audio import AudioLimits, decode_audio
-from demo import whisper_base
 from demo.__main__ import main
 from demo.build import flite
-from demo.whisper_base import PARTS, cached, from_package_index
+from model_sources import whisper_base
+from model_sources.whisper_base import PARTS, cached, from_package_index
 from testing.sounds import music, noise
 from timebase import SAMPLE_RATE
 

