@@ -44,7 +44,7 @@ MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
-# A variable of at least so many letters, and so much like one of ours, is taken for it misspelt: one
+# A variable of so many letters that is so much like one of ours is taken for it misspelt: one
 # letter is wrong, missing or too many. PAGER is another program's.
 SHORTEST_NAME, NEARLY = 6, 0.9
 # What a warning repeats of names that the client made up.

@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-# The module whose `parser()` knows the options, by the script's name.
-OPTIONS = {
-    "serve": "server.options",
+# The function that reads a command line, and ends the process where it is wrong, by script.
+READERS = {
+    "demo": "transcribe.options:read_demo",
+    "transcribe": "transcribe.options:read_transcribe",
+    "serve": "server.options:read",
 }
 HELPED = 10
 
@@ -20,7 +22,8 @@ def main() -> int:
     """The exit status."""
     name, *arguments = sys.argv[1:]
     try:
-        import_module(OPTIONS[name]).parser().parse_args(arguments)
+        module, function = READERS[name].split(":")
+        getattr(import_module(module), function)(arguments)
     except SystemExit as end:
         return HELPED if end.code == 0 else int(end.code or 0)
     return 0

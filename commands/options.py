@@ -51,6 +51,12 @@ def add_models(parser: CommandParser, without: str) -> None:
     )
 
 
+def refuse_models_beside_embedded(parser: CommandParser, options: argparse.Namespace) -> None:
+    """End the process with status 2 where models are named beside the embedded ones."""
+    if options.embedded and (options.model or options.assistant or options.diarization):
+        parser.error("--embedded: goes without other models")
+
+
 def add_parameters(parser: CommandParser) -> None:
     """How each recording is transcribed."""
     group = parser.add_argument_group("transcription", "docs/api.md says more about each")

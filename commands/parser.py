@@ -44,7 +44,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401
         """As argparse's; an unknown option is told before anything else that is wrong."""
-        given = list(sys.argv[1:] if args is None else args)
+        given = _with_hyphens(list(sys.argv[1:] if args is None else args))
         for name in _option_names(given):
             if name not in self._option_string_actions:
                 self.error(f"unknown option {ascii(name)[1:-1]}{self._nearest(name)}")
@@ -122,6 +122,16 @@ def option(
     """
     told = f"{help_text} [{variable}]" if variable else help_text
     group.add_argument(name, help=told, **how)
+
+
+def _with_hyphens(arguments: list[str]) -> list[str]:
+    """`--output_format`, as openai/whisper and others write it, is `--output-format`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    written = []
+    for each in arguments[:end]:
+        name, equals, value = each.partition("=")
+        written.append(f"{name.replace('_', '-')}{equals}{value}" if each[:2] == "--" else each)
+    return written + arguments[end:]
 
 
 def _option_names(arguments: Sequence[str]) -> list[str]:

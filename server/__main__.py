@@ -19,7 +19,7 @@ from handler import EndpointHandler
 from model_sources.choice import VOCABULARY_SIZE, Screen, Source, choose, source
 from server.app import create_app
 from server.lifecycle import DrainingServer, bind, close
-from server.options import parser
+from server.options import read
 from server.service import Service
 
 logger = logging.getLogger("server")
@@ -35,7 +35,7 @@ def main() -> None:
 
     Raises SystemExit at the end, or where that cannot be.
     """
-    options = parser().parse_args()
+    options = read()
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(

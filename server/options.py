@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
-from commands.options import add_models
+from commands.options import add_models, refuse_models_beside_embedded
 from commands.parser import CommandParser, option, whole_number
 
 
-def parser() -> CommandParser:
+def read(arguments: Sequence[str] | None = None) -> Namespace:
     """The options; each stands for a variable, and what is not given is read from there."""
     made = CommandParser(
         "scripts/serve",
@@ -47,4 +49,6 @@ def parser() -> CommandParser:
         metavar="FILE",
     )
     add_models(made, "Without one, OpenAI's Whisper base, fetched once.")
-    return made
+    options: Namespace = made.parse_args(arguments)
+    refuse_models_beside_embedded(made, options)
+    return options

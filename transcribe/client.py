@@ -1,7 +1,7 @@
 """Sends recordings to a running server, ours or hf-serve, and follows what becomes of them.
 
-The one decision: it asks for events and takes whatever comes. A server that streams tells its
-progress; one that does not know events answers with the JSON alone. Nothing here needs torch.
+It asks for events and takes whatever comes: a server that streams tells its progress, one that does
+not know events answers with the JSON alone. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from typing import Any
 import httpx2
 
 ACCEPT = b"text/event-stream, application/json;q=0.9"
-RETRIED = (429, 503)
+UNAUTHORIZED, RETRIED = 401, (429, 503)
 CONNECT_SECONDS = 10.0
 # A full queue is waited for longer than a server that cannot be reached.
 MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
 LONGEST_WAIT_S = 120.0
+
+PAGE = "/app"
+NOBODY_LISTENS = "is the server running? scripts/serve starts one"
+KEY_WANTED = "the server wants its key: set API_KEY to it"
 
 OnProgress = Callable[[float, float], None]
 
@@ -97,19 +101,26 @@ class Client:
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
         try:
             with httpx2.stream(
-                "POST", self.url, content=body, headers=headers, timeout=timeout
+                "POST", endpoint(self.url), content=body, headers=headers, timeout=timeout
             ) as response:
                 if response.status_code != 200:
                     raise _refusal(response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     return _follow(response.iter_bytes(), on_progress)
                 return _answer(json.loads(response.read()))
+        except httpx2.ConnectError as error:
+            raise _LostConnection(f"{self.url}: {error}; {NOBODY_LISTENS}") from error
         except httpx2.TransportError as error:
             raise _LostConnection(f"{self.url}: {error or type(error).__name__}") from error
         except httpx2.InvalidURL as error:
             raise Failed(f"{self.url}: {error}") from error
         except ValueError as error:
             raise Failed(f"{self.url} does not answer as a transcription server") from error
+
+
+def endpoint(url: str) -> str:
+    """Where recordings are sent: what a browser shows of the page names the server, too."""
+    return url.rstrip("/").removesuffix(PAGE) or url
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
@@ -158,6 +169,8 @@ def _answer(body: object) -> dict[str, Any]:
 
 def _refusal(response: httpx2.Response) -> Exception:
     reason = _reason(response)
+    if response.status_code == UNAUTHORIZED:
+        return Failed(f"{reason} ({KEY_WANTED})")
     if response.status_code not in RETRIED:
         return Failed(reason)
     seconds = response.headers.get("retry-after", "")

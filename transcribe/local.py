@@ -1,0 +1,79 @@
+"""Transcribes in this process, with models that are loaded for the first file that is audio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from audio import announced_seconds
+from config import REPOSITORY, ModelSettings
+from errors import ClientError, EndpointError, StartError
+from transcribe.client import Failed, OnProgress
+
+if TYPE_CHECKING:
+    from handler import EndpointHandler
+
+
+class ProgressLog(logging.Handler):
+    """Tells the endpoint's log records that count something."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        super().__init__(logging.INFO)
+        self._on_progress = on_progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell the record's `done` and `total`, if it has them."""
+        if (total := getattr(record, "total", None)) is not None:
+            self._on_progress(getattr(record, "done", 0), total)
+
+
+class LocalEndpoint:
+    """An endpoint of this process, as `Client` is one elsewhere; `choose` names its models."""
+
+    def __init__(self, choose: Callable[[], ModelSettings]) -> None:
+        self._choose = choose
+        self._handler: EndpointHandler | None = None
+
+    def transcribe(
+        self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
+    ) -> dict[str, Any]:
+        """The endpoint's answer to an audio file.
+
+        Raises Failed where there is none, and StartError where the models cannot be loaded.
+        """
+        with _progress_told(on_progress):
+            try:
+                announced_seconds(BytesIO(data))  # what is no audio is known without a model
+                return self._loaded()({"inputs": data, "parameters": dict(parameters)})
+            except (ClientError, EndpointError) as error:
+                if isinstance(error, StartError):
+                    raise
+                raise Failed(str(error)) from error
+
+    def _loaded(self) -> EndpointHandler:
+        """The endpoint, which is imported here because that takes seconds."""
+        if self._handler is None:
+            settings = self._choose()
+            from handler import EndpointHandler
+
+            try:
+                self._handler = EndpointHandler(str(REPOSITORY), settings)
+            except SystemExit as end:
+                raise StartError(str(end).removeprefix(f"{StartError.code}: ")) from end
+        return self._handler
+
+
+@contextmanager
+def _progress_told(on_progress: OnProgress) -> Iterator[None]:
+    logger, log = logging.getLogger("endpoint"), ProgressLog(on_progress)
+    before = logger.level
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(log)
+        logger.setLevel(before)
