@@ -63,7 +63,12 @@ def decode_digits(digits: bytearray) -> bytes:
 
 def _after_header(text: str | Base64Text) -> int:
     start = 0
-    while (blank := text[start : start + SLICE]) and not blank.strip(WHITE_SPACE.decode()):
+    while (blank := text[start : start + SLICE]) and _is_white(blank):
         start += SLICE
     header = _HEADER.match(text[start : start + 2 * SLICE])
     return start + header.end() if header else start
+
+
+def _is_white(text: str) -> bool:
+    """As `strip` would tell, in a tenth of its time."""
+    return not text.encode("ascii", "replace").translate(None, WHITE_SPACE)

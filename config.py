@@ -9,7 +9,6 @@ Only this module reads environment variables, or sets those that libraries read.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,6 +32,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from base64_text import Base64Text
 from reference_clips import ReferenceClips
 
 REPOSITORY = Path(__file__).resolve().parent
@@ -41,6 +42,9 @@ MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 MAX_SPEAKERS = 100
 # Longer than any model's context; the transcriber cuts what its model cannot take and warns.
 MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
+# What is counted before anything looks into it: characters of a text (all hot words, with commas,
+# fit), and entries of a list.
+MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
@@ -50,9 +54,15 @@ SHORTEST_NAME, NEARLY = 6, 0.9
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 # `int` refuses text of more than 4300 digits.
+LARGE = 10**4000
 INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 BOOLEANS = {"true": True, "false": False}
+# In a query string, where there is only text, as pydantic reads it.
+TEXT_BOOLEANS = BOOLEANS | {
+    **dict.fromkeys(("1", "on", "t", "y", "yes"), True),
+    **dict.fromkeys(("0", "off", "f", "n", "no"), False),
+}
 
 
 def prepare_environment() -> None:
@@ -303,8 +313,18 @@ def _split_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
+def _require_distinct(values: list[str]) -> list[str]:
+    if len(set(values)) < len(values):
+        raise PydanticCustomError("distinct", "should name nothing twice")
+    return values
+
+
 OutputFormat = Literal["srt", "vtt", "tsv", "rttm", "txt"]
+OutputFormats = Annotated[
+    list[OutputFormat], BeforeValidator(_split_list), AfterValidator(_require_distinct)
+]
 HotWord = Annotated[str, Field(min_length=1, max_length=100)]
+HotWords = Annotated[list[HotWord], BeforeValidator(_split_list), AfterValidator(_require_distinct)]
 
 
 class InferenceConfig(BaseModel):
@@ -332,10 +352,8 @@ class InferenceConfig(BaseModel):
     diarize: bool = True
     group_by_speaker: bool = True
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
-    hotwords: Annotated[list[HotWord], BeforeValidator(_split_list)] = Field(
-        default=[], max_length=MAX_HOTWORDS
-    )
-    output: Annotated[list[OutputFormat], BeforeValidator(_split_list)] = []
+    hotwords: HotWords = Field(default=[], max_length=MAX_HOTWORDS)
+    output: OutputFormats = Field(default=[], max_length=len(get_args(OutputFormat)))
     known_speakers: ReferenceClips = []
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
 
@@ -343,27 +361,32 @@ class InferenceConfig(BaseModel):
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
         """Check `parameters` of a JSON body or, with `as_text`, of a query string.
 
-        A query string has only text, so there "1" or "yes" is a boolean too, as pydantic reads
-        text. Values that a server has already converted are turned back into text, and None counts
-        as not given. Raises ValueError naming the first wrong parameter and what it should be.
+        A query string has only text, so there "1" or "yes" is a boolean too. Values that a server
+        has already converted are turned back into text, and None counts as not given. Raises
+        ValueError naming the first wrong parameter and what it should be.
         """
+        given = {name: parameters[name] for name in cls.model_fields if name in parameters}
+        _check_sizes(given)
+        if as_text:
+            given = {name: _text(each) for name, each in given.items() if each is not None}
+            _check_sizes(given)
+        booleans = TEXT_BOOLEANS if as_text else BOOLEANS
         try:
-            if as_text:
-                return cls.model_validate_strings(_query_values(parameters))
-            typed = {name: cls._typed(name, value) for name, value in parameters.items()}
-            return cls.model_validate(typed)
+            return cls.model_validate(
+                {name: cls._typed(name, value, booleans) for name, value in given.items()}
+            )
         except ValidationError as error:
             raise ValueError(_first_error(error)) from error
 
     @classmethod
-    def _typed(cls, name: str, value: object) -> object:
+    def _typed(cls, name: str, value: object, booleans: Mapping[str, bool]) -> object:
         """Convert text to the boolean or number that parameter `name` takes; else as it is."""
-        field = cls.model_fields.get(name)
-        if field is None or not isinstance(value, str):
+        if not isinstance(value, str):
             return value
-        types = (field.annotation, *get_args(field.annotation))
+        annotation = cls.model_fields[name].annotation
+        types = (annotation, *get_args(annotation))
         if bool in types:
-            return BOOLEANS.get(value.lower(), value)
+            return booleans.get(value.lower(), value)
         if int in types and INTEGER.fullmatch(value):
             return int(value)
         if float in types and NUMBER.fullmatch(value):
@@ -400,16 +423,23 @@ def ignored_names(kind: str, names: Sequence[object]) -> str:
     return f"unknown {kind} are ignored: {shown}{more}"
 
 
-def _query_values(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Write every value but None as the text that a query string would hold."""
-    given = {}
+def _check_sizes(parameters: Mapping[str, object]) -> None:
+    """Refuse what is too much to look into. Clips, whose base64 is long, check their own."""
     for name, value in parameters.items():
-        if isinstance(value, list):
-            of_objects = any(isinstance(each, dict) for each in value)
-            given[name] = json.dumps(value) if of_objects else ",".join(map(str, value))
-        elif value is not None:
-            given[name] = str(value)
-    return given
+        if isinstance(value, list) and len(value) > MAX_ENTRIES:
+            raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
+        if name == "known_speakers" or not isinstance(value, str | Base64Text):
+            continue
+        if len(value) > MAX_TEXT_CHARACTERS:
+            raise ValueError(f"{name}: should have at most {MAX_TEXT_CHARACTERS} characters")
+
+
+def _text(value: object) -> object:
+    """A number, a boolean or a list of texts as a query string has them; else as it is."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ",".join(value)
+    number = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGE)
+    return str(value) if number else value
 
 
 def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> str:

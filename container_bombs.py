@@ -11,6 +11,7 @@ Sources: mov.c (mov_build_index, mov_read_trun, mov_read_cmov) and id3v2.c of ff
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,14 +28,17 @@ ONE_TICK = [1, 1]  # entries of the table, and ticks that a sample lasts
 # Times that tracks may add up to the headers; libavformat takes 16 tracks.
 MAX_REREADING = 16
 SLICE = 2**22  # bytes
+NOTHING = memoryview(b"")
 # More places to look at than any file has; each takes a microsecond.
 MAX_PLACES = 1_000_000
 
-_ID3_MAGIC, _ID3_HEADER = b"ID3", re.compile(rb"ID3[\3\4].{2}([\0-\x7f]{4})", re.DOTALL)
+_BOX = struct.Struct(">I4s")
+_ID3_MAGIC, _ID3_HEADER = b"ID3", re.compile(rb"ID3[\2-\4].{2}([\0-\x7f]{4})", re.DOTALL)
 
 
 def without_id3(data: bytes) -> bytes:
-    """`data` without ID3 tags that could hold compressed frames (ID3v2.3 and 2.4).
+    """`data` without ID3 tags: frames of ID3v2.3 and 2.4 may be compressed, and one of ID3v2.2 that
+    takes 13 bytes may be a picture, which takes 550.
 
     At the start they are cut off. Elsewhere (chunks of WAV and AIFF) they lose their magic number,
     so that libavformat passes over them. Nothing here reads what they say.
@@ -61,50 +65,61 @@ def refuse_mp4_bomb(data: bytes) -> None:
 
     Also where the index is itself compressed, which QuickTime 3 could write and nothing does today.
     """
-    headers = _mp4_headers(data)
-    header = b"".join(headers)
+    header, movie = _mp4_headers(data)
     if b"cmov" in header:
         raise InvalidAudio("its index is compressed, which is not supported")
     # These point at fragments, wherever they are.
     fragments = data if b"sidx" in header or b"tfra" in header else header
     entries = sum(_numbers(fragments, b"trun", 4)) + _samples(header)
     entries += sum(map(_chunk_entries, _tracks(header)))
-    for movie in headers:
-        if movie[4:8] == b"moov":
-            entries -= sum(map(_unindexed, _boxes(movie, 8)))
+    entries -= sum(map(_unindexed, _boxes(movie, 8)))
     if entries > FREE_ENTRIES + len(data) // BYTES_AN_ENTRY:
         raise InvalidAudio("its index announces more packets than a file of its size can hold")
 
 
-def _mp4_headers(data: bytes) -> list[bytes]:
-    """The boxes of an mp4's top level but for `mdat`; none where the file is no mp4."""
+def _mp4_headers(data: bytes) -> tuple[bytes, memoryview]:
+    """The boxes of an mp4's top level but for `mdat`, in a row, and the first movie among them;
+    nothing where the file is no mp4.
+    """
     known = (b"moov", b"moof", b"mdat", b"ftyp", b"free", b"skip", b"wide", b"hoov")
     (size, kind), is_mp4 = (_number(data[:4]), data[4:8]), False
     if kind not in known and not 8 <= size <= len(data):
-        return []
-    boxes = []
-    for box in _boxes(data, 0):
-        kind = bytes(box[4:8])
+        return b"", NOTHING
+    view, header, movie = memoryview(data), bytearray(), NOTHING
+    kept = end = 0
+    for count, (kind, start, end) in enumerate(_places_of_boxes(view, 0)):
+        if count == MAX_PLACES:
+            raise InvalidAudio("its boxes repeat themselves without end")
         is_mp4 |= kind in known
-        if kind != b"mdat":
-            boxes.append(bytes(box))
-    return boxes if is_mp4 else []
+        if kind == b"moov":
+            movie = movie or view[start:end]
+        if kind == b"mdat":
+            header += view[kept:start]
+            kept = end
+    header += view[kept:end]
+    return (bytes(header), movie) if is_mp4 else (b"", NOTHING)
 
 
-def _boxes(data: bytes, place: int) -> Iterator[memoryview]:
-    """The boxes in a row from `place` on, with their headers, as libavformat walks them.
+def _boxes(data: memoryview, place: int) -> Iterator[memoryview]:
+    """The boxes in a row from `place` on, with their headers."""
+    for _, start, end in _places_of_boxes(data, place):
+        yield data[start:end]
+
+
+def _places_of_boxes(data: memoryview, place: int) -> Iterator[tuple[bytes, int, int]]:
+    """Type, start and end of the boxes in a row from `place` on, as libavformat walks them.
 
     A box has its size, its type and, for a size of 1, a size of 64 bits; 0 is the rest.
     """
-    view = memoryview(data)
     while place + 8 <= len(data):
-        size, head = _number(view[place : place + 4]), 8
+        size, kind = _BOX.unpack_from(data, place)
+        head = 8
         if size == 1:
-            size, head = _number(view[place + 8 : place + 16]), 16
+            size, head = _number(data[place + 8 : place + 16]), 16
         size = size or len(data) - place
         if size < head:
             return
-        yield view[place : place + size]
+        yield kind, place, place + size
         place += size
 
 

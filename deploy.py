@@ -3,24 +3,28 @@
 The one decision: the command line says everything, and an endpoint that exists is brought to it.
 All calls are huggingface_hub's, so the body that the API gets is the library's; a dry run lets the
 library build that body and prints it instead of sending it. Tokens come from the environment
-(`config.DeploySecrets`, and `HF_TOKEN` or a saved login for the API itself), never from the command
-line, which other users of a machine can read, and are cut out of whatever is printed.
+(`config.DeploySecrets`, and `HF_TOKEN` or a saved login for the API itself), not from the command
+line, which other users of a machine can read, and are cut out of whatever is printed. The one that
+manages endpoints goes to the API, and to an endpoint only where no other opens it.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import io
 import json
 import re
 import sys
+import time
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from huggingface_hub import HfApi, InferenceClient, InferenceEndpoint, get_session, get_token
+from huggingface_hub import HfApi, InferenceEndpoint, get_session, get_token
 from huggingface_hub.errors import HfHubHTTPError, InferenceEndpointError
+from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
 from audio import AudioLimits, decode_audio
 from config import MODEL_VARIABLES, REPOSITORY, DeploySecrets, ModelReference
@@ -31,13 +35,16 @@ CLIP_SECONDS = 12  # two speakers, three turns
 REFRESH_SECONDS = 5
 REQUEST_SECONDS = 600  # an endpoint scaled to zero first loads its models
 MANAGED, HF_SERVE, CUSTOM = "managed", "hf-serve", "custom"
-PAUSED, SCALED_TO_ZERO = "paused", "scaledToZero"
+PAUSED, SCALED_TO_ZERO, RUNNING = "paused", "scaledToZero", "running"
+FAILED = {"failed": "deploy", "updateFailed": "update"}
 # What the API cannot change in an endpoint that exists.
 FIXED = ("vendor", "region", "type")
-NOT_FOUND = 404
+OK, NOT_FOUND = 200, 404
 HIDDEN = "<hidden>"
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Variables with such a name are secrets of the endpoint, and are not printed.
+SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KEY"}
 STATUS_REASONS = {
     401: "the token is missing, wrong or expired: set HF_TOKEN or run `hf auth login`",
@@ -79,13 +86,15 @@ def model_name(text: str) -> str:
 
 
 def variable(text: str) -> tuple[str, str]:
-    """`NAME=VALUE` as a pair; the variables that hold secrets are refused."""
+    """`NAME=VALUE` as a pair; the two secrets that have a variable here are refused, in any case:
+    the endpoint reads `api_key` too.
+    """
     name, equals, value = text.partition("=")
     if not equals or not VARIABLE.fullmatch(name):
         raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
-    if name in SECRET_VARIABLES:
+    if instead := SECRET_VARIABLES.get(name.upper()):
         raise argparse.ArgumentTypeError(
-            f"{name} is a secret: set {SECRET_VARIABLES[name]} in the environment instead"
+            f"{name} is a secret: set {instead} in the environment instead"
         )
     return name, value
 
@@ -171,7 +180,8 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other variable of docs/deploy.md; may be repeated",
+        help="any other variable of docs/deploy.md; may be repeated; one whose name has key, token,"
+        " secret or password in it becomes a secret of the endpoint",
     )
 
 
@@ -214,14 +224,15 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
     if "API_KEY" in secrets.values() and (options.container, options.type) != (CUSTOM, "public"):
         raise DeployError("ENDPOINT_API_KEY goes with --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
+    shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
     return {
         "repository": options.repository,
         "revision": options.revision,
         "framework": "pytorch",
         "task": "custom",
         "custom_image": _image(options),
-        "env": {name: value for name, value in models.items() if value} | dict(options.env),
-        "secrets": secrets.values() or None,
+        "env": {name: value for name, value in models.items() if value} | shown,
+        "secrets": all_secrets(options, secrets) or None,
         "vendor": options.vendor,
         "region": options.region,
         "accelerator": options.accelerator,
@@ -232,6 +243,12 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
         "scale_to_zero_timeout": options.scale_to_zero,
         "type": options.type,
     }
+
+
+def all_secrets(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, str]:
+    """The endpoint's secrets: those of the environment, and variables that are called so."""
+    called_so = {name: value for name, value in options.env if SECRET_NAME.search(name)}
+    return called_so | secrets.values()
 
 
 def _image(options: argparse.Namespace) -> dict[str, Any]:
@@ -295,13 +312,45 @@ def create_or_update(
     return updated.resume() if updated.status == PAUSED else updated
 
 
-def wait_until_running(endpoint: InferenceEndpoint, seconds: int) -> None:
+def client_headers(
+    options: argparse.Namespace, secrets: DeploySecrets, managing: str
+) -> dict[str, str]:
+    """What the endpoint wants from clients, as headers.
+
+    Whoever serves the endpoint may read them. So one that is public is shown its own key at most.
+    The platform in front of another wants a token: the endpoint's own, where it has one, else there
+    is but the one that manages endpoints.
+    """
+    own = secrets.values()
+    public = options.type == "public"
+    token = own.get("API_KEY") if public else own.get("HF_TOKEN", managing)
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def wait_until_running(endpoint: InferenceEndpoint, seconds: int, headers: dict[str, str]) -> None:
     """Wait until the endpoint's health route answers 200; one scaled to zero is left asleep, and
     wakes by the request. Raises InferenceEndpointError.
+
+    The library's own `wait` would show the endpoint the token that manages endpoints.
     """
-    if endpoint.status != SCALED_TO_ZERO:
-        _say(f"waiting at most {seconds} s for it to run")
-        endpoint.wait(timeout=seconds, refresh_every=REFRESH_SECONDS)
+    if endpoint.status == SCALED_TO_ZERO:
+        return
+    _say(f"waiting at most {seconds} s for it to run")
+    end = time.monotonic() + seconds
+    while not _serves(endpoint, headers):
+        if time.monotonic() > end:
+            raise InferenceEndpointError(f"Timeout while waiting for {endpoint.name} to run")
+        time.sleep(REFRESH_SECONDS)
+        endpoint.fetch()
+
+
+def _serves(endpoint: InferenceEndpoint, headers: dict[str, str]) -> bool:
+    if endpoint.status in FAILED:
+        raise InferenceEndpointError(f"{endpoint.name} failed to {FAILED[endpoint.status]}")
+    if endpoint.status != RUNNING or not endpoint.url:
+        return False
+    route = f"{endpoint.url.rstrip('/')}/{endpoint.health_route.lstrip('/')}"
+    return bool(get_session().get(route, headers=headers).status_code == OK)
 
 
 def clip() -> bytes:
@@ -317,19 +366,20 @@ def clip() -> bytes:
     return file.getvalue()
 
 
-def ask(endpoint: InferenceEndpoint, token: str) -> dict[str, Any]:
-    """The endpoint's answer to the clip. `token` is what it wants from clients."""
-    client = InferenceClient(
-        model=endpoint.url,
-        token=token,
-        headers={"X-Scale-Up-Timeout": str(REQUEST_SECONDS)},
+def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> Any:  # noqa: ANN401
+    """The endpoint's answer to the clip. Raises what huggingface_hub raises."""
+    audio = base64.b64encode(clip()).decode()
+    answer = get_session().post(
+        str(endpoint.url),
+        json={"inputs": audio, "parameters": {"return_timestamps": True}},
+        headers={"X-Scale-Up-Timeout": str(REQUEST_SECONDS), **headers},
         timeout=REQUEST_SECONDS,
     )
-    # With an extra_body the client sends JSON; without one the bare file, which hf-serve refuses.
-    return dict(client.automatic_speech_recognition(clip(), extra_body={"return_timestamps": True}))
+    hf_raise_for_status(answer)
+    return answer.json()
 
 
-def answer_lines(answer: Mapping[str, Any]) -> list[str]:
+def answer_lines(answer: Any) -> list[str]:  # noqa: ANN401
     """What the answer says: a line for each segment of a speaker, or the text alone.
 
     Raises DeployError where it is not an answer of this project's.
@@ -361,16 +411,17 @@ def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
     if options.dry_run:
         print(json.dumps(request_body(options.name, arguments), indent=2))
         return
-    token = get_token()
-    if not token:
+    managing = get_token()
+    if not managing:
         raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
-    endpoint = create_or_update(options.name, arguments, options.namespace, token)
+    endpoint = create_or_update(options.name, arguments, options.namespace, managing)
     if options.no_wait:
         print(f"{endpoint.name}: {endpoint.status}")
         return
-    wait_until_running(endpoint, options.timeout)
+    headers = client_headers(options, secrets, managing)
+    wait_until_running(endpoint, options.timeout, headers)
     _say(f"asking {endpoint.url}")
-    print("\n".join(answer_lines(ask(endpoint, secrets.values().get("API_KEY", token)))))
+    print("\n".join(answer_lines(ask(endpoint, headers))))
 
 
 def _say(line: str) -> None:
@@ -387,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (DeployError, HTTPError, InferenceEndpointError, OSError, ValueError) as error:
         line = reason(error)
-        for secret in filter(None, (get_token(), *secrets.values().values())):
+        for secret in filter(None, (get_token(), *all_secrets(options, secrets).values())):
             line = line.replace(secret, HIDDEN)
         _say(f"deploy.py: {line}")
         return 1

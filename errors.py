@@ -30,7 +30,7 @@ class EndpointError(Exception):
     code: ClassVar[str] = "ERROR"
 
     def __init__(self, text: str) -> None:
-        line = " ".join(f"{self.code}: {text}".split())
+        line = " ".join(f"{self.code}: {text[:MAX_MESSAGE_CHARACTERS]}".split())
         message = line.encode("ascii", "backslashreplace").decode("ascii")
         super().__init__(message[:MAX_MESSAGE_CHARACTERS])
 

@@ -63,6 +63,8 @@ from versions import describe_versions
 logger = logging.getLogger("endpoint")
 
 BODY_KEYS = ("inputs", "parameters")
+# Of a body, and of its parameters; those that nobody knows are ignored.
+MOST_NAMES = 100
 # Outputs that are made of words, and those that tell times and segments.
 BY_WORD = {"srt", "vtt"}
 TIMED = BY_WORD | {"tsv", "txt"}
@@ -378,12 +380,16 @@ def _read_body(
     if not isinstance(data, dict):
         raise InvalidRequest("the body should be a JSON object")
     inputs, parameters = data.get("inputs"), data.get("parameters")
+    if len(data) > MOST_NAMES:
+        raise InvalidRequest(f"the body should have at most {MOST_NAMES} keys")
     if not isinstance(inputs, str | Base64Text | bytes):
         raise InvalidRequest("inputs: should be an audio file in base64")
     if parameters is None:
         parameters = {}
     if not isinstance(parameters, dict):
         raise InvalidRequest("parameters: should be a JSON object")
+    if len(parameters) > MOST_NAMES:
+        raise InvalidRequest(f"parameters: should be at most {MOST_NAMES}")
     try:
         # Bytes come from the older toolkit, which takes their parameters from the query string, as
         # text.

@@ -7,13 +7,23 @@ spaces or Unicode form, and none may look like a label of the diarization.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
+
+from base64_text import Base64Text
+from bounded_json import parse_json
 
 MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
 LABEL = re.compile(r"speaker_\d+")
@@ -35,6 +45,12 @@ def _folded(name: str) -> str:
     return "_".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
+def _check_reference(reference: object) -> object:
+    if not isinstance(reference, str | Base64Text) or not len(reference):
+        raise PydanticCustomError("reference", "should be the base64 of an audio file")
+    return reference
+
+
 class ReferenceClip(BaseModel):
     """A clip in which one person speaks; several may have the same `name`.
 
@@ -45,16 +61,18 @@ class ReferenceClip(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
 
     name: Annotated[str, AfterValidator(_check_name)]
-    reference: str = Field(min_length=1, repr=False)
+    reference: Annotated[str | Base64Text, PlainValidator(_check_reference)] = Field(repr=False)
 
 
 def _read(value: object) -> object:
     """The clips, which may come as JSON in a form or a query string."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except (ValueError, RecursionError):
             value = None
+    if isinstance(value, list) and len(value) > MAX_CLIPS:
+        raise PydanticCustomError("clips", f"should have at most {MAX_CLIPS} clips")
     if not isinstance(value, list) or not all(isinstance(each, dict | BaseModel) for each in value):
         raise PydanticCustomError("clips", "should be a list of objects with name and reference")
     return value
@@ -84,7 +102,6 @@ SCHEMA: dict[str, Any] = {
 }
 ReferenceClips = Annotated[
     list[ReferenceClip],
-    Field(max_length=MAX_CLIPS),
     BeforeValidator(_read),
     AfterValidator(_check_names),
     WithJsonSchema(SCHEMA),

@@ -25,6 +25,8 @@ TICK = 0.001  # seconds; the resolution of SRT and VTT
 MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
 SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  # full-width marks are meant
 RECORDING = "audio"  # the file name in RTTM, as the recording has none here
+# With these a cell begins that a spreadsheet computes, those of full width in some languages.
+FORMULA_BEGINNINGS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
 
 
@@ -239,15 +241,21 @@ def _vtt(rendering: Rendering) -> str:
 def _tsv(rendering: Rendering) -> str:
     """The columns of openai/whisper (start and end in milliseconds, text), then the speaker.
 
-    Fields are quoted where CSV readers need it.
+    Fields are quoted where CSV readers need it. Spreadsheets open such files and would compute what
+    was said, or a speaker's name; an apostrophe in front keeps it text (OWASP's "CSV Injection").
     """
     file = io.StringIO()
     rows = csv.writer(file, delimiter="\t", lineterminator="\n")
     rows.writerow(("start", "end", "text", "speaker"))
     for block in rendering.blocks:
         times = (_milliseconds(block.start), _milliseconds(block.end))
-        rows.writerow((*times, _on_one_line(block.text), block.speaker or ""))
+        rows.writerow((*times, _cell(block.text), _cell(block.speaker or "")))
     return file.getvalue()
+
+
+def _cell(text: str) -> str:
+    line = _on_one_line(text)
+    return f"'{line}" if line.startswith(FORMULA_BEGINNINGS) else line
 
 
 def _rttm(rendering: Rendering) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
+from bounded_json import MOST_JSON, TooMuchJson, parse_json
 from errors import InvalidRequest
 from handler import EndpointHandler, TranscriptionRequest
 from server.admission import FORM, media_type
-from server.errors import InvalidBody
-from server.json_body import parse_json
+from server.errors import BodyTooLarge, InvalidBody
 from server.multipart_form import content, multipart_form
 
 # What clients send that were told no type: nothing, curl's default, or anything.
@@ -34,25 +34,26 @@ async def read_request(request: Request, handler: EndpointHandler) -> Transcript
     """
     kind = media_type(request.headers)
     if kind == FORM:
-        return handler.parse(await _read_form(request), as_text=True)
+        async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
+            return await asyncio.to_thread(lambda: handler.parse(_form_body(form), as_text=True))
     body = await _read_all(request)
     is_json = kind == "application/json" or kind.endswith("+json")
     if is_json or (kind in UNTYPED and body[:100].lstrip()[:1] == b"{"):
-        return handler.parse(await asyncio.to_thread(read_json, body))
-    query = request.query_params
-    parameters = {
-        name: ",".join(query.getlist(name)) for name in query if name not in ANSWER_PARAMETERS
-    }
-    return handler.parse({"inputs": body, "parameters": parameters}, as_text=True)
+        return await asyncio.to_thread(lambda: handler.parse(read_json(body)))
+    given = {"inputs": body, "parameters": _query_parameters(request)}
+    return await asyncio.to_thread(handler.parse, given, as_text=True)
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:
-    """A JSON object; the text of a large one's `inputs` is a Base64Text.
+    """A JSON object; long texts in it, such as `inputs`, are each a Base64Text.
 
-    Raises InvalidRequest for what is not UTF-8, else InvalidBody.
+    Raises InvalidRequest for what is not UTF-8, BodyTooLarge for too much beside such texts, else
+    InvalidBody.
     """
     try:
         value = parse_json(text)
+    except TooMuchJson:
+        raise BodyTooLarge(f"beside the base64 of audio, JSON may have {MOST_JSON} bytes") from None
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except (ValueError, RecursionError):
@@ -69,13 +70,17 @@ async def _read_all(request: Request) -> bytes:
     return body.getvalue()  # which takes no copy
 
 
-async def _read_form(request: Request) -> dict[str, Any]:
-    """A form's `file` and `parameters`, a JSON text, as the JSON body would have them."""
-    async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
-        return await asyncio.to_thread(_form_body, form)
+def _query_parameters(request: Request) -> dict[str, str]:
+    """The parameters of a query string; those given several times are lists."""
+    given: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in ANSWER_PARAMETERS:
+            given.setdefault(name, []).append(value)
+    return {name: ",".join(values) for name, values in given.items()}
 
 
 def _form_body(form: FormData) -> dict[str, Any]:
+    """A form's `file` and `parameters`, a JSON text, as the JSON body would have them."""
     file, parameters = form.get("file"), form.get("parameters", "{}")
     if not isinstance(file, UploadFile):
         raise InvalidRequest("file: should be a part with an audio file")

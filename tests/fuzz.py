@@ -50,7 +50,18 @@ TEXTS = [
     "x" * 10_000,
 ]
 OTHERS: list[Any] = [None, b"", b"\xff", [], [1], [[[[[]]]]], {}, {"a": None}, {1: 2}]
-VALUES = [*WHOLE, *BROKEN, *TEXTS, *OTHERS]
+# Much of something: each is refused, or ignored, before anything looks into it.
+MUCH: list[Any] = [
+    ["srt"] * 20_000,
+    ["srt", "srt"],
+    [1] * 20_000,
+    [{}] * 20_000,
+    "a," * 20_000,
+    "[" * 20_000,
+    "[" + "[]," * 10_000 + "[]]",
+    dict.fromkeys(map(str, range(20_000))),
+]
+VALUES = [*WHOLE, *BROKEN, *TEXTS, *OTHERS, *MUCH]
 SPOILT = [SOUND[:-3], SOUND + "!", "https://a.example/b.wav", "/etc/passwd"]
 INPUTS = [*[SOUND] * 4, "data:audio/wav;base64," + SOUND, base64.b64decode(SOUND), *SPOILT]
 

@@ -28,16 +28,17 @@ ENDPOINT: dict[str, set[str]] = {
     "openmp": set(),
     "transcript": set(),
     "errors": set(),
-    "reference_clips": set(),
+    "base64_text": set(),
+    "bounded_json": {"base64_text"},
+    "reference_clips": {"base64_text", "bounded_json"},
     "recording_files": set(),
-    "config": {"reference_clips"},
+    "config": {"base64_text", "reference_clips"},
     "server_logs": set(),
     "versions": {"errors"},
     "device": {"errors"},
     "device_errors": {"errors", "versions"},
     "model_errors": {"errors", "versions"},
     "container_bombs": {"errors"},
-    "base64_text": set(),
     "audio_filters": set(),
     "audio": {
         "audio_filters",
@@ -159,7 +160,7 @@ ARROWS = ENDPOINT | AROUND
 WITH_TORCH = {"handler", "device", "device_errors", "openmp"}
 # Packages that mypy and coverage may leave out.
 UNTYPED, UNCOVERED = {"tests"}, {"benchmarks", "demo", "testing", "tests"}
-LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 400, 60, 25, 8
+LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CALL, MOST_PARAMETERS = 460, 60, 25, 8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -239,11 +240,43 @@ def test_text_parameters_stay_text():
         {"hotwords": ["x"] * (config.MAX_HOTWORDS + 1)},
         {"prompt": "x" * (config.MAX_PROMPT_CHARACTERS + 1)},
         {"prompt": ["x"]},
+        {"output": ["srt", "srt"]},
+        {"output": "srt,vtt,srt"},
+        {"hotwords": "Ada, Ada"},
     ],
 )
 def test_lists_and_texts_have_bounds(parameters):
     with pytest.raises(ValueError, match=f"^{next(iter(parameters))}: "):
         InferenceConfig.read(parameters)
+
+
+MUCH = {
+    "a format again and again": {"output": ["srt"] * 200_000},
+    "wrong values": {"output": [1] * 200_000},
+    "wrong words": {"hotwords": [1] * 200_000},
+    "words in a text": {"hotwords": "a," * 200_000},
+    "clips": {"known_speakers": [{}] * 200_000},
+    "a language": {"language": "e" * 400_000},
+    "a number": {"batch_size": "1" * 400_000},
+    "a boolean": {"assisted": "t" * 400_000},
+    "a list for a number": {"batch_size": [1] * 200_000},
+}
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("name", MUCH)
+def test_much_is_refused_before_anything_looks_into_it(monkeypatch, name, as_text):
+    """Neither pydantic nor a conversion sees it, and no error is made for each entry."""
+    ((parameter, value),) = MUCH[name].items()
+    if parameter != "known_speakers":
+        monkeypatch.setattr(InferenceConfig, "model_validate", None)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"^{parameter}: should have at most [0-9]+ "):
+            InferenceConfig.read({parameter: value}, as_text=as_text)
+        assert tracemalloc.get_traced_memory()[1] < 2**17
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(DEFAULTS, json_values)))

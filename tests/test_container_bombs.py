@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -175,7 +176,7 @@ class TestWhatIsNoBomb:
     def test_what_is_no_mp4_is_not_searched(self, monkeypatch):
         data = files.raw_wav(b"moovtrakstsz" + b"\xff" * 2**10, 16_000)
         refuse_mp4_bomb(data)
-        assert container_bombs._mp4_headers(data) == []
+        assert container_bombs._mp4_headers(data) == (b"", b"")
 
     def test_data_between_headers_is_not_searched(self):
         refuse_mp4_bomb(mp4(track(100), box(b"mdat", b"stsz" + b"\xff" * 99)))
@@ -198,6 +199,19 @@ class TestHostileHeaders:
     def test_what_would_be_read_again_and_again_is_refused(self, moov, said):
         with pytest.raises(InvalidAudio, match=said):
             refuse_mp4_bomb(mp4(moov))
+
+    @pytest.mark.parametrize("kind", [b"free", b"uuid", b"moov"])
+    def test_empty_boxes_take_no_memory_of_their_own_and_end(self, monkeypatch, kind):
+        data = box(b"ftyp", b"isom\0\0\2\0isom") + box(kind) * 50_000
+        tracemalloc.start()
+        try:
+            refuse_mp4_bomb(data)
+            assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
+        finally:
+            tracemalloc.stop()
+        monkeypatch.setattr(container_bombs, "MAX_PLACES", 50_000)
+        with pytest.raises(InvalidAudio, match="without end"):
+            refuse_mp4_bomb(data)
 
     def test_names_without_end_are_refused(self, monkeypatch):
         monkeypatch.setattr(container_bombs, "MAX_PLACES", 50)
@@ -224,6 +238,11 @@ class TestTags:
         assert defused == wav + tagged[len(wav) : len(wav) + 8] + b"\0" + tag[1:]
         assert decode_audio(tagged, 16_000, LIMITS).duration == 0.1
 
+    def test_an_old_tag_is_not_read_either(self, source):
+        plain = files.encoded(source, "a.mp3", "-id3v2_version", "0")
+        pictures = b"PIC\0\0\x07\0PNG\0\0x" * 500
+        assert without_id3(b"ID3\2\0\0" + syncsafe(len(pictures)) + pictures + plain) == plain
+
     def test_nothing_else_is_changed(self):
-        for data in (b"", b"ID3", b"ID3\2\0\0\0\0\0\0 rest", b"an ID3 tag", bytes(99)):
+        for data in (b"", b"ID3", b"ID3\5\0\0\0\0\0\0 rest", b"an ID3 tag", bytes(99)):
             assert without_id3(data) is data

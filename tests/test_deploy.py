@@ -43,6 +43,7 @@ class Platform(ThreadingHTTPServer):
         self.calls: list[tuple[str, str, Any]] = []
         self.accepts = {TOKEN}
         self.tokens: dict[str, str] = {}
+        self.public = False
         self.refusal: tuple[int, Any] | None = None
         self.answer: Any = lambda body: ANSWER
 
@@ -82,7 +83,8 @@ class Api(BaseHTTPRequestHandler):
         self.server.calls.append((self.command, self.path, body))
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         self.server.tokens[self.path] = token
-        if token not in self.server.accepts:
+        is_open = self.server.public and self.path.startswith("/served")
+        if not is_open and token not in self.server.accepts:
             return self.send(401, {"error": f"Invalid credentials: {token}"})
         return self.send(*self.outcome(body))
 
@@ -249,6 +251,37 @@ class TestCreate:
         assert ("GET", "/served/ready") in [call[:2] for call in platform.calls]
         assert (platform.tokens["/endpoint/me"], platform.tokens["/served"]) == (TOKEN, KEY)
 
+    def test_a_public_endpoint_sees_no_token(self, platform):
+        platform.public = True
+        options = ["--container", "custom", "--image", "registry/ours:1", "--type", "public"]
+        assert deploy.main([*NAMED, *options]) == 0
+        served = {path: token for path, token in platform.tokens.items() if "/served" in path}
+        assert served == {"/served/ready": "", "/served": ""}
+        assert platform.tokens["/endpoint/me"] == TOKEN
+
+    def test_another_sees_the_one_that_manages_only_if_it_has_none(self, platform, monkeypatch):
+        platform.accepts = {TOKEN, READ_TOKEN}
+        for own, seen in (("", TOKEN), (READ_TOKEN, READ_TOKEN)):
+            monkeypatch.setenv("ENDPOINT_HF_TOKEN", own)
+            assert deploy.main(NAMED) == 0
+            assert platform.tokens["/served/health"] == platform.tokens["/served"] == seen
+            assert platform.tokens["/endpoint/me/who-said-what"] == TOKEN
+
+    @pytest.mark.parametrize("name", ["OTHER_KEY", "a_token", "Secret", "DbPassword"])
+    def test_variables_called_so_are_secrets(self, platform, capsys, name):
+        given = ["--env", f"{name}={KEY}", "--env", "DTYPE=float16"]
+        assert deploy.main([*NAMED, *given, "--dry-run"]) == 0
+        out, err = capsys.readouterr()
+        assert KEY not in out + err
+        assert json.loads(out)["model"]["secrets"] == {name: "<hidden>"}
+        platform.refusal = (400, {"error": f"no {KEY}"})
+        assert failure(capsys, *given).endswith("no <hidden>")
+        platform.refusal = None
+        assert deploy.main([*NAMED, *given, "--no-wait"]) == 0
+        model = platform.made("POST")[-1]["model"]
+        assert model["secrets"] == {name: KEY}
+        assert model["env"] == {"ASR_MODEL": "openai/whisper-large-v3", "DTYPE": "float16"}
+
     def test_nothing_is_waited_for_or_asked_with_no_wait(self, platform, capsys):
         assert deploy.main([*NAMED, "--no-wait"]) == 0
         assert capsys.readouterr().out == "who-said-what: pending\n"
@@ -370,6 +403,8 @@ class TestCommandLine:
             (["--env", "DTYPE"], "--env: not of the form NAME=VALUE"),
             (["--env", f"HF_TOKEN={READ_TOKEN}"], "set ENDPOINT_HF_TOKEN in the environment"),
             (["--env", f"API_KEY={KEY}"], "set ENDPOINT_API_KEY in the environment"),
+            (["--env", f"api_key={KEY}"], "set ENDPOINT_API_KEY in the environment"),
+            (["--env", f"Hf_Token={READ_TOKEN}"], "set ENDPOINT_HF_TOKEN in the environment"),
             (["--asr-model", "no model"], "--asr-model: neither a hub id"),
             (["--container", "custom"], "--image goes with --container"),
             (["--image", "registry/ours:1"], "--image goes with --container"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from asgi import call
 from fastapi import FastAPI
+from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
 from config import InferenceConfig, ServerSettings
@@ -156,6 +157,40 @@ def test_the_query_string_is_read_as_text(app, audio):
     assert reply.json["warnings"] == []
     wrong = post(app, audio, query=b"batch_size=many")
     assert (wrong.status, wrong.code) == (400, "INVALID_PARAMETER")
+
+
+def test_names_of_a_query_are_walked_once(app, audio, monkeypatch):
+    """A list for each name took minutes for the 64 KiB that a head may have."""
+    monkeypatch.setattr(QueryParams, "getlist", None)
+    answer = post(app, audio, "audio/wav", query=b"&".join(b"n%d" % n for n in range(90)))
+    assert answer.status == 200
+    assert "and 82 more" in answer.json["warnings"][0]
+    refused = post(app, audio, "audio/wav", query=b"&".join(b"n%d" % n for n in range(9_000)))
+    assert (refused.status, refused.json["detail"][:15]) == (400, "INVALID_REQUEST")
+
+
+MUCH = {
+    "unknown keys": b'{"inputs": "AAAA", %b}' % b",".join(b'"%d":1' % n for n in range(2_000)),
+    "unknown parameters": json.dumps(
+        {"inputs": "AAAA", "parameters": {str(number): 1 for number in range(2_000)}}
+    ).encode(),
+    "a format twice": b'{"inputs": "AAAA", "parameters": {"output": ["srt", "srt"]}}',
+    "numbers": b'{"inputs": "AAAA", "x": [%b1]}' % (b"1," * 2**19),
+    "wrong values": b'{"inputs": "AAAA", "parameters": {"output": [%b1]}}' % (b"1," * 2**19),
+    "digits": b'{"inputs": "AAAA", "x": %b}' % (b"1" * 9_000),
+    "brackets": b'{"inputs": "AAAA", "x": %b}' % (b"[" * 9_000),
+}
+
+
+@pytest.mark.parametrize("name", MUCH)
+def test_much_of_anything_is_refused_in_every_form(app, audio, name):
+    """Of which no part is repeated."""
+    answers = [post(app, MUCH[name], "application/json")]
+    _, _, parameters = MUCH[name][:-1].partition(b'"parameters": ')
+    body = form(file=("a.wav", audio), parameters=("", parameters or MUCH[name]))
+    answers.append(post(app, body, FORM))
+    assert {answer.status for answer in answers} <= {400, 413, 422}
+    assert all(len(answer.body) < 600 for answer in answers)
 
 
 def test_a_form_of_file_and_parameters_is_read(app, audio):

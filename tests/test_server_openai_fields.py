@@ -230,6 +230,32 @@ def test_a_field_that_cannot_be_served_is_refused_by_name(handler, name):
     assert error_body(refused.value, 400)["error"]["param"] == name
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("include", {"include": ["logprobs"] * 2}),
+        (
+            "timestamp_granularities",
+            {"timestamp_granularities": ["word"] * 900, "response_format": "verbose_json"},
+        ),
+        ("keywords", {"keywords": ["word"] * 900}),
+        ("hotwords", {"hotwords": ["a,b", "b"]}),
+        (
+            "known_speaker_names",
+            {
+                "known_speaker_names": ["Anna"] * 21,
+                "known_speaker_references": ["AAAA"] * 21,
+                "response_format": "diarized_json",
+            },
+        ),
+    ],
+)
+def test_lists_have_bounds_and_nothing_twice(handler, name, fields):
+    with pytest.raises(InvalidParameter) as refused:
+        read(handler, **fields)
+    assert error_body(refused.value, 400)["error"]["param"] == name
+
+
 def test_beams_are_not_sampled(handler):
     with pytest.raises(InvalidParameter, match="temperature"):
         read(handler, temperature="0.5", num_beams="3")

@@ -9,7 +9,8 @@ import pytest
 from starlette.requests import Request
 
 from errors import InvalidParameter, InvalidRequest
-from server.errors import UnsupportedMediaType
+from server.errors import BodyTooLarge, UnsupportedMediaType
+from server.openai_api import form
 from server.openai_api.form import read_form
 
 SOUND = ("file", ("upload", b"sound", "application/octet-stream"))
@@ -32,7 +33,7 @@ def text(name, value):
 
 
 def test_names_count_without_their_brackets():
-    form = read(
+    found = read(
         [
             SOUND,
             text("include[]", "a"),
@@ -41,8 +42,8 @@ def test_names_count_without_their_brackets():
             text("chunking_strategy[type]", "server_vad"),
         ]
     )
-    assert form.file == b"sound"
-    assert form.fields == {"include": ("a", "b", "c"), "chunking_strategy[type]": ("server_vad",)}
+    assert found.file == b"sound"
+    assert found.fields == {"include": ("a", "b", "c"), "chunking_strategy[type]": ("server_vad",)}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,15 @@ def test_names_count_without_their_brackets():
 def test_there_is_one_file(parts):
     with pytest.raises(InvalidParameter, match="file"):
         read(parts)
+
+
+def test_texts_beside_clips_have_a_bound(monkeypatch):
+    monkeypatch.setattr(form, "MAX_CHARACTERS", 200)
+    clip = text("known_speaker_references[]", "x" * 1_000)
+    assert read([SOUND, clip, text("prompt", "x" * 100)]).fields["prompt"] == ("x" * 100,)
+    for much in ([text("prompt", "x" * 200)], [text("x" * 10, "")] * 21, [text("[" * 300, "")]):
+        with pytest.raises(BodyTooLarge):
+            read([SOUND, *much])
 
 
 def test_another_part_is_no_file():

@@ -242,9 +242,22 @@ def test_tsv_has_a_row_for_each_segment(words):
         (round(segment.start * 1000), round(segment.end * 1000), segment.speaker)
         for segment in rendering.segments
     ]
-    assert [row["text"] for row in rows] == [
-        " ".join(segment.text.split()) for segment in rendering.segments
+    assert [row["text"].removeprefix("'") for row in rows] == [
+        " ".join(segment.text.split()).removeprefix("'") for segment in rendering.segments
     ]
+
+
+@pytest.mark.parametrize("beginning", list("=+-@\t\r\uff1d\uff0b\uff0d\uff20"))
+def test_no_cell_of_tsv_is_a_formula(beginning):
+    text, name = f'{beginning}=HYPERLINK("http://example.com")', f"{beginning}-1+1"
+    table = render("tsv", Rendering(4.0, (), [SpeakerSegment(name, text, 0.5, 1.0, ())]))
+    _, row = csv.reader(io.StringIO(table, newline=""), delimiter="\t")
+    assert row == ["500", "1000", f"'{text.lstrip()}", f"'{name.lstrip()}"]
+
+
+def test_other_cells_of_tsv_are_as_they_were():
+    segments = [SpeakerSegment("Anna", " 5 - 3 = 2", 0.0, 1.0, ())]
+    assert render("tsv", Rendering(4.0, (), segments)).splitlines()[1] == "0\t1000\t5 - 3 = 2\tAnna"
 
 
 def test_names_in_rttm_have_no_spaces():

@@ -17,7 +17,7 @@ from config import BOOLEANS, NUMBER, InferenceConfig
 from errors import InvalidParameter, Unsupported
 from handler import EndpointHandler, TranscriptionRequest
 from server.openai_api.errors import InvalidField
-from server.openai_api.form import Form, shown
+from server.openai_api.form import CLIPS, Form, shown
 from server.openai_api.models import require_model
 
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
@@ -34,7 +34,7 @@ INSTEAD = {
     "output": "response_format",
     "known_speakers": "known_speaker_names",
 }
-NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
+NAMES, REFERENCES = "known_speaker_names", CLIPS
 FIELD_NAMES = {"known_speakers": NAMES}
 VAD_OPTIONS = ("prefix_padding_ms", "silence_duration_ms", "threshold")
 # How the endpoint's own refusals name a clip's name or sound.
@@ -93,10 +93,10 @@ class Fields:
         return value
 
     def choices(self, name: str, choices: Collection[str]) -> frozenset[str]:
-        """Any of the `choices`."""
+        """Any of the `choices`, none of them twice."""
         values = self.texts(name)
-        if not set(values) <= set(choices):
-            raise InvalidField(f"{name}: should be of {', '.join(choices)}")
+        if len(values) > len(choices) or len(set(choices).intersection(values)) < len(values):
+            raise InvalidField(f"{name}: should be of {', '.join(choices)}, each once")
         return frozenset(values)
 
     def flag(self, name: str) -> bool | None:

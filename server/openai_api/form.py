@@ -15,11 +15,13 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 
 from server.admission import FORM, media_type
-from server.errors import UnsupportedMediaType
+from server.errors import BodyTooLarge, UnsupportedMediaType
 from server.multipart_form import content, multipart_form
 from server.openai_api.errors import InvalidField
 
 MAX_FIELDS, MAX_FILES = 1000, 8
+# The fields whose texts are sound; all others, names included, have so many characters together.
+CLIPS, MAX_CHARACTERS = "known_speaker_references", 2**20
 LIST_INDEX = re.compile(r"\[\d*\]$", re.ASCII)
 
 
@@ -45,9 +47,14 @@ async def read_form(request: Request) -> Form:
 def _read(form: FormData) -> Form:
     fields: dict[str, list[str]] = {}
     files: list[bytes] = []
+    characters = 0
     for name, value in form.multi_items():
         if isinstance(value, str):
-            fields.setdefault(LIST_INDEX.sub("", name), []).append(value)
+            field = LIST_INDEX.sub("", name)
+            characters += len(name) + (len(value) if field != CLIPS else 0)
+            if characters > MAX_CHARACTERS:
+                raise BodyTooLarge(f"beside audio a form may have {MAX_CHARACTERS} characters")
+            fields.setdefault(field, []).append(value)
         elif name == "file":
             files.append(content(value.file))
         else:

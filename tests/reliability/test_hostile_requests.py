@@ -10,7 +10,19 @@ import pytest
 from test_audio_faults import BOMBS
 from test_container_bombs import MP4S
 from test_robustness import REFUSALS, text64
-from traffic import CODES, HF_SERVE, KEY, OURS, SERVERS, code_of, in_json, scaled, send_all
+from traffic import (
+    CODES,
+    HF_SERVE,
+    JSON,
+    KEY,
+    MIB,
+    OURS,
+    SERVERS,
+    code_of,
+    in_json,
+    scaled,
+    send_all,
+)
 
 from testing.audio_files import mutated
 from tests.fuzz import SOUND, file_bodies, nonsense_bodies
@@ -59,6 +71,52 @@ def test_bombs_are_refused_in_little_memory(servers, kind):
     grown = subject.peak - before
     print(f"{kind}: {len(bombs)} bombs, peak {grown:+.1f} MiB")
     assert grown < BOMB_MEMORY
+
+
+def repeated(start: bytes, part: bytes, end: bytes):
+    """Bodies of any size that have much of one thing beside their audio."""
+    spoken = b'{"inputs": "%b", ' % SOUND.encode()
+    return lambda size: spoken + start + part * (size // len(part)) + end + b"}"
+
+
+def counted(start: bytes, end: bytes):
+    """The same, of keys that differ."""
+    return lambda size: repeated(
+        start + b",".join(b'"%07x":1' % number for number in range(size // 12)), b" ", end
+    )(1)
+
+
+MUCH = {
+    "one format": repeated(b'"parameters": {"output": [', b'"srt",', b'"srt"]}'),
+    "wrong formats": repeated(b'"parameters": {"output": [', b"1,", b"1]}"),
+    "wrong words": repeated(b'"parameters": {"hotwords": [', b"1,", b"1]}"),
+    "words in a text": repeated(b'"parameters": {"hotwords": "', b"a,", b'"}'),
+    "wrong clips": repeated(b'"parameters": {"known_speakers": [', b"{},", b"{}]}"),
+    "keys": counted(b"", b""),
+    "parameters": counted(b'"parameters": {', b"}"),
+    "numbers": repeated(b'"x": [', b"1,", b"1]"),
+    "lists": repeated(b'"x": [', b"[],", b"1]"),
+    "brackets": repeated(b'"x": ', b"[", b"1"),
+    "digits": repeated(b'"x": ', b"1", b""),
+    "escapes": repeated(b'"x": "', b"\\u00e9", b'"'),
+    "quotation marks": repeated(b'"x": "', b'\\"', b'"'),
+}
+
+
+@pytest.mark.parametrize("size", scaled(2 * MIB, 16 * MIB - 2**13))
+def test_much_of_anything_is_refused_in_little_memory(ours, size):
+    """And every refusal is one of its size, not an error for each part."""
+    send_all(ours.url, [{"content": SPOKEN, "headers": JSON}] * 2, 1)
+    for name, make in MUCH.items():
+        body = make(size)
+        ours.reset_peak()
+        before = ours.resident
+        (answer,) = send_all(ours.url, [{"content": body, "headers": JSON}], 1)
+        grown = ours.peak - before
+        print(f"{name}: {answer.elapsed.total_seconds():.2f} s, peak {grown:+.1f} MiB")
+        assert answer.status_code in (400, 413, 422), name
+        assert len(answer.content) < 600, name
+        assert grown < BOMB_MEMORY + 2 * size / MIB, name
 
 
 @pytest.mark.parametrize(("files", "bodies"), scaled((60, 150), (2_000, 10_000)))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import bounded_json
 from base64_text import Base64Text
+from bounded_json import TooMuchJson, parse_json
 from errors import EndpointError
-from server import json_body
-from server.json_body import parse_json
 from server.request_body import read_json
 
 SLICE = 16
@@ -46,8 +46,8 @@ BETWEEN = st.sampled_from(["", " ", "\n", "\ufeff", "x"])
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch):
-    monkeypatch.setattr(json_body, "SLICE", SLICE)
-    monkeypatch.setattr(json_body, "SMALL", 2 * SLICE)
+    monkeypatch.setattr(bounded_json, "SLICE", SLICE)
+    monkeypatch.setattr(bounded_json, "LONG", SLICE)
 
 
 def said(parse, body):
@@ -60,8 +60,12 @@ def said(parse, body):
 
 def _plain(value):
     """The value, with a text of its own where there is a Base64Text."""
-    if isinstance(value, dict) and isinstance(text := value.get("inputs"), Base64Text):
-        return {**value, "inputs": text[: len(text)]}
+    if isinstance(value, Base64Text):
+        return value[: len(value)]
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
     return value
 
 
@@ -103,9 +107,8 @@ def test_a_long_text_of_inputs_is_not_made_a_str(order, space, text):
     assert _plain(value) == json.loads(body)
 
 
-def test_a_str_and_a_small_body_are_parsed_as_ever():
-    assert parse_json('{"inputs": "' + LONG + '"}') == {"inputs": LONG}
-    assert parse_json(b'{"inputs": "QUJD"}') == {"inputs": "QUJD"}
+def test_a_small_body_is_parsed_as_ever():
+    assert parse_json(b'{"a": "' + b"A" * 7 + b'"}') == {"a": "A" * 7}
 
 
 @pytest.mark.parametrize(
@@ -119,8 +122,8 @@ def test_a_str_and_a_small_body_are_parsed_as_ever():
 )
 def test_what_cannot_be_read_is_told_as_in_small_bodies(body, code, monkeypatch):
     told = []
-    for small in (SLICE, len(body)):
-        monkeypatch.setattr(json_body, "SMALL", small)
+    for long in (SLICE, len(body)):
+        monkeypatch.setattr(bounded_json, "LONG", long)
         with pytest.raises(EndpointError) as caught:
             read_json(body)
         told.append((type(caught.value), str(caught.value)))
@@ -128,8 +131,8 @@ def test_what_cannot_be_read_is_told_as_in_small_bodies(body, code, monkeypatch)
     assert caught.value.code == code
 
 
-def test_json_gets_no_more_than_the_rest_and_a_slice(monkeypatch):
-    """Neither json nor a search for a quotation mark takes the whole text."""
+def calls_of_json(monkeypatch):
+    """How many characters each call of json.loads gets."""
     sizes = []
     loads = json.loads
 
@@ -138,6 +141,12 @@ def test_json_gets_no_more_than_the_rest_and_a_slice(monkeypatch):
         return loads(text, **options)
 
     monkeypatch.setattr(json, "loads", spy)
+    return sizes
+
+
+def test_json_gets_no_more_than_the_rest_and_a_slice(monkeypatch):
+    """Neither json nor a search for a quotation mark takes the whole text."""
+    sizes = calls_of_json(monkeypatch)
     parameters = b', "parameters": {"language": "en"}}'
     encoded = base64.b64encode(bytes(3000))
     for text in (encoded, encoded.replace(b"A" * 24, b"A" * 20 + b"\\/\\n")):
@@ -145,4 +154,69 @@ def test_json_gets_no_more_than_the_rest_and_a_slice(monkeypatch):
         value = parse_json(b'{"inputs": "' + text + b'"' + parameters)
         assert isinstance(value["inputs"], Base64Text)
         assert max(sizes[1:], default=0) <= SLICE + 2
-        assert sizes[0] == len(b'{"inputs": ""' + parameters) + 32
+        assert sizes[0] <= len(b'{"inputs": ""' + parameters) + 40
+
+
+REPEATED = {
+    "numbers": b"[%b1]" % (b"1," * 500),
+    "lists": b"[%b1]" % (b"[]," * 500),
+    "nested": b"[" * 1_000 + b"]" * 1_000,
+    "a large integer": b"1" * 1_000,
+    "white space": b" " * 1_000 + b"1",
+    "keys": b"{%b}" % b",".join(b'"%d":1' % number for number in range(200)),
+    "a long key": b'{"%b": 1}' % (b"k" * 1_000),
+    "short texts": b'["%b"]' % b'","'.join([b"abc"] * 200),
+    "no ASCII": b'"%b"' % ("\u00e9" * 500).encode(),
+    "no ASCII, escaped": b'"%b"' % (b"\\u00e9" * 200),
+    "quotation marks": b'"%b"' % (b'\\"' * 500),
+    "backslashes": b'"%b"' % (b"\\\\" * 500),
+    "without an end": b'"%b' % (b'\\"' * 500),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("audio", [b"", b'"inputs": "%b",' % LONG.encode()])
+def test_what_is_much_beside_base64_is_refused_before_it_is_parsed(monkeypatch, name, audio):
+    monkeypatch.setattr(bounded_json, "MOST_JSON", 700)
+    sizes = calls_of_json(monkeypatch)
+    body = b"{%b" % audio + b'"x": %b}' % REPEATED[name]
+    with pytest.raises(TooMuchJson):
+        parse_json(body)
+    with pytest.raises(TooMuchJson):
+        parse_json(body.decode())
+    assert sizes == []
+
+
+def test_searching_stops_where_the_bound_is_passed(monkeypatch):
+    """A refusal looks at no more quotation marks than the bound has characters."""
+    monkeypatch.setattr(bounded_json, "MOST_JSON", 700)
+    looks = []
+    find = bounded_json._find_quote
+    monkeypatch.setattr(
+        bounded_json, "_find_quote", lambda *where: looks.append(where) or find(*where)
+    )
+    for body in (b'["",' * 9_000, b'"' + b'\\"' * 9_000, b'"' + b"\\\\" * 9_000):
+        looks.clear()
+        with pytest.raises(TooMuchJson):
+            parse_json(body)
+        assert len(looks) < 700
+
+
+def test_clips_as_long_as_they_may_be_are_not_parsed():
+    """What twenty clips take is none of the bound."""
+    clips = [{"name": f"n{place}", "reference": LONG * 5_000} for place in range(20)]
+    body = {"inputs": LONG * 50_000, "parameters": {"known_speakers": clips}}
+    assert _plain(parse_json(json.dumps(body).encode())) == body
+
+
+def test_utf_16_is_read_within_the_bound(monkeypatch):
+    body = json.dumps({"inputs": LONG}).encode("utf-16")
+    assert parse_json(body) == {"inputs": LONG}
+    monkeypatch.setattr(bounded_json, "MOST_JSON", len(body) - 1)
+    with pytest.raises(TooMuchJson):
+        parse_json(body)
+
+
+def test_a_number_is_no_text_that_a_client_can_name():
+    body = b'{"inputs": "%b", "x": [1.0, 1.5, 0.0, 2e3, 1.0e0]}' % LONG.encode()
+    assert parse_json(body)["x"] == [1.0, 1.5, 0.0, 2000.0, 1.0]
