@@ -167,6 +167,16 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
 
 
+def check_container(data: bytes) -> None:
+    """Raise the InvalidAudio that `decode_audio` raises of a file that is none of sound: its header
+    is not that of a known container, or tells of no audio that can be decoded. Decodes nothing.
+    """
+    data = without_id3(data)
+    refuse_mp4_bomb(data)
+    with _opened(data):
+        pass
+
+
 def announced_seconds(file: IO[bytes]) -> float:
     """Seconds that a file's header announces, 0 if none; nothing is decoded but what probing takes.
 

@@ -46,7 +46,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
 # A variable of so many letters that is so much like one of ours is taken for it misspelt: one
-# letter is wrong, missing or too many. PAGER is another program's.
+# letter is wrong, missing or too many, or two are swapped. PAGER is another program's.
 SHORTEST_NAME, NEARLY = 6, 0.9
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
@@ -111,9 +111,11 @@ def misspelt_variables() -> list[str]:
     }
     lines = []
     for name in sorted(set(os.environ) - ours):
-        nearest = get_close_matches(name.upper(), ours, 1, NEARLY)
-        if nearest and name.upper() not in ours and len(name) >= SHORTEST_NAME:
-            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest[0]}?")
+        if len(name) < SHORTEST_NAME or name.upper() in ours:
+            continue
+        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
+        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, NEARLY))[:1]:
+            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest}?")
     return lines
 
 

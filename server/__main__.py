@@ -10,13 +10,14 @@ import logging
 import signal
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from config import ModelSettings, ServerSettings
 from errors import StartError
 from handler import EndpointHandler
-from model_sources.choice import VOCABULARY_SIZE, Screen, Source, choose, source
+from model_sources.choice import VOCABULARY_SIZE, NothingFetched, Screen, choose, named
 from server.app import create_app
 from server.lifecycle import DrainingServer, bind, close
 from server.options import read
@@ -30,12 +31,12 @@ NOTHING_FETCHED = (
 )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Serve what the command line and the environment name.
 
     Raises SystemExit at the end, or where that cannot be.
     """
-    options = read()
+    options = read(arguments)
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
@@ -87,14 +88,14 @@ def _read_key(file: Path) -> str:
 
 def _choose_models(options: Namespace) -> tuple[ModelSettings, str | None]:
     """The models, and what every answer should warn of: where nobody named any and Whisper base
-    cannot be had, the embedded ones serve. Raises StartError.
+    can be had from nowhere, the embedded ones serve. Raises StartError.
     """
     try:
         return choose(options, Screen(logger.info, nullcontext)), None
-    except StartError as error:
-        if source(options) is not Source.REAL_SPEECH or options.assistant or options.diarization:
+    except NothingFetched as error:
+        if named(options):
             raise
-        logger.warning("%s: %s", NOTHING_FETCHED, error)
+        logger.warning("%s; %s", NOTHING_FETCHED, error)
         return ModelSettings.for_embedded(), NOTHING_FETCHED
 
 

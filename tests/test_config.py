@@ -577,7 +577,7 @@ def test_telemetry_is_off_however_it_was_set():
 def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_here")
     monkeypatch.setenv("ASR_MODEL", "owner/here")
-    there = ModelSettings.for_models("owner/there@main", diarization="owner/pipeline")
+    there = ModelSettings.for_models("owner/there@main", diarization_model="owner/pipeline")
     values = {name: value for name, value in there if name != "hf_token"}
     assert ModelSettings.for_node(values) == there
     assert ModelSettings.for_node(values).token == "hf_here"
