@@ -82,7 +82,7 @@ def check_packages() -> None:
     """Whether what archives need more than the endpoint is installed. Raises WrongInput."""
     if missing := [name for name in ("pyarrow", "ray") if find_spec(name) is None]:
         what = " and ".join(missing)
-        raise WrongInput(f"no {what}: pip install -r requirements-archive.txt (Python 3.12)")
+        raise WrongInput(f"no {what}: scripts/setup --archive installs it")
 
 
 def read_parameters(options: argparse.Namespace) -> dict[str, Any]:

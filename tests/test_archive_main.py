@@ -181,7 +181,7 @@ def test_missing_packages_are_one_line(folder, capsys, monkeypatch):
     )
     assert main(arguments(folder)) == 2
     _, stderr = capsys.readouterr()
-    assert stderr.startswith("python -m archive: no ray: pip install -r requirements-archive.txt")
+    assert stderr.startswith("python -m archive: no ray: scripts/setup --archive")
     assert stderr.count("\n") == 1
     monkeypatch.setattr("archive.__main__.find_spec", lambda name: None)
     assert main(arguments(folder)) == 2

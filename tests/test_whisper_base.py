@@ -102,6 +102,24 @@ def test_sounds_that_are_taken_for_speech_give_no_words(models):
 
 
 @pytest.mark.slow
+def test_what_is_said_again_and_again_is_written_as_often(models):
+    """A few words of the sample, spliced with pauses as a speaker would make."""
+    times, pause = 12, 0.4
+    samples = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
+    transcriber, options = Transcriber(models), TranscriptionOptions(language="en", words=True)
+    words = [
+        word for chunk in transcriber.transcribe(samples, options).chunks for word in chunk.words
+    ]
+    first = next(number for number, word in enumerate(words) if word.text.strip() == "originally")
+    part = words[first : first + 3]
+    assert "Chicago" in part[-1].text
+    start, stop = (round(each * SAMPLE_RATE) for each in (part[0].start, part[-1].end + 0.1))
+    once = np.append(samples[start:stop], np.zeros(round(pause * SAMPLE_RATE), np.float32))
+    heard = transcriber.transcribe(np.tile(once, times), options).text
+    assert abs(heard.count("originally") - times) <= times // 5
+
+
+@pytest.mark.slow
 def test_music_and_noise_around_speech_neither_add_nor_cost_words(models):
     speech = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
     generator = np.random.default_rng(0)
