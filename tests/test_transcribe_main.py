@@ -234,6 +234,20 @@ def test_variables_one_letter_off_are_told(fake, folder, monkeypatch, capsys):
     ]
 
 
+def left_on_screen(written: str) -> list[str]:
+    """The lines of a wide terminal: rich goes up (A) and erases lines (2K) to take bars away."""
+    lines, row = [""], 0
+    for control, text in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z]|\r|\n)|([^\x1b\r\n]+)", written):
+        if control == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif control == "\x1b[1A":
+            row -= 1
+        elif control == "\x1b[2K" or text:
+            lines[row] = text
+    return lines
+
+
 def test_bars_on_a_terminal_leave_the_lines_alone(fake, folder):
     fake.replies = [stream(DECODED, HALF)]
     screen, terminal = pty.openpty()
@@ -252,8 +266,9 @@ def test_bars_on_a_terminal_leave_the_lines_alone(fake, folder):
     assert (done.returncode, done.stdout) == (0, b"")
     assert "2 recordings" in shown
     assert re.search(r"\[1/2\] \S+: 1:01 of audio in \d+\.\d s, \d+\.\dx real time", shown)
-    left = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).strip().splitlines()
-    assert left[-1].startswith("2 recordings: 2 done; 2:02 of audio in ")
+    first, second, summary = filter(None, map(str.strip, left_on_screen(shown)))
+    assert (first[:5], second[:5]) == ("[1/2]", "[2/2]")
+    assert summary.startswith("2 recordings: 2 done; 2:02 of audio in ")
 
 
 @pytest.mark.parametrize(
