@@ -621,7 +621,7 @@ def test_telemetry_is_off_however_it_was_set():
 
 
 @pytest.mark.parametrize(
-    "entry", ["handler", "server.__main__", "transcribe.__main__", "archive.worker"]
+    "entry", ["handler", "server.serving", "transcribe.__main__", "archive.worker"]
 )
 def test_every_entry_turns_telemetry_off_before_what_reports_is_imported(entry):
     script = (

@@ -12,7 +12,7 @@ from servers import OURS_LISTENS, following, ours
 from config import DEMO_MODELS, ModelSettings, ServerSettings
 from errors import StartError
 from model_sources.choice import NothingFetched
-from server import __main__ as start
+from server import serving as start
 from server.options import read
 from testing.audio_files import conversation
 
@@ -83,7 +83,7 @@ def test_a_taken_port_is_told_before_anything_is_fetched(monkeypatch):
     monkeypatch.setattr(start, "bind", bind)
     monkeypatch.setattr(start, "choose", None)
     with pytest.raises(StartError, match=r"HOST=127.0.0.1 PORT=8000: Address already in use"):
-        start._serve(read([]))
+        start.serve(read([]))
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def fork_servers() -> None:
     """Return in a child for each line, and wait there for the end of each; the end of all comes
     with that of the input.
     """
-    import server.__main__  # noqa: F401
+    import server.serving  # noqa: F401
 
     for line in sys.stdin:
         if not (child := os.fork()):
