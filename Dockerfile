@@ -29,7 +29,9 @@ WORKDIR /app
 COPY LICENSE *.py ./
 COPY archive archive
 COPY asr asr
+COPY commands commands
 COPY diarization diarization
+COPY model_sources model_sources
 COPY server server
 COPY demo/models demo/models
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \

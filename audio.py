@@ -202,6 +202,16 @@ def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> Deco
     return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
 
 
+def check_container(data: bytes) -> None:
+    """Raise the InvalidAudio that `decode_audio` raises of a file that is none of sound: its header
+    is not that of a known container, or tells of no audio that can be decoded. Decodes nothing.
+    """
+    data = without_id3(data)
+    refuse_mp4_bomb(data)
+    with _opened(data):
+        pass
+
+
 def all_at_once(steps: DecodingSteps) -> Audio:
     """What decoding in steps comes to."""
     while True:

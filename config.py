@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -44,6 +45,9 @@ MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
+# A variable of so many letters that is so much like one of ours is taken for it misspelt: one
+# letter is wrong, missing or too many, or two are swapped. PAGER is another program's.
+SHORTEST_NAME, NEARLY = 6, 0.9
 # Shorter keys are warned of: 16 random letters and digits have 95 bits.
 SAFE_KEY = 16
 # What a server may be called, and where a web page may come from.
@@ -107,10 +111,26 @@ def cache_folder() -> Path:
     return (named if named.is_absolute() else Path.home() / ".cache") / CACHE
 
 
-def names_models() -> bool:
-    """Whether the environment names any model."""
-    named = {name.upper() for name, value in os.environ.items() if value}
-    return not named.isdisjoint(MODEL_VARIABLES)
+def named_models() -> dict[str, str]:
+    """What the environment names as models, by the field of ModelSettings; empty ones are none."""
+    given = {name.lower(): value for name, value in os.environ.items() if value.strip()}
+    fields = [name.lower() for name in MODEL_VARIABLES]
+    return {field: given[field] for field in fields if field in given}
+
+
+def misspelt_variables() -> list[str]:
+    """A line for each variable of the environment that is nearly one of ours, but is not read."""
+    ours = {
+        field.upper() for each in (ModelSettings, ServerSettings) for field in each.model_fields
+    }
+    lines = []
+    for name in sorted(set(os.environ) - ours):
+        if len(name) < SHORTEST_NAME or name.upper() in ours:
+            continue
+        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
+        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, NEARLY))[:1]:
+            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest}?")
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +199,7 @@ class ModelSettings(BaseSettings):
 
         Demo models are never mixed with others: one variable is enough to use none of them.
         """
-        return cls.from_environment() if names_models() else cls.for_embedded()
+        return cls.from_environment() if named_models() else cls.for_embedded()
 
     @classmethod
     def for_embedded(cls) -> Self:
@@ -195,10 +215,17 @@ class ModelSettings(BaseSettings):
 
     @classmethod
     def for_models(
-        cls, asr: str, assistant: str | None = None, diarization: str | None = None
+        cls,
+        asr_model: str,
+        assistant_model: str | None = None,
+        diarization_model: str | None = None,
     ) -> Self:
         """Use the models named here and none of the environment's; the rest comes from it."""
-        return cls._checked(asr_model=asr, assistant_model=assistant, diarization_model=diarization)
+        return cls._checked(
+            asr_model=asr_model,
+            assistant_model=assistant_model,
+            diarization_model=diarization_model,
+        )
 
     @classmethod
     def _checked(cls, **models: Any) -> Self:  # noqa: ANN401
@@ -211,6 +238,12 @@ class ModelSettings(BaseSettings):
     def for_node(cls, values: Mapping[str, Any]) -> Self:
         """Use another machine's settings with the token of this one's environment."""
         return cls._checked(**values)
+
+    @property
+    def models(self) -> tuple[ModelReference, ...]:
+        """Those that are loaded, in the order of MODEL_VARIABLES."""
+        named = (self.asr_model, self.assistant_model, self.diarization_model)
+        return tuple(model for model in named if model is not None)
 
     @property
     def token(self) -> str | None:
@@ -289,10 +322,13 @@ class ServerSettings(BaseSettings):
         return None
 
     @classmethod
-    def from_environment(cls) -> Self:
-        """Read the environment. Raises ValueError naming the variable and what is wrong with it."""
+    def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
+        """Read the environment, save for what is `given` and not None.
+
+        Raises ValueError naming the variable and what is wrong with it.
+        """
         try:
-            return cls()
+            return cls(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             raise ValueError(_first_error(error, str.upper)) from error
 

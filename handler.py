@@ -34,6 +34,7 @@ from config import (
     ModelReference,
     ModelSettings,
     ignored_names,
+    misspelt_variables,
     nvidia_device_present,
 )
 from device import choose_device, choose_dtype, prepare_device
@@ -119,6 +120,8 @@ class EndpointHandler:
     def _load(self, settings: ModelSettings) -> None:
         started = time.perf_counter()
         logger.info(describe_versions())
+        for line in misspelt_variables():
+            logger.warning(line)
         device = choose_device(settings.device, nvidia_device_present())
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
@@ -143,7 +146,7 @@ class EndpointHandler:
     ) -> None:
         asr, assistant = settings.asr_model, settings.assistant_model
         pipeline = settings.diarization_model
-        logger.info("loading the models")
+        logger.info("loading %s", ", ".join(model.name for model in settings.models))
         with loading("ASR_MODEL", asr.name):
             models = load_whisper(_checkpoint(asr, settings), device, dtype)
         if assistant is not None:

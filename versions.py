@@ -35,11 +35,12 @@ FILE_URL = re.compile(r"https?://[^/]+/(?P<repository>[^/]+/[^/]+)/resolve/")
 
 
 def describe_versions(modules: Container[str] = sys.modules) -> str:
-    """Python, the libraries and the server of this process, for one line of the log."""
-    libraries = (f"{name} {_version(name)}" for name in LIBRARIES)
-    server = next((name for module, name in SERVERS.items() if module in modules), "no server")
-    served = f"{server} {_version(server)}".strip()
-    return ", ".join((f"Python {platform.python_version()}", *libraries, served))
+    """Python, the libraries and, if it is another's, the server of this process, for one line of
+    the log.
+    """
+    servers = [name for module, name in SERVERS.items() if module in modules]
+    parts = (f"{name} {_version(name)}".strip() for name in (*LIBRARIES, *servers))
+    return ", ".join((f"Python {platform.python_version()}", *parts))
 
 
 def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:

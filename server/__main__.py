@@ -1,7 +1,6 @@
 """`python -m server`: loads the models and answers until SIGTERM, or until the engine stops.
 
-The one decision: whatever is wrong with the start is one line and a status that is not 0; the
-address is taken before the models are loaded, and answers only afterwards.
+Whatever is wrong with the command line or the start is one line and a status that is not 0.
 """
 
 from __future__ import annotations
@@ -9,19 +8,19 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 
-from config import ModelSettings, ServerSettings
+from commands.parser import INTERRUPTED
 from errors import StartError
-from handler import EndpointHandler
-from server.app import create_app
-from server.lifecycle import DrainingServer, bind
-from server.service import Service
-
-logger = logging.getLogger("server")
+from server.options import read
 
 
-def main() -> None:
-    """Serve what the environment names. Raises SystemExit at the end, or where that cannot be."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve what the command line and the environment name.
+
+    Raises SystemExit at the end, or where that cannot be.
+    """
+    options = read(arguments)
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
@@ -31,25 +30,13 @@ def main() -> None:
     )
     # Until requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     try:
-        settings, models = ServerSettings.from_environment(), ModelSettings.for_demo()
-    except ValueError as error:
-        raise SystemExit(str(StartError(str(error)))) from error
-    try:
-        bound = bind(settings)
-    except OSError as error:
-        where = f"HOST={settings.host} PORT={settings.port}"
-        raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
-    if warning := settings.warning:
-        logger.warning(warning)
-    with bound:
-        handler = EndpointHandler(settings=models)
-        service = Service(handler, settings.max_rows, settings.max_decoded_bytes)
-        app = create_app(service, settings)
-        server = DrainingServer(app, service, settings.drain_timeout, settings.forwarded_allow_ips)
-        server.run([bound])
-        server.close()
-    sys.exit(server.exit_status)
+        from server.serving import serve  # takes seconds, which end in order too
+
+        sys.exit(serve(options))
+    except StartError as error:
+        raise SystemExit(str(error)) from error
 
 
 def _is_no_progress(record: logging.LogRecord) -> bool:

@@ -30,7 +30,7 @@ from server.error_response import error_response
 from server.errors import InvalidHttp
 from server.exchange import GUARDED
 from server.lingering import LingeringTransport
-from server.middleware import RequestGate
+from server.middleware import PAGE, RequestGate
 from server.service import Service
 
 logger = logging.getLogger("server")
@@ -110,7 +110,7 @@ class DrainingServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
 
     `exit_status` is what the process should end with. `proxies` are the addresses of those whose
-    X-Forwarded-For names the client.
+    X-Forwarded-For names the client; with `page` the log names the page's address.
     """
 
     exit_status = 0
@@ -122,6 +122,7 @@ class DrainingServer(uvicorn.Server):
         service: Service,
         drain_timeout: float,
         proxies: str | None = None,
+        page: bool = False,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -139,7 +140,7 @@ class DrainingServer(uvicorn.Server):
         )
         gate.connections = self.server_state.connections
         gate.most_connections = most_connections()
-        self.gate, self.service = gate, service
+        self.gate, self.service, self._page = gate, service, page
         self.drain_timeout = drain_timeout
         self._drain_ends = float("inf")
 
@@ -152,7 +153,8 @@ class DrainingServer(uvicorn.Server):
         """Listen, and say where."""
         await super().startup(sockets)
         for bound in sockets or []:
-            logger.info("listening on %s", address(bound))
+            where = address(bound)
+            logger.info("listening on %s%s", where, f", page {where}{PAGE}" if self._page else "")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; the second time, end the process as the signal does by itself."""

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from threading import Event as Flag
@@ -65,7 +65,7 @@ class Service:
 
     At most `max_rows` windows are decoded at once, fewer where memory does not hold so many; of
     long recordings at most three quarters of them, so that others find a free row. About
-    `max_decoded_bytes` of samples are held.
+    `max_decoded_bytes` of samples are held. `notice` is a warning of every answer.
     """
 
     def __init__(
@@ -73,8 +73,10 @@ class Service:
         handler: EndpointHandler,
         max_rows: int | None = None,
         max_decoded_bytes: float = inf,
+        notice: str | None = None,
     ) -> None:
         self.handler = handler
+        self.notice = notice
         self.outstanding = 0  # accepted requests that are not answered
         self._engine = handler.transcriber.engine
         if max_rows is not None:
@@ -151,7 +153,8 @@ class Service:
                 answer = partial(
                     self.handler.answer, request, audio, transcript, diarization, known
                 )
-                yield Finished(await self._prepare(recording, in_one_step(answer)))
+                answered = self._prepare(recording, in_one_step(answer))
+                yield Finished(self._with_notice(await answered))
         finally:
             left.set()
             if diarizing is not None:
@@ -163,6 +166,11 @@ class Service:
         self._loop.close()
         self._preparation.shutdown()
         self._diarization.shutdown()
+
+    def _with_notice(self, answer: Answer) -> Answer:
+        if self.notice is None:
+            return answer
+        return replace(answer, warnings=(self.notice, *answer.warnings))
 
     async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
         """What `steps` return in a thread that prepares. Raises EndpointError."""

@@ -118,7 +118,7 @@ class FakeService(Service):
         self.handler = SimpleNamespace(
             limits=AudioLimits(7200, MAX_AUDIO_BYTES), parse=parse, diarizer=None
         )
-        self.outstanding, self.freed = 0, 0
+        self.notice, self.outstanding, self.freed = None, 0, 0
         self.release, self.began = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
         self.seen: list[TranscriptionRequest] = []

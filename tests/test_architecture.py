@@ -135,11 +135,14 @@ ENDPOINT: dict[str, set[str]] = {
 # What uses the endpoint without being part of it.
 AROUND: dict[str, set[str]] = {
     "deploy": {"audio", "config", "timebase"},
-    "server": {*ENDPOINT},
+    "commands": set(),
+    "model_sources": {"config", "errors", "model_errors", "timebase", "versions"},
+    "server": {*ENDPOINT, "commands", "model_sources"},
+    "transcribe": {*ENDPOINT, "commands", "model_sources"},
     "archive": {*ENDPOINT},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
-    "benchmarks": {*ENDPOINT, "demo", "server", "testing"},
+    "benchmarks": {*ENDPOINT, "commands", "demo", "model_sources", "server", "testing"},
     "medusa": {
         *ENDPOINT,
         "benchmarks.accuracy.metrics",
@@ -152,11 +155,14 @@ AROUND: dict[str, set[str]] = {
         *ENDPOINT,
         "archive",
         "benchmarks",
+        "commands",
         "demo",
         "deploy",
         "medusa",
+        "model_sources",
         "server",
         "testing",
+        "transcribe",
     },
 }
 ARROWS = ENDPOINT | AROUND

@@ -620,7 +620,9 @@ def test_telemetry_is_off_however_it_was_set():
     assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
 
 
-@pytest.mark.parametrize("entry", ["handler", "server.__main__", "demo.__main__", "archive.worker"])
+@pytest.mark.parametrize(
+    "entry", ["handler", "server.serving", "transcribe.__main__", "archive.worker"]
+)
 def test_every_entry_turns_telemetry_off_before_what_reports_is_imported(entry):
     script = (
         f"import json, os, sys, {entry};"
@@ -642,7 +644,7 @@ def test_every_entry_turns_telemetry_off_before_what_reports_is_imported(entry):
 def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_here")
     monkeypatch.setenv("ASR_MODEL", "owner/here")
-    there = ModelSettings.for_models("owner/there@main", diarization="owner/pipeline")
+    there = ModelSettings.for_models("owner/there@main", diarization_model="owner/pipeline")
     values = {name: value for name, value in there if name != "hf_token"}
     assert ModelSettings.for_node(values) == there
     assert ModelSettings.for_node(values).token == "hf_here"
@@ -654,3 +656,24 @@ def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
     config.prepare_archive()
     assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert config.os.environ["RAY_BACKEND_LOG_LEVEL"] == "info"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ASR_MODL", "ASR_MODEL"),
+        ("ARS_MODEL", "ASR_MODEL"),
+        ("asr_modle", "ASR_MODEL"),
+        ("DIARISATION_MODEL", "DIARIZATION_MODEL"),
+        ("API_KEYS", "API_KEY"),
+        ("PAGER", None),
+        ("HOSTNAME", None),
+        ("GH_TOKEN", None),
+        ("asr_model", None),
+    ],
+)
+def test_a_variable_one_letter_off_is_told(monkeypatch, name, meant):
+    monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
+    told = config.misspelt_variables()
+    expected = f"{name} is no variable of this endpoint; did you mean {meant}?"
+    assert told == ([expected] if meant else [])

@@ -15,7 +15,7 @@ from ctranslate2.converters import TransformersConverter
 from safetensors.numpy import load_file
 
 from asr.checkpoint.loading import Checkpoint, load_whisper
-from demo.ctranslate2_weights import convert, read_variables
+from model_sources.ctranslate2_weights import convert, read_variables
 
 CPU = torch.device("cpu")
 

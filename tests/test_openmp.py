@@ -12,9 +12,9 @@ import torch
 
 import handler
 from config import ModelSettings
-from demo.__main__ import CONVERSATION
 from openmp import SecondThread, run_in_passing_thread, set_threads
 from server.service import Service
+from transcribe.__main__ import CONVERSATION
 
 
 def computing_threads() -> int:

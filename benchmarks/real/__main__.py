@@ -23,10 +23,10 @@ from benchmarks.real.page import page, summary, write_page
 from benchmarks.real.process import EngineFailed, EngineProcess
 from benchmarks.real.results import Results, add_answer, add_recording, empty
 from benchmarks.report import RESULTS, read, save, settings
+from commands.parser import model as read_model
 from config import ModelSettings
-from demo.__main__ import model_reference
-from demo.download import with_local_models
 from errors import EndpointError
+from model_sources.download import with_local_models
 from timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
@@ -120,8 +120,8 @@ def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> lis
 
 def _setting(options: argparse.Namespace) -> Setting:
     """What the engines have in common; the model is fetched and converted where need be."""
-    chosen = ModelSettings.for_models(model_reference(options.model))
-    model = Path(with_local_models(chosen, {"asr_model": "--model"}).asr_model.name)
+    chosen = ModelSettings.for_models(read_model(options.model))
+    model = Path(with_local_models(chosen).asr_model.name)
     return Setting(
         model=model,
         converted=convert(model),

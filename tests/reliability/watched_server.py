@@ -57,7 +57,7 @@ def fork_servers() -> None:
     """Return in a child for each line, and wait there for the end of each; the end of all comes
     with that of the input.
     """
-    import server.__main__  # noqa: F401
+    import server.serving  # noqa: F401
 
     for line in sys.stdin:
         if not (child := os.fork()):
@@ -77,4 +77,4 @@ if __name__ == "__main__":
         fork_servers()
     from server.__main__ import main
 
-    main()
+    main([])

@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.utils.tqdm import enable_progress_bars
 
-from config import ModelReference, ModelSettings
+from config import MODEL_VARIABLES, ModelReference, ModelSettings
 from model_errors import loading
 
 # What transformers reads of a Whisper: many repositories hold the weights in other formats too.
 WHISPER_FILES = ("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors")
 
 
-def with_local_models(settings: ModelSettings, names: Mapping[str, str]) -> ModelSettings:
+def with_local_models(settings: ModelSettings) -> ModelSettings:
     """The same settings with a local folder in place of every hub id, downloaded if need be.
 
-    `names` maps the fields of the settings to what the user calls them. Raises StartError of one
-    line where a model cannot be had.
+    Raises StartError of one line where a model cannot be had.
     """
     folders = {}
-    for field, name in names.items():
+    for name in MODEL_VARIABLES:
+        field = name.lower()
         model = getattr(settings, field)
         if model is not None and not Path(model.name).is_dir():
             patterns = None if field == "diarization_model" else WHISPER_FILES

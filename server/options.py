@@ -1,0 +1,54 @@
+"""The command line of scripts/serve, which is that of `python -m server`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from commands.options import add_models, refuse_models_beside_embedded
+from commands.parser import CommandParser, option, whole_number
+
+
+def read(arguments: Sequence[str] | None = None) -> Namespace:
+    """The options; each stands for a variable, and what is not given is read from there."""
+    made = CommandParser(
+        "scripts/serve",
+        "Serve one set of models to many clients: the endpoint's JSON, audio files, OpenAI's audio"
+        " API, and a page for the browser. Answers until SIGTERM or Ctrl+C.",
+        (
+            ("Whisper base, fetched once, on http://127.0.0.1:8000", "scripts/serve"),
+            (
+                "another model, on another port",
+                "scripts/serve --model openai/whisper-small --port 9000",
+            ),
+            (
+                "for other machines, with a key",
+                "scripts/serve --host 0.0.0.0 --api-key-file key.txt",
+            ),
+            ("the small models of this repository", "scripts/serve --embedded"),
+        ),
+        "docs/server.md has the other variables and all routes. The exit status is 2 for a wrong"
+        " command line, 1 where the server cannot start.",
+    )
+    option(made, "--host", "address; default: 127.0.0.1", "HOST", metavar="ADDRESS")
+    option(
+        made,
+        "--port",
+        "default: 8000; 0: any free one",
+        "PORT",
+        type=whole_number(0, 65535),
+        metavar="N",
+    )
+    option(
+        made,
+        "--api-key-file",
+        "a file with the key that clients must send, which the variable holds itself",
+        "API_KEY",
+        type=Path,
+        metavar="FILE",
+    )
+    add_models(made, "Without one, OpenAI's Whisper base, fetched once.")
+    options: Namespace = made.parse_args(arguments)
+    refuse_models_beside_embedded(made, options)
+    return options

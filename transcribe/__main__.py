@@ -1,0 +1,258 @@
+"""`python -m transcribe demo|transcribe`: what scripts/demo and scripts/transcribe run.
+
+Both ask an endpoint that is loaded here or, with `--url`, a server; one prints the answers and the
+other writes them into files. Everything but the answers goes to stderr, and every failure is one
+line there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from commands.options import parameters
+from commands.parser import FAILED, INTERRUPTED, WRONG
+from config import REPOSITORY, InferenceConfig, ServerSettings, misspelt_variables
+from model_sources.choice import Screen, as_given, choose
+from transcribe.client import Client, Failed, OnProgress, Unusable
+from transcribe.options import read_demo, read_transcribe
+from transcribe.recordings import (
+    Recording,
+    as_texts,
+    asked_formats,
+    complete,
+    find_recordings,
+    write_outputs,
+)
+from transcribe.screen import Lines, Tally, Terminal
+
+CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
+PARALLEL = 4
+
+
+class Endpoint(Protocol):
+    """`Client` or `LocalEndpoint`. Their methods raise Failed; Unusable ends the run."""
+
+    def prepare(self, data: bytes) -> None:
+        """Do what is needed before the time of a recording begins."""
+
+    def transcribe(
+        self, data: bytes, parameters: dict[str, Any], on_progress: OnProgress
+    ) -> dict[str, Any]:
+        """The answer to an audio file, which was prepared for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is asked for every recording, and written of each."""
+
+    endpoint: Endpoint
+    parameters: dict[str, Any]
+    formats: Sequence[str]
+
+    def answer(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float]:
+        """The endpoint's answer to a recording, and the seconds it took.
+
+        Raises what the endpoint does, and OSError.
+        """
+        lines.begin(path)
+        data = path.read_bytes()
+        self.endpoint.prepare(data)
+        started = time.monotonic()
+        answer = self.endpoint.transcribe(data, self.parameters, partial(lines.advance, path))
+        return answer, time.monotonic() - started
+
+    def hear(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float] | None:
+        """An answer that has the formats, and the seconds it took; None where there is none, which
+        is told. Raises Unusable.
+        """
+        with failures_told(path, lines):
+            answer, seconds = self.answer(path, lines)
+            as_texts(answer, self.formats)
+            return answer, seconds
+        return None
+
+    def write(self, recording: Recording, lines: Lines) -> None:
+        """Transcribe one recording into its files, or tell why there are none. Raises Unusable."""
+        path = recording.path
+        with failures_told(path, lines):
+            answer, seconds = self.answer(path, lines)
+            write_outputs(recording, answer, self.formats)
+            warnings = [str(each) for each in answer.get("warnings") or ()]
+            lines.finish(path, _duration(answer), seconds, warnings)
+
+
+@contextmanager
+def failures_told(path: Path, lines: Lines) -> Iterator[None]:
+    """Whatever goes wrong with one recording is a line, and no end of the others."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except Exception as error:
+        lines.fail(path, reason(error))
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, Failed):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
+def _duration(answer: dict[str, Any]) -> float | None:
+    """The recording's seconds; None where the server did not send them."""
+    seconds = answer.get("duration")
+    return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
+
+
+def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: Lines) -> None:
+    """Transcribe the recordings, `parallel` at a time. Raises Unusable.
+
+    The threads are daemons, so that Ctrl+C ends the process at once: nothing is half written. What
+    is loaded here computes in this thread.
+    """
+    if parallel == 1:
+        for recording in recordings:
+            job.write(recording, lines)
+        return
+    waiting: queue.SimpleQueue[Recording] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Unusable | None] = queue.SimpleQueue()
+    for recording in recordings:
+        waiting.put(recording)
+
+    def work() -> None:
+        with suppress(queue.Empty):
+            while True:
+                try:
+                    job.write(waiting.get_nowait(), lines)
+                    ended.put(None)
+                except Unusable as error:
+                    ended.put(error)
+                    return
+
+    for _ in range(min(parallel, len(recordings))):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in recordings:
+        if error := ended.get():
+            raise error
+
+
+def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
+    """Write every recording's files; the exit status. Raises Failed."""
+    found = find_recordings(options.recordings, options.output_dir)
+    formats = options.output_format
+    left = [each for each in found if options.force or not complete(each, formats)]
+    sizes = {each.path: each.path.stat().st_size for each in left}
+    job = Job(endpoint, request_parameters(options), formats)
+    with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
+        write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
+    return FAILED if lines.tally.failures else 0
+
+
+def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
+    """Print every recording's answer; the exit status. Raises Failed."""
+    found = find_recordings(options.recordings, None)
+    job = Job(endpoint, request_parameters(options), options.output_format or ())
+    status = 0
+    for recording in found:
+        with terminal.shown(Tally({recording.path: 0})) as lines:
+            heard = job.hear(recording.path, lines)
+        if heard is None:
+            status = FAILED
+            continue
+        if len(found) > 1 and not job.formats:
+            print(f"{recording.path}:")
+        print_answer(*heard, job.formats)
+    return status
+
+
+def print_answer(answer: dict[str, Any], seconds: float, formats: Sequence[str]) -> None:
+    """Print an answer, which took so many `seconds`, as a person reads it or in one format."""
+    if formats:
+        sys.stdout.write("".join(as_texts(answer, formats).values()))
+        return
+    from rich.console import Console
+
+    from transcribe.printing import show
+
+    show(answer, seconds, Console())
+
+
+def request_parameters(options: Namespace) -> dict[str, Any]:
+    """The parameters of every request. Raises ValueError where one is wrong."""
+    given = parameters(options)
+    if formats := asked_formats(options.output_format or ()):
+        given["output"] = formats
+    if options.assistant is not None:
+        given["assisted"] = True
+    InferenceConfig.read(given)
+    return given
+
+
+def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
+    """The server of `--url`, or an endpoint of this process."""
+    if options.url is not None:
+        key = ServerSettings.from_environment().api_key
+        return Client(options.url, key.get_secret_value() if key else None)
+    from transcribe.local import LocalEndpoint
+
+    bundled = [path.resolve() for path in options.recordings] == [CONVERSATION]
+    screen = Screen(say, terminal.without_bars)
+    speakers = options.diarize is not False
+    return LocalEndpoint(lambda: choose(options, screen, bundled, speakers))
+
+
+def say(line: str) -> None:
+    """Tell the user something that is no answer."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def run(options: Namespace) -> int:
+    """Answer a command line; the exit status."""
+    options.recordings = options.recordings or [CONVERSATION]
+    for line in misspelt_variables():
+        say(line)
+    try:
+        request_parameters(options)
+    except ValueError as error:
+        name, _, wrong = str(error).partition(": ")
+        say(f"{options.program}: --{name.replace('_', '-')}: {wrong}")
+        return WRONG
+    terminal = Terminal()
+    try:
+        endpoint = make_endpoint(options, terminal)
+        return (print_answers if options.prints else write_files)(options, endpoint, terminal)
+    except Unusable as error:
+        say(str(error) if options.url else as_given(str(error), options))
+    except BrokenPipeError:
+        # Whoever reads the answers has enough of them; nor is there anything to flush at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (Failed, OSError, ValueError) as error:
+        say(str(error) if isinstance(error, ValueError) else reason(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return FAILED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the first argument names; the exit status."""
+    name, *given = sys.argv[1:] if arguments is None else arguments
+    return run({"demo": read_demo, "transcribe": read_transcribe}[name](given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

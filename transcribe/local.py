@@ -1,0 +1,83 @@
+"""Transcribes in this process, with models that are loaded for the first file that is audio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from audio import check_container
+from config import REPOSITORY, ModelSettings
+from errors import EndpointError, StartError
+from transcribe.client import Failed, OnProgress, Unusable
+
+if TYPE_CHECKING:
+    from handler import EndpointHandler
+
+
+class ProgressLog(logging.Handler):
+    """Tells the endpoint's log records that count something."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        super().__init__(logging.INFO)
+        self._on_progress = on_progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell the record's `done` and `total`, if it has them."""
+        if (total := getattr(record, "total", None)) is not None:
+            self._on_progress(getattr(record, "done", 0), total)
+
+
+class LocalEndpoint:
+    """An endpoint of this process, as `Client` is one elsewhere; `choose` names its models."""
+
+    def __init__(self, choose: Callable[[], ModelSettings]) -> None:
+        self._choose = choose
+        self._handler: EndpointHandler | None = None
+
+    def prepare(self, data: bytes) -> None:
+        """Load the models the first time, but for nothing that is no audio: that raises Failed."""
+        try:
+            check_container(data)
+        except EndpointError as error:
+            raise Failed(str(error)) from error
+        self._loaded()
+
+    def transcribe(
+        self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
+    ) -> dict[str, Any]:
+        """The endpoint's answer to an audio file.
+
+        Raises Failed where there is none, and Unusable where the models cannot be loaded.
+        """
+        try:
+            with _progress_told(on_progress):
+                return self._loaded()({"inputs": data, "parameters": dict(parameters)})
+        except EndpointError as error:
+            raise Failed(str(error)) from error
+
+    def _loaded(self) -> EndpointHandler:
+        """The endpoint, which is imported here because that takes seconds."""
+        if self._handler is None:
+            try:
+                settings = self._choose()
+                from handler import EndpointHandler
+
+                self._handler = EndpointHandler(str(REPOSITORY), settings)
+            except (StartError, SystemExit) as error:
+                raise Unusable(str(error).removeprefix(f"{StartError.code}: ")) from error
+        return self._handler
+
+
+@contextmanager
+def _progress_told(on_progress: OnProgress) -> Iterator[None]:
+    logger, log = logging.getLogger("endpoint"), ProgressLog(on_progress)
+    before = logger.level
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(log)
+        logger.setLevel(before)

@@ -1,0 +1,129 @@
+"""The options of scripts/transcribe, which writes files, and of scripts/demo, which prints."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from commands.options import add_models, add_parameters, refuse_models_beside_embedded
+from commands.parser import CommandParser, option, some_of, web_address, whole_number
+
+FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
+STATUSES = (
+    "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
+    " command line."
+)
+
+
+def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
+    """The options of scripts/transcribe; ends the process with status 2 where they are wrong."""
+    parser = CommandParser(
+        "scripts/transcribe",
+        "Write what is said in recordings, and by whom, into files beside them. Recordings whose"
+        " files are there already are skipped.",
+        (
+            ("by OpenAI's Whisper base, fetched once", "scripts/transcribe talk.mp3"),
+            (
+                "subtitles of a German interview, by a larger model",
+                "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
+                " --output-format srt",
+            ),
+            (
+                "a folder, by a running server",
+                "scripts/transcribe talks/ --url http://127.0.0.1:8000",
+            ),
+        ),
+        STATUSES,
+        "FILE_OR_FOLDER ...",
+    )
+    _add_options(parser, "+", "default: json,srt,vtt,txt", "default: beside each recording")
+    option(parser, "--force", "transcribe again what is done", action="store_true")
+    options = _checked(parser, arguments)
+    options.output_format = options.output_format or ["json", "srt", "vtt", "txt"]
+    options.prints = False
+    return options
+
+
+def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
+    """The options of scripts/demo; ends the process with status 2 where they are wrong."""
+    parser = CommandParser(
+        "scripts/demo",
+        "Print what is said in recordings, and by whom; of the bundled conversation if none is"
+        " named.",
+        (
+            ("the bundled conversation, on the embedded models", "scripts/demo"),
+            ("your recording, by OpenAI's Whisper base, fetched once", "scripts/demo talk.mp3"),
+            (
+                "subtitles by another model",
+                "scripts/demo talk.mp3 --model openai/whisper-small --output-format srt",
+            ),
+        ),
+        STATUSES,
+        "[FILE_OR_FOLDER ...]",
+    )
+    _add_options(
+        parser,
+        "*",
+        "printed in place of the transcript, or written with --output-dir",
+        "write files there, and print no transcript",
+    )
+    options = _checked(parser, arguments)
+    options.force = True
+    if options.output_dir is None and len(options.output_format or ()) > 1:
+        parser.error("--output-format: one can be printed; several need --output-dir")
+    options.prints = options.output_dir is None
+    if options.prints and options.parallel is not None:
+        parser.error("--parallel: goes with --output-dir; answers are printed one after the other")
+    if not options.prints:
+        options.output_format = options.output_format or list(FORMATS)
+    return options
+
+
+def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
+    options: Namespace = parser.parse_args(arguments)
+    options.program = parser.prog
+    refuse_models_beside_embedded(parser, options)
+    if options.url is None and options.parallel is not None:
+        parser.error("--parallel: goes with --url; models that are loaded here hear one at a time")
+    for name in ("embedded", "model", "assistant", "diarization"):
+        if options.url is not None and getattr(options, name):
+            parser.error(f"--{name}: the server of --url has its own models")
+    return options
+
+
+def _add_options(parser: CommandParser, number: str, formats: str, folder: str) -> None:
+    parser.add_argument(
+        "recordings",
+        nargs=number,
+        type=Path,
+        metavar="FILE_OR_FOLDER",
+        help="any sound or video; of a folder all that it holds",
+    )
+    add_parameters(parser)
+    group = parser.add_argument_group("output")
+    option(
+        group,
+        "--output-format",
+        f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}",
+        type=_read_formats,
+        metavar="FORMATS",
+    )
+    option(group, "--output-dir", folder, type=Path, metavar="FOLDER")
+    add_models(parser, "Without one, OpenAI's Whisper base, fetched once.")
+    group = parser.add_argument_group("a running server, in place of models that are loaded here")
+    option(
+        group,
+        "--url",
+        "scripts/serve's, or an endpoint's; API_KEY holds its key",
+        type=web_address,
+        metavar="URL",
+    )
+    option(
+        group, "--parallel", "files at a time; default: 4", type=whole_number(1, 64), metavar="N"
+    )
+
+
+def _read_formats(text: str) -> list[str]:
+    named = some_of(*FORMATS, "all")(text)
+    return list(FORMATS) if "all" in named else named
