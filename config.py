@@ -8,11 +8,8 @@ Only this module reads environment variables, or sets those that libraries read.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -71,19 +68,6 @@ def prepare_environment() -> None:
     Call it before pyannote is imported.
     """
     os.environ["PYANNOTE_METRICS_ENABLED"] = "false"
-
-
-def prepare_page() -> None:
-    """Turn off what Gradio reports about its use, and give it a folder of this process's own.
-
-    Uploads and downloads of the page lie there: readable to this user alone, gone with the process.
-    A folder that the deployer names in GRADIO_TEMP_DIR is kept. Call it before Gradio is imported.
-    """
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    if not os.environ.get("GRADIO_TEMP_DIR"):
-        folder = tempfile.mkdtemp(prefix="asr-page-")
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def prepare_archive() -> None:

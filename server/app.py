@@ -1,7 +1,7 @@
 """All routes as one app.
 
 The one decision: the routers know nothing of load, tokens, deadlines or logs; these stand around
-all of them, mounted pages included.
+all of them, the page's files included.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from config import ServerSettings
 from errors import EndpointError, InvalidRequest
-from server import health, native
+from server import health, info, native
 from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
@@ -22,6 +22,7 @@ from server.measured_service import MeasuredService
 from server.metrics import EngineMetrics, Metrics
 from server.middleware import METHODS, RequestGate
 from server.openai_api import routes
+from server.page import routes as page
 from server.service import Service
 
 
@@ -40,11 +41,9 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     measured = MeasuredService(service, metrics)
     app.include_router(native.router(measured))
     app.include_router(routes.router(measured))
+    app.include_router(info.router(service))
     if settings.page:
-        # Gradio takes seconds to import.
-        from server.page.application import mount
-
-        mount(app, measured, admission, settings)
+        app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)

@@ -120,7 +120,7 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def busy(self) -> bool:
-        """Whether anybody, on the page too, waits for an answer."""
+        """Whether anybody waits for an answer."""
         return self.gate.admission.admitted > 0 or self.service.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

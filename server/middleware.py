@@ -1,8 +1,8 @@
 """What every request passes on its way in and out: name, admission, exchange, log, metrics.
 
 The one decision: plain ASGI around the whole app, so that nothing is parsed before a request is
-admitted, and no answer, of a mounted page either, leaves unseen. The log names routes, never paths,
-queries or file names: these are the client's, and may be secrets.
+admitted, and no answer leaves unseen. The log names routes, never paths, queries or file names:
+these are the client's, and may be secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from server.metrics import Metrics
 logger = logging.getLogger("server")
 
 PAGE = "/app"
-ROUTES = {*PROBES, *TRANSCRIBING, *WITHOUT_TOKEN, "/v1/models"}
+ROUTES = {*PROBES, *TRANSCRIBING, *WITHOUT_TOKEN, "/info", "/v1/models"}
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 
@@ -96,7 +96,7 @@ class RequestGate:
             self.metrics.body_bytes.observe(exchange.received)
         if exchange.first_event_s is not None:
             self.metrics.first_event.observe(exchange.first_event_s)
-        level = logging.DEBUG if route in PROBES else logging.INFO
+        level = logging.DEBUG if route in (*PROBES, PAGE) else logging.INFO
         method = exchange.scope["method"]
         logger.log(
             level,
@@ -111,13 +111,13 @@ class RequestGate:
 
 
 def _without_last_slash(scope: Scope) -> Scope:
-    """The same request for `/predict` where it came for `/predict/`; the page is left alone."""
+    """The same request for `/predict` where it came for `/predict/`. `/app/` is the page's own."""
     path = scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
 
 
 def _is_open(path: str, method: str) -> bool:
-    """Whether the token is not asked for here: the page has a login of its own."""
+    """Whether the token is not asked for here: the page's files are no secret."""
     return _route(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))
 
 

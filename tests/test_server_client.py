@@ -355,7 +355,7 @@ def test_the_key_comes_from_the_environment(fake, folder, monkeypatch, given, se
 def test_it_starts_without_the_models_libraries():
     script = (
         "import sys, server.transcribe_files\n"
-        "heavy = {'torch', 'transformers', 'fastapi', 'gradio', 'av', 'numpy'}\n"
+        "heavy = {'torch', 'transformers', 'fastapi', 'av', 'numpy'}\n"
         "sys.exit(bool(heavy & sys.modules.keys()))"
     )
     assert (

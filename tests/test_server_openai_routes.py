@@ -18,10 +18,10 @@ from openai.types.audio import (
 )
 from openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
 from pydantic import TypeAdapter
+from renamed import renamed
 
 from errors import InvalidAudio, ModelError, OutOfMemory
 from server.errors import Busy
-from server.page.speaker_names import rename
 from server.service import Service
 from testing.audio_files import speech
 from transcript import KnownSpeaker
@@ -358,7 +358,7 @@ def test_speakers_need_a_diarization_model(true_client, wav):
 
 def test_the_sdks_clips_reach_the_service_and_names_the_client(client, service):
     told = (KnownSpeaker("Anna", "SPEAKER_01", 0.9, True), KnownSpeaker("Eve", "SPEAKER_00", 0.1))
-    named = rename(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
+    named = renamed(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
     service.give(named)
     asked = {
         "response_format": "diarized_json",

@@ -8,10 +8,10 @@ from string import ascii_uppercase
 
 import pytest
 from openai_answers import SILENT, SPOKEN
+from renamed import renamed
 
 from server.openai_api.bodies import known_speakers
 from server.openai_api.speakers import everyone_labelled, label, with_labels
-from server.page.speaker_names import rename
 from transcript import KnownSpeaker, SpeakerSegment
 
 
@@ -38,7 +38,7 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
         KnownSpeaker("Bob", "SPEAKER_00", 0.2, False),
         KnownSpeaker("Ann"),
     )
-    named = rename(replace(SPOKEN, known_speakers=told), {"SPEAKER_00": "A"})
+    named = renamed(replace(SPOKEN, known_speakers=told), {"SPEAKER_00": "A"})
     labelled = with_labels(named)
     assert [each.speaker for each in labelled.segments] == ["B", "A", None]
     assert [each.label for each in labelled.known_speakers] == ["A", "B", "A", None]

@@ -1,55 +1,64 @@
-"""The page as a person uses it, in headless Chromium, and as a stranger might: over HTTP, past the
-page.
+"""The page as a person uses it, in headless Chromium.
 
-What the page shows and hands out is compared with what the handler answers to the same recording.
+What it shows and hands out is compared with what the handler answers to the same recording. One
+browser serves all tests; most begin at a transcript that the tab has kept, and recognise nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import os
+import random
 import re
-import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
-import httpx2
 import pytest
 from asgi import FakeService
-from test_server_lifecycle import listening
+from renamed import renamed
 
 from audio import AudioLimits, decode_audio
-from config import REPOSITORY, ServerSettings
-from errors import ModelError
+from config import REPOSITORY, InferenceConfig, ServerSettings
+from response import Answer, response
+from testing.audio_files import with_video
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 pytest.importorskip("fastapi")
-pytest.importorskip("gradio")
+pytest.importorskip("selenium")
 
-from server.admission import Admission
+from axe_selenium_python import Axe
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service as Driver
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
 from server.app import create_app
-from server.lifecycle import DrainingServer
-from server.page.upload_room import UploadRoom, stored_bytes
-from server.service import Service
+from server.service import Decoded, Finished, Service
 from tests.live_app import live
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 20
 OUTPUT = ["srt", "vtt", "txt", "tsv", "rttm"]
-NAME = "Zoë <b>{{value}}</b> ${1}"
-OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-KEY = "a key of this test"
+CONFIG = InferenceConfig(return_timestamps="word", output=OUTPUT)
+NASTY = "<img src=x onerror=alert(1)>"
+KEY = "a schlüssel"
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--autoplay-policy=no-user-gesture-required",
+    "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
 
 
 @contextmanager
-def serving(handler, **settings) -> Iterator[str]:
+def serving(service, **settings) -> Iterator[str]:
     """The server's address while it runs."""
-    service = Service(handler)
     with live(create_app(service, ServerSettings(**settings))) as url:
         yield url
     service.close()
@@ -74,7 +83,7 @@ def answer(demo_handler, recording) -> dict:
 
 @pytest.fixture(scope="module")
 def url(demo_handler) -> Iterator[str]:
-    with serving(demo_handler) as address:
+    with serving(Service(demo_handler)) as address:
         yield address
 
 
@@ -87,16 +96,12 @@ def downloads(tmp_path_factory) -> Path:
 def browser(downloads):
     if not (Path(CHROMIUM).is_file() and Path(DRIVER).is_file()):
         pytest.skip("no chromium: apt-get install chromium chromium-driver")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service as Driver
-
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", OFFLINE):
+    for argument in ARGUMENTS:
         options.add_argument(argument)
-    options.add_argument("--autoplay-policy=no-user-gesture-required")
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Driver(DRIVER))
     yield driver
     driver.quit()
@@ -109,9 +114,7 @@ class Person:
         self.browser = browser
 
     def wait(self, condition, seconds: float = 60):
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        return WebDriverWait(self.browser, seconds, poll_frequency=0.05).until(
+        return WebDriverWait(self.browser, seconds, poll_frequency=0.02).until(
             lambda _: condition()
         )
 
@@ -119,27 +122,54 @@ class Person:
         return self.browser.find_elements("css selector", selector)
 
     def see(self, selector: str):
-        return self.wait(lambda: self.all(selector))[0]
+        """The first of these elements, once it is shown."""
+        return self.wait(lambda: [each for each in self.all(selector) if each.is_displayed()])[0]
 
-    def do(self, script: str):
-        return self.browser.execute_script(f"return {script}")
+    def do(self, script: str, *arguments):
+        return self.browser.execute_script(f"return {script}", *arguments)
 
     def texts(self, selector: str) -> list[str]:
         script = f"[...document.querySelectorAll({json.dumps(selector)})]"
         return self.do(f"{script}.map(each => each.textContent)")
 
-    def transcribe(self, url: str, file: Path) -> None:
+    def look(self, dark: bool = False, width: int = 1280, height: int = 900) -> None:
+        """Look at the page in the light or in the dark, through a window of this size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def open(self, url: str, kept: dict | None = None) -> None:
+        """Open the page in a tab that has kept this answer, or nothing."""
+        self.look()
+        self.browser.get(f"{url}/app/favicon.svg")
+        self.do("sessionStorage.clear()")
+        if kept is not None:
+            self.do("sessionStorage.setItem('transcript', arguments[0])", json.dumps(kept))
         self.browser.get(f"{url}/app/")
-        self.see("#recording input[type=file]").send_keys(str(file))
-        self.wait(lambda: self.all("#recording .component-wrapper"))
+        self.see("#source, #login")
+
+    def choose(self, file: Path) -> None:
+        self.all("#file")[0].send_keys(str(file))
+        assert file.name in self.see("#chosen").text
+
+    def transcribe(self, file: Path) -> None:
+        self.choose(file)
         self.see("#run").click()
 
     def rename(self, lane: int, name: str) -> None:
-        from selenium.webdriver.common.keys import Keys
-
         field = self.all("#timeline input")[lane]
         field.send_keys(Keys.CONTROL, "a")
-        field.send_keys(name, Keys.ENTER)
+        field.send_keys(Keys.DELETE, name, Keys.ENTER)
+
+    def press(self, *names: str) -> str:
+        """Press keys on what has the focus; the text of what has it afterwards."""
+        for name in names:
+            self.browser.switch_to.active_element.send_keys(getattr(Keys, name))
+        return self.do("document.activeElement.textContent")
+
+    def focus(self) -> str:
+        return self.do("document.activeElement.id")
 
     def download(self, name: str, folder: Path) -> str:
         for old in folder.iterdir():
@@ -160,120 +190,281 @@ class Person:
             if message["method"] == "Network.requestWillBeSent"
         }
 
+    def complaints(self) -> list[str]:
+        """What the browser's console has said since the last look, violated policies included;
+        answers that are refusals it tells as well.
+        """
+        said = [entry["message"] for entry in self.browser.get_log("browser")]
+        return [message for message in said if "the server responded with a status" not in message]
+
+    def violations(self) -> dict[str, list[str]]:
+        """What axe has against the page as it is, by rule."""
+        axe = Axe(self.browser)
+        axe.inject()
+        found = axe.run()["violations"]
+        return {each["id"]: [node["html"] for node in each["nodes"]] for each in found}
+
 
 @pytest.fixture
-def person(browser) -> Person:
-    return Person(browser)
+def person(browser) -> Iterator[Person]:
+    person = Person(browser)
+    person.complaints()
+    yield person
+    assert person.complaints() == []
+    assert not person.do("document.cookie")
 
 
-def test_from_a_file_to_a_named_transcript(person, url, recording, answer, downloads):
-    person.transcribe(url, recording)
-    person.see("#status .done")
-    words = [word["word"].strip() for word in answer["words"]]
-    assert person.texts("#transcript [data-to]") == words
+def kept(answer: dict, recording: Path | None = None, **names: str) -> dict:
+    """What a tab keeps of a transcript."""
+    file = {"file": recording.name, "bytes": recording.stat().st_size} if recording else {}
+    return {"answer": answer, "seconds": 1, "names": names, "diarizes": True, "file": "a", **file}
+
+
+def words_of(answer: dict) -> list[str]:
+    return [word["word"].strip() for word in answer["words"]]
+
+
+def test_from_a_file_to_a_transcript(person, url, recording, answer):
+    person.open(url)
+    person.requests()
+    person.choose(recording)
+    person.do("document.getElementById('run').focus()")
+    person.press("ENTER")
+    person.see("#progress")
+    assert person.focus() == "run"
+    person.see("#found")
+    assert person.focus() == "run"
+    assert person.texts("#found")[0].startswith("0:20 of audio · English · ")
+    assert person.texts(".word") == words_of(answer)
     speakers = [entry["speaker"] for entry in answer["speakers"]]
     assert person.texts("#transcript .name") == speakers
     assert len(person.all("#timeline input")) == len(set(speakers)) > 1
 
-    # A word plays from where it was spoken.
-    index = len(words) // 2
-    person.all("#transcript [data-to]")[index].click()
+    # A word plays from where it was spoken, and words are marked as they are said.
+    index = len(answer["words"]) // 2
+    person.all(".word")[index].click()
     start = answer["words"][index]["timestamp"][0]
-    person.wait(lambda: person.do("player.currentTime > 0 && !player.paused"))
-    assert start <= person.do("player.currentTime") <= start + 5
-    person.wait(lambda: person.all("#transcript .now"))
-    person.do("player.pause()")
+    at = "Number(document.querySelector('#player input').value)"
+    person.wait(lambda: person.do(at) > start)
+    assert person.do(at) <= start + 5
+    person.wait(lambda: person.all(".word.now"))
+    assert person.see("#player button").get_attribute("aria-label") == "Pause"
+    person.see("#player button").click()
 
     # So does the keyboard: from a turn's time to its words and back.
-    person.do("document.querySelector('#transcript .time').focus()")
-    assert press(person, "ARROW_RIGHT", "ARROW_RIGHT", "ARROW_LEFT") == words[0]
-    press(person, "ENTER")
-    person.wait(lambda: not person.do("player.paused"))
-    person.do("player.pause()")
+    person.do("document.querySelector('#transcript .at').focus()")
+    assert person.press("ARROW_RIGHT", "ARROW_RIGHT", "ARROW_LEFT") == words_of(answer)[0]
+    person.press("ENTER")
+    person.wait(lambda: person.all("#player .playing"))
+    person.see("#player button").click()
 
-    # A name goes everywhere, and is text wherever it goes.
-    person.rename(0, NAME)
-    first = person.all("#timeline input")[0].get_attribute("data-speaker")
-    named = NAME[:24].strip()
-    person.wait(lambda: named in person.texts("#transcript .name"))
-    expected = [named if each == first else each for each in speakers]
-    assert person.texts("#transcript .name") == expected
-    check_downloads(person, downloads, answer, first, named)
+    # A reload loses nothing but the recording, which can be chosen again.
+    person.rename(0, "Ada")
+    person.browser.refresh()
+    person.see("#found")
+    assert person.texts(".word") == words_of(answer)
+    assert "Ada" in person.texts("#transcript .name")
+    assert not person.all("#player")[0].is_displayed()
+    person.choose(recording)
+    person.all(".word")[index].click()
+    person.wait(lambda: person.do(at) > start)
+    person.see("#player button").click()
 
     # All that was asked for was on this machine.
     asked = person.requests()
-    assert any("/gradio_api/upload" in each for each in asked)
+    assert f"{url}/?stream=true" in asked
     assert {each for each in asked if not re.match(rf"({re.escape(url)}/|data:|blob:)", each)} == (
         set()
     )
 
 
-def test_parameters_that_are_opened_and_left_alone_change_nothing(person, url, recording, answer):
-    """And those that are set are sent, or refused by name."""
-    person.browser.get(f"{url}/app/")
-    for fold in person.wait(lambda: person.all("button.label-wrap")):
+def test_a_name_goes_into_the_transcript_and_all_downloads(
+    person, url, recording, answer, downloads
+):
+    person.open(url, kept(answer, recording))
+    typed = f" Zoë  {NASTY}"
+    person.rename(0, typed)
+    name = " ".join(typed[:24].split())
+    label = person.all("#timeline input")[0].get_attribute("data-speaker")
+    assert person.all("#timeline input")[0].get_attribute("value") == name
+    speakers = [entry["speaker"] for entry in answer["speakers"]]
+    assert person.texts("#transcript .name") == [name if s == label else s for s in speakers]
+
+    plain = json.loads(json.dumps(answer).replace(label, name))
+    body = json.loads(person.download("json", downloads))
+    assert body == {key: value for key, value in plain.items() if key != "output"}
+    text = person.download("txt", downloads)
+    assert text == answer["output"]["txt"].replace(label, name)
+    rttm = person.download("rttm", downloads)
+    assert rttm == answer["output"]["rttm"].replace(label, name.replace(" ", "_"))
+    for format in ("srt", "vtt", "tsv"):
+        assert "Zoë" in person.download(format, downloads)
+
+    person.rename(0, "")
+    assert person.all("#timeline input")[0].get_attribute("value") == label
+    assert person.texts("#transcript .name") == speakers
+
+
+def random_answer(chance: random.Random) -> Answer:
+    """Words that could be taken for labels, tags or fields, by up to four speakers and nobody."""
+    said = ["so", "SPEAKER_01:", "<v", "A>", "&amp;", '"yes"', "a", "extraordinarily", "no.", "{x}"]
+    words, now = [], 0.0
+    speakers = [None, *(f"SPEAKER_{i:02d}" for i in range(4))]
+    speaker = None
+    for _ in range(chance.randrange(1, 40)):
+        speaker = chance.choice(speakers) if chance.random() < 0.3 else speaker
+        start, end = now, now + chance.choice([0.2, 0.5, 1.5])
+        words.append(Word(" " + chance.choice(said), start, end, speaker, 0.5))
+        now = end + chance.choice([0, 0, 2.0])
+    segments = [SpeakerSegment(w.speaker, w.text, w.start, w.end, (w,)) for w in words]
+    turns = [SpeakerTurn(w.speaker, w.start, w.end) for w in words if w.speaker]
+    chunks = tuple(Chunk(w.text, w.start, w.end, words=(w,)) for w in words)
+    return Answer(now, Transcript(chunks, "en"), segments, turns)
+
+
+def test_renamed_files_are_those_that_the_server_makes_of_renamed_speakers(person, url):
+    """But for SubRip's line breaks, which the server alone chooses by the words' bounds."""
+    chance = random.Random(5)
+    names = ["Ada", 'Bo "b": <i>', "Zoë & Zuse", "A name as long as it may", ""]
+    answers = [random_answer(chance) for _ in range(60)]
+    labels = [f"SPEAKER_{i:02d}" for i in range(4)]
+    given = [dict(zip(labels, chance.sample(names, 4), strict=True)) for _ in answers]
+    person.open(url)
+    script = """
+        const [answers, given, formats, done] = arguments;
+        Promise.all([import("./downloads.js"), import("./speakers.js")]).then(
+          ([{ fileText }, { Speakers }]) => done(answers.map((answer, i) => formats.map(
+            (format) => fileText(format, answer, new Speakers(answer, given[i])),
+          ))),
+        );
+    """
+    bodies = [response(answer, CONFIG) for answer in answers]
+    made = person.browser.execute_async_script(script, bodies, given, OUTPUT)
+    for answer, body, called, files in zip(answers, bodies, given, made, strict=True):
+        spoken = {turn.speaker for turn in answer.turns}
+        called = {label: name for label, name in called.items() if name and label in spoken}
+        expected = response(renamed(answer, called), CONFIG)["output"]
+        srt, *others = files
+        assert dict(zip(OUTPUT[1:], others, strict=True)) == {
+            name: expected[name] for name in OUTPUT[1:]
+        }
+        check_cues(body["output"]["srt"], srt, called)
+
+
+def check_cues(before: str, after: str, names: dict[str, str]) -> None:
+    """The same times and words under other names, on two lines or one, neither needlessly wide."""
+    lookalikes = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
+    cues = [[cue.split("\n") for cue in text.strip().split("\n\n")] for text in (before, after)]
+    for (number, times, *old), (*head, first, second) in zip(
+        cues[0], ([*cue, ""][:4] for cue in cues[1]), strict=True
+    ):
+        text = " ".join(old)
+        for label, name in names.items():
+            if text.startswith(f"{label}: "):
+                text = name.translate(lookalikes) + text.removeprefix(label)
+                break
+        assert [head, f"{first} {second}".strip()] == [[number, times], text]
+        longest = max(map(len, text.split()))
+        assert max(len(first), len(second)) <= max(42, len(text) / 2 + longest)
+    assert len(cues[1]) == len(cues[0])
+
+
+class Telling(FakeService):
+    """Answers every request with one answer."""
+
+    def __init__(self, handler, answer: Answer) -> None:
+        super().__init__()
+        self.handler, self.told = handler, answer
+
+    async def stream(self, request):
+        yield Decoded(self.told.duration)
+        yield Finished(self.told)
+
+    def close(self) -> None:
+        """There are no threads."""
+
+
+def test_what_was_said_stays_text(person, recording, tiny_handler):
+    """In the transcript, in names, warnings, the recording's name and reasons of refusals."""
+    word = Word(f" {NASTY}", 0.0, 1.0, NASTY, 0.5)
+    segment = SpeakerSegment(NASTY, word.text, 0.0, 1.0, (word,))
+    chunks = (Chunk(word.text, 0.0, 1.0, words=(word,)),)
+    turns = [SpeakerTurn(NASTY, 0.0, 1.0)]
+    told = Answer(1.0, Transcript(chunks, NASTY), [segment], turns, (NASTY,))
+    file = recording.with_name("<img src=x onerror=alert(2)>.wav")
+    file.write_bytes(b"")
+    with serving(Telling(tiny_handler, told)) as url:
+        person.open(url)
+        person.transcribe(file)
+        person.see("#found")
+        assert person.texts(".word") == person.texts("#transcript .name") == [NASTY]
+        assert person.texts("#notes li")[-1] == NASTY
+        assert NASTY in person.texts("#found")[0]
+        assert person.all("#timeline input")[0].get_attribute("value")[:24] == NASTY[:24]
+    person.do("document.getElementById('run').click()")
+    assert person.see("#failure").text == "The server cannot be reached."
+    assert person.texts(".word") == [NASTY]
+    assert person.all("img") == []
+    person.browser.get_log("browser")  # it tells of the connection
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing(person, url, recording, answer, dark):
+    """Wide and narrow, with results and without, with all options open and a refusal shown."""
+    for before in (None, kept(answer, recording, SPEAKER_00="Ada")):
+        person.open(url, before)
+        for fold in person.all("details"):
+            fold.click()
+        if before:
+            person.choose(recording)
+        else:
+            person.see("#run").click()
+            assert person.see("#failure").text == "Choose or record something first."
+            assert person.focus() == "run"
+        for width in (1280, 380):
+            person.look(dark, width)
+            assert person.violations() == {}
+
+
+def test_a_narrow_window_has_results_before_options_and_whole_names(person, url, answer):
+    person.open(url, kept(answer, SPEAKER_00="A name as long as it may"))
+    person.look(width=360, height=740)
+    tops = {id: person.do(f"{id}.getBoundingClientRect().top") for id in ("result", "options")}
+    assert 0 < tops["result"] < tops["options"]
+    sizes = "map(each => [each.scrollWidth, each.clientWidth])"
+    fields = person.do(f"[...document.querySelectorAll('html, #timeline input')].{sizes}")
+    assert len(fields) > 2
+    assert all(wanted <= given for wanted, given in fields)
+
+
+def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, recording, answer):
+    person.open(url, kept(answer, recording))
+    for fold in person.all("details"):
         fold.click()
-    person.see("#num-speakers textarea")
-    person.see("#recording input[type=file]").send_keys(str(recording))
-    person.wait(lambda: person.all("#recording .component-wrapper"))
+    person.choose(recording)
+    person.see("#num_speakers").send_keys("3")
+    person.see("#max_speakers").send_keys("2")
     person.see("#run").click()
-    person.see("#status .done")
-    words = [word["word"].strip() for word in answer["words"]]
-    assert person.texts("#transcript [data-to]") == words
-
-    person.see("#num-speakers textarea").send_keys("1")
+    assert "num_speakers: contradicts" in person.see("#failure").text
+    assert person.texts(".word") == words_of(answer)
+    person.see("#num_speakers").clear()
+    person.see("#max_speakers").clear()
+    person.see("#max_speakers").send_keys("0")
+    person.all("details")[0].find_element("css selector", "summary").click()
     person.see("#run").click()
-    person.wait(lambda: len(person.all("#timeline input")) == 1)
-    person.see("#max-speakers textarea").send_keys("0")
-    person.wait(lambda: person.see("#run").is_enabled())
+    assert person.focus() == "max_speakers"
+    assert not person.all("#progress")[0].is_displayed()
+    person.see("#max_speakers").clear()
+    person.see("#diarize").click()
     person.see("#run").click()
-    refusal = "INVALID_PARAMETER: max_speakers: should be greater than or equal to 1"
-    assert person.see("#status .failed").text == refusal
+    person.wait(lambda: person.texts("#notes li") == ["No speakers: they were not asked for."])
+    assert person.texts(".word") == words_of(answer)
+    assert person.all("#timeline input") == person.all("#download-rttm") == []
 
 
-def test_names_are_whole_in_a_narrow_window(person, url, recording):
-    before = person.browser.get_window_size()
-    person.browser.set_window_size(400, 800)
-    try:
-        person.transcribe(url, recording)
-        person.see("#status .done")
-        sizes = "map(each => [each.scrollWidth, each.clientWidth])"
-        fields = person.do(f"[...document.querySelectorAll('#timeline input')].{sizes}")
-        assert len(fields) > 1
-        assert all(wanted <= given for wanted, given in fields)
-    finally:
-        person.browser.set_window_size(before["width"], before["height"])
-
-
-def press(person: Person, *names: str) -> str:
-    """Press keys on what has the focus; the text of what has it afterwards."""
-    from selenium.webdriver.common.keys import Keys
-
-    for name in names:
-        person.browser.switch_to.active_element.send_keys(getattr(Keys, name))
-    return person.do("document.activeElement.textContent")
-
-
-def check_downloads(person, folder, answer, speaker: str, name: str) -> None:
-    """Files are the endpoint's, with a name in the place of a number."""
-    body = json.loads(person.download("json", folder))
-    plain = json.loads(json.dumps(answer).replace(speaker, name))
-    assert body["speakers"] == [
-        {key: value for key, value in entry.items() if key != "words"}
-        for entry in plain["speakers"]
-    ]
-    assert (body["text"], body["chunks"]) == (answer["text"], answer["chunks"])
-    assert "output" not in body
-    text = person.download("txt", folder)
-    assert text == answer["output"]["txt"].replace(speaker, name)
-    rttm = person.download("rttm", folder)
-    assert rttm == answer["output"]["rttm"].replace(speaker, name.replace(" ", "_"))
-    assert name.translate(str.maketrans("<>{}", "\u2039\u203a()")) in person.download("srt", folder)
-    assert "&lt;b&gt;" in person.download("vtt", folder)
-    assert person.download("tsv", folder).startswith("start\tend\ttext\tspeaker\n")
-
-
-def test_who_stops_is_told_no_failure(person, url, recording, demo_handler, monkeypatch):
+def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(
+    person, url, recording, answer, demo_handler, monkeypatch
+):
     held, decode = Event(), demo_handler.decode
 
     def hold(*arguments):
@@ -281,252 +472,86 @@ def test_who_stops_is_told_no_failure(person, url, recording, demo_handler, monk
         return decode(*arguments)
 
     monkeypatch.setattr(demo_handler, "decode", hold)
-    person.transcribe(url, recording)
-    person.wait(lambda: person.see("#stop").is_displayed())
-    person.see("#stop").click()
-    person.wait(lambda: person.texts("#status p") == ["Stopped."])
+    person.open(url, kept(answer, recording))
+    leave = "!window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+    assert not person.do(leave)
+    person.transcribe(recording)
+    person.wait(lambda: person.texts("#stage") == ["Sent; waiting for the server to begin"])
+    assert person.texts(".word") == []
+    assert person.do(leave)
+    person.do("document.getElementById('cancel').focus()")
+    person.press("ENTER")
     held.set()
-    assert person.all("#status .failed") == []
-    assert person.wait(lambda: person.see("#run").is_enabled())
-    assert person.texts("#transcript p") == []
+    person.see("#found")
+    assert person.focus() == "run"
+    assert person.texts("#failure") == [""]
+    assert person.texts(".word") == words_of(answer)
+    assert not person.do(leave)
 
 
-def test_what_is_no_recording_is_refused_in_one_line(person, url, tmp_path):
+def test_what_is_no_recording_is_refused_in_words(person, url, tmp_path):
     broken = tmp_path / "letter.wav"
-    broken.write_bytes(b"Dear Sir or Madam, <img src=x onerror=alert(1)>")
-    person.transcribe(url, broken)
-    assert re.fullmatch(r"INVALID_AUDIO: .+", person.see("#status .failed").text)
-    assert person.wait(lambda: person.see("#run").is_enabled())
-    assert person.texts("#transcript p") == []
+    broken.write_bytes(b"Dear Sir or Madam")
+    person.open(url)
+    person.transcribe(broken)
+    said = person.see("#failure").text
+    assert re.fullmatch(r"This file cannot be read as a recording\. .+ INVALID_AUDIO", said)
+    assert person.see("#empty")
 
 
-@pytest.fixture
-def client(url) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=f"{url}/app", timeout=30) as made:
-        yield made
+def test_films_are_taken(person, url, source, tmp_path):
+    """By the file dialog too, which filters nothing; what plays them is the browser's matter."""
+    person.open(url)
+    assert person.all("#file")[0].get_attribute("accept") in (None, "")
+    for place, ending in enumerate(("mp4", "mov", "mkv", "webm")):
+        film = tmp_path / f"film {place}.{ending}"
+        film.write_bytes(with_video(source, film.name))
+        person.transcribe(film)
+        person.see("#found")
+        assert person.texts("#transcript p") == ["No speech was found."]
+        assert person.texts("#failure") == [""]
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/", 200),
-        ("/config", 200),
-        ("/gradio_api/file=/etc/passwd", 403),
-        ("/gradio_api/file=https://huggingface.co/robots.txt", 404),
-        ("/gradio_api/proxy=https://huggingface.co/", 404),
-        ("/gradio_api/deep_link", 404),
-        ("/gradio_api/runs", 404),
-        ("/gradio_api/openapi.json", 404),
-        ("/monitoring", 404),
-        ("/openapi.json", 404),
-        ("/svelte/../../config", 404),
-    ],
-)
-def test_only_what_the_page_needs_is_reached(client, path, status):
-    assert client.get(path).status_code == status
+def test_the_microphone_is_recorded(person, url):
+    person.open(url)
+    person.see("#record").click()
+    person.wait(lambda: person.texts("#record-text") == ["Stop recording (0:01)"])
+    person.see("#record").click()
+    assert re.fullmatch(r"Recording [\d-]+ [\d.]+\.webm \d+ KB", person.see("#chosen").text)
+    person.see("#player")
+    person.see("#run").click()
+    person.see("#found")
+    assert person.texts("#failure") == [""]
 
 
-@pytest.mark.parametrize("route", ["call/transcribe", "run/transcribe", "process_recording"])
-def test_there_is_no_second_api(client, route):
-    assert client.post(f"/gradio_api/{route}", json={"data": []}).status_code == 404
+def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_handler, recording):
+    """The models here have no diarization: it is said, before and after."""
+    with serving(Service(tiny_handler), api_key=KEY) as url:
+        person.open(url)
+        assert not person.all("#source")[0].is_displayed()
+        assert person.focus() == "key"
+        assert person.violations() == {}
+        person.see("#key").send_keys("another", Keys.ENTER)
+        assert person.see("#login-failure").text == "The server does not take this key."
+        person.see("#key").clear()
+        person.see("#key").send_keys(KEY, Keys.ENTER)
+        person.see("#source")
+        assert "DIARIZATION_MODEL" in person.see("#no-speakers").text
+        assert person.texts("#model") == ["Model: whisper0"]
+        person.browser.refresh()
+        person.transcribe(recording)
+        person.see("#found")
+        assert "DIARIZATION_MODEL" in person.texts("#notes li")[0]
+        assert not person.see("#speaker-options, #source").get_attribute("hidden")
 
 
-def ask(client: httpx2.Client, file: dict) -> str:
-    """What the page's event stream says when `file` is named as the recording."""
-    config = client.get("/config").json()
-    (event,) = (each for each in config["dependencies"] if len(each["inputs"]) > 3)
-    data = [{"meta": {"_type": "gradio.FileData"}, **file}]
-    defaults = {each["id"]: each["props"].get("value") for each in config["components"]}
-    data += [defaults[each] for each in event["inputs"][1:]]
-    session = {"session_hash": "stranger", "fn_index": event["id"]}
-    client.post("/gradio_api/queue/join", json={"data": data, **session}).raise_for_status()
-    return client.get("/gradio_api/queue/data", params=session).text
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        {"path": "/etc/passwd"},
-        {"path": "/etc/passwd", "is_stream": True},
-        {"path": str(CONVERSATION)},
-        {"path": str(CONVERSATION), "is_stream": True},
-        {"path": "http://127.0.0.1:9/a.wav"},
-        {"path": "http://127.0.0.1:9/a.wav", "is_stream": True},
-        {"path": "a.wav", "url": "http://127.0.0.1:9/a.wav"},
-    ],
-)
-def test_nothing_but_uploads_is_read(client, file, monkeypatch):
-    monkeypatch.setattr("gradio.processing_utils.async_ssrf_protected_download", None)
-    events = ask(client, file)
-    assert "process_completed" in events
-    assert "Listening" not in events
-    assert "passwd" not in events
-
-
-def test_bodies_are_bounded(tiny_handler, monkeypatch):
-    monkeypatch.setattr(tiny_handler, "limits", AudioLimits(60, 1000))
-    with serving(tiny_handler) as url, httpx2.Client(base_url=f"{url}/app") as client:
-
-        def upload(size: int) -> int:
-            file = {"files": ("a.wav", bytes(size))}
-            return client.post("/gradio_api/upload", files=file).status_code
-
-        def chunks():
-            yield from [bytes(2**19)] * 3
-
-        assert [upload(size) for size in (1000, 1001, 10**6)] == [200, 413, 413]
-        long = {"data": ["x" * 2**20]}
-        assert client.post("/gradio_api/queue/join", json=long).status_code == 413
-        assert client.post("/gradio_api/queue/join", content=chunks()).status_code >= 400
-
-
-def test_a_key_is_asked_for(tiny_handler):
-    with (
-        serving(tiny_handler, api_key=KEY) as url,
-        httpx2.Client(base_url=f"{url}/app") as client,
-    ):
-        file = {"files": ("a.wav", b"audio")}
-        assert "API key" in client.get("/").text
-        assert client.get("/config").status_code == 401
-        assert client.post("/gradio_api/upload", files=file).status_code == 401
-        for password, status in ((f"{KEY}x", 400), ("", 422), (KEY, 200)):
-            login = client.post("/login", data={"username": "me", "password": password})
-            assert login.status_code == status
-        assert client.get("/config").status_code == 200
-        (path,) = client.post("/gradio_api/upload", files=file).json()
-        assert client.get(f"/gradio_api/file={path}").content == b"audio"
-        assert httpx2.get(f"{url}/app/gradio_api/file={path}").status_code == 401
-
-
-def upload(client: httpx2.Client, size: int, name: str = "a.wav") -> httpx2.Response:
-    return client.post("/gradio_api/upload", files={"files": (name, os.urandom(size))})
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    """Where uploads go."""
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_uploads_have_room_in_their_folder_and_no_more(tiny_handler, folder):
-    """What lies there counts, by whichever way it came, until it is deleted."""
-    with (
-        serving(tiny_handler, max_queue_bytes=10_000_000) as url,
-        httpx2.Client(base_url=f"{url}/app") as client,
-    ):
-        assert [upload(client, 4_000_000).status_code for _ in range(3)] == [200, 200, 429]
-        refused = upload(client, 4_000_000)
-        assert refused.text.startswith("BUSY: ")
-        assert refused.headers["x-error-message"] == refused.text
-        assert stored_bytes(folder) == 8_000_000
-        assert upload(client, 1_000_000).status_code == 200
-        (folder / "of another way").write_bytes(bytes(900_000))
-        assert upload(client, 500_000).status_code == 429
-        for path in folder.rglob("*.wav"):
-            path.unlink()
-        assert upload(client, 8_000_000).status_code == 200
-
-
-def test_an_upload_that_is_alone_may_have_more(tiny_handler, folder):
-    with (
-        serving(tiny_handler, max_queue_bytes=1000) as url,
-        httpx2.Client(base_url=f"{url}/app") as client,
-    ):
-        assert [upload(client, size).status_code for size in (100_000, 1)] == [200, 429]
-        assert stored_bytes(folder) == 100_000
-
-
-def test_an_upload_that_breaks_off_leaves_nothing(tiny_handler, folder):
-    """Half of it is on the disk when the client goes; the room that it held is free again."""
-    head = (
-        "POST /app/gradio_api/upload HTTP/1.1\r\nhost: a\r\ncontent-length: 900000\r\n"
-        "content-type: multipart/form-data; boundary=b\r\n\r\n"
-        '--b\r\ncontent-disposition: form-data; name="files"; filename="a.wav"\r\n\r\n'
-    )
-    with serving(tiny_handler, max_queue_bytes=1_000_000) as url:
-        where = httpx2.URL(url)
-        with socket.create_connection((where.host, where.port), timeout=60) as sending:
-            sending.sendall(head.encode() + bytes(450_000))
-            while stored_bytes(folder) < 400_000:
-                pass
-            with httpx2.Client(base_url=f"{url}/app") as client:
-                assert upload(client, 200_000).status_code == 429
-        while stored_bytes(folder):
-            pass
-        with httpx2.Client(base_url=f"{url}/app") as client:
-            while (reply := upload(client, 900_000)).status_code == 429:
-                pass
-        assert reply.status_code == 200
-
-
-def test_who_comes_while_another_uploads_has_what_that_leaves(tmp_path):
-    """Of uploads on their way all is counted, and nothing once they have ended."""
-
-    async def run() -> None:
-        room = UploadRoom(tmp_path, 100)
-        async with room.take(60) as first, room.take(50) as second, room.take(0) as third:
-            assert (first, second, third) == (True, False, False)
-        async with room.take(40) as fourth, room.take(60) as fifth:
-            assert (fourth, fifth) == (True, True)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("ends", ["the engine", "a signal"])
-def test_who_waits_at_the_page_is_told_before_the_server_ends(tiny_handler, ends):
-    """Though it ends as soon as nobody waits, and not at the next tenth of a second."""
-    service = FakeService()
-    service.handler, service.error = tiny_handler, ModelError("nothing works")
-    server = DrainingServer(create_app(service, ServerSettings()), service, 600)
-
-    async def main_loop() -> None:
-        while not await server.on_tick(1):
-            await asyncio.sleep(0)
-
-    server.main_loop = main_loop
-    with listening(server) as (host, port):
-        loop = server.loops[0]
-
-        def end() -> None:
-            service.alive = ends != "the engine"
-            if service.alive:
-                server.handle_exit(signal.SIGTERM, None)
-            loop.call_soon_threadsafe(service.release.set)
-
-        with httpx2.Client(base_url=f"http://{host}:{port}/app", timeout=60) as client:
-            (path,) = upload(client, 60).json()
-            began = asyncio.run_coroutine_threadsafe(service.began.wait(), loop)
-            began.add_done_callback(lambda _: end())
-            assert "MODEL_ERROR: nothing works" in ask(client, {"path": path})
-
-
-def test_a_recording_on_the_page_takes_of_the_bytes_of_all_bodies(tiny_handler, folder):
-    """And gives them back, however it ends; what is gone takes none and is refused for that."""
-    service = FakeService()
-    service.handler = tiny_handler
-    recording = folder / "a.wav"
-    recording.write_bytes(bytes(60))
-
-    async def run() -> None:
-        from server.page.layout import Page
-
-        settings = ServerSettings(max_queue_bytes=100)
-        admission = Admission(settings, 1000)
-        page = Page(service, admission, settings)
-        values = [each.value for each in page.form.components.values()]
-
-        async def said(path: Path) -> str:
-            return [shown async for shown in page.transcribe(str(path), *values)][-1][page.status]
-
-        first = asyncio.ensure_future(said(recording))
-        await service.began.wait()
-        assert admission.held_bytes == 60
-        assert "BUSY: " in await said(recording)
-        assert "INVALID_REQUEST: " in await said(folder / "gone.wav")
-        assert (admission.held_bytes, admission.admitted) == (60, 1)
-        service.release.set()
-        assert "done" in await first
-        assert (admission.held_bytes, admission.admitted) == (0, 0)
-
-    asyncio.run(run())
+def test_without_the_server_the_page_says_so(person, url):
+    person.open(url)
+    person.browser.execute_cdp_cmd("Network.enable", {})
+    person.browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/info"]})
+    person.browser.refresh()
+    assert person.see("#unreachable-reason").text == "The server cannot be reached."
+    person.browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    person.see("#again").click()
+    person.see("#source")
+    person.browser.get_log("browser")  # it tells of the blocked request

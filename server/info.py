@@ -1,0 +1,75 @@
+"""`GET /info`: what this server's models can do and what it takes, so that a client can offer just
+that. The page lays its form out by it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from asr.checkpoint.languages import ENGLISH, language_name
+from config import DEMO_MODELS
+from handler import EndpointHandler
+from server.description import refusals
+from server.openai_api.models import model_id
+from server.service import Service
+
+
+class Language(BaseModel):
+    """A language that the model transcribes."""
+
+    code: str = Field(description="Whisper's code, as parameter and answer have it")
+    name: str = Field(description="Its English name")
+
+
+class Info(BaseModel):
+    """What can be asked of this server."""
+
+    model: str = Field(description="The loaded model: a hub id, or the name of a folder")
+    embedded: bool = Field(description="Whether it is the demonstration's, of 133 words")
+    multilingual: bool = Field(description="Whether it knows other languages than English")
+    languages: list[Language] = Field(description="By name")
+    tasks: list[str] = Field(description="Values of `task` that it can do")
+    prompts: bool = Field(description="Whether it takes `prompt` and `hotwords`")
+    drafts: Literal["assistant", "medusa"] | None = Field(
+        description="What drafts where `assisted` is true; null: nothing does"
+    )
+    diarization: bool = Field(description="Whether speakers can be told apart")
+    max_audio_seconds: float
+    max_audio_bytes: int
+
+
+def router(service: Service) -> APIRouter:
+    """The route; it asks nothing of the engine."""
+    routes = APIRouter()
+
+    @routes.head("/info", include_in_schema=False)
+    @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
+    async def info() -> Info:
+        return describe(service.handler)
+
+    return routes
+
+
+def describe(handler: EndpointHandler) -> Info:
+    """What a request to this endpoint may ask for without being refused or warned."""
+    models = handler.transcriber.models
+    tokens = models.special_tokens
+    languages = [
+        Language(code=code, name=language_name(code)) for code in tokens.languages or (ENGLISH,)
+    ]
+    drafts: Literal["assistant", "medusa"] | None = "medusa" if models.medusa else None
+    return Info(
+        model=model_id(handler),
+        embedded=models.name == str(DEMO_MODELS / "asr"),
+        multilingual=tokens.multilingual,
+        languages=sorted(languages, key=lambda each: each.name),
+        tasks=sorted(tokens.tasks) if tokens.multilingual else ["transcribe"],
+        prompts=tokens.start_of_previous is not None,
+        drafts="assistant" if models.assistant else drafts,
+        diarization=handler.diarizer is not None,
+        max_audio_seconds=handler.limits.max_seconds,
+        max_audio_bytes=handler.limits.max_bytes,
+    )

@@ -1,0 +1,27 @@
+/* Makes elements. Text only ever becomes text: nothing here reads HTML. */
+
+/**
+ * An element with properties (`className`, `textContent`, ...), attributes (names that are no
+ * property, `aria-label`) and children.
+ * @param {string} tag
+ * @param {Record<string, unknown>} [properties]
+ * @param {...(Node | string)} children
+ * @returns {HTMLElement}
+ */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "dataset") Object.assign(made.dataset, value);
+    else if (name in made) made[name] = value;
+    else made.setAttribute(name, String(value));
+  }
+  made.append(...children);
+  return made;
+}
+
+/**
+ * The element of the page with this id.
+ * @param {string} id
+ * @returns {any}
+ */
+export const byId = (id) => document.getElementById(id);

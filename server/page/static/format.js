@@ -1,0 +1,41 @@
+/* Times and sizes as people read them. */
+
+/**
+ * 75.5 as `1:15`, 3675 as `1:01:15`.
+ * @param {number} seconds
+ */
+export function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const two = (/** @type {number} */ number) => String(number).padStart(2, "0");
+  const hours = Math.floor(whole / 3600);
+  const minutes = Math.floor(whole / 60) % 60;
+  const rest = two(whole % 60);
+  return hours ? `${hours}:${two(minutes)}:${rest}` : `${minutes}:${rest}`;
+}
+
+/**
+ * Time that is left, no more precise than anybody knows it.
+ * @param {number} seconds
+ */
+export function roughly(seconds) {
+  if (seconds < 10) return "a few seconds";
+  if (seconds < 45) return `about ${Math.round(seconds / 10) * 10} seconds`;
+  if (seconds < 90) return "about a minute";
+  if (seconds < 5400) return `about ${Math.round(seconds / 60)} minutes`;
+  return `about ${Math.round(seconds / 3600)} hours`;
+}
+
+/**
+ * @param {number} bytes
+ */
+export function size(bytes) {
+  if (bytes < 1e6) return `${Math.max(1, Math.round(bytes / 1e3))} KB`;
+  return `${(bytes / 1e6).toFixed(bytes < 1e8 ? 1 : 0)} MB`;
+}
+
+/**
+ * `1 speaker`, `2 speakers`.
+ * @param {number} number
+ * @param {string} noun
+ */
+export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

@@ -1,0 +1,37 @@
+/* The last transcript, kept by this tab until it is closed, so that a reload loses nothing. The
+   recording is not kept: it may be long, and private. */
+
+const NAME = "transcript";
+
+/**
+ * @typedef {object} Result a recording's transcript
+ * @property {any} answer
+ * @property {string} file the recording's name
+ * @property {number} bytes its size
+ * @property {number} seconds that the answer took
+ * @property {Record<string, string>} names of speakers, by label
+ * @property {boolean} diarizes whether speakers were asked for
+ */
+
+/**
+ * Whether the browser had room for it.
+ * @param {Result} result
+ */
+export function keep(result) {
+  try {
+    sessionStorage.setItem(NAME, JSON.stringify(result));
+    return true;
+  } catch {
+    sessionStorage.removeItem(NAME);
+    return false;
+  }
+}
+
+/** @returns {Result | null} */
+export function kept() {
+  try {
+    return JSON.parse(sessionStorage.getItem(NAME) ?? "null");
+  } catch {
+    return null;
+  }
+}

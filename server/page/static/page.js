@@ -1,0 +1,352 @@
+/* What happens on the page: from a recording to its transcript. */
+
+import * as api from "./api.js";
+import { byId, element } from "./dom.js";
+import { fileText, formatsOf, save } from "./downloads.js";
+import { clock, count, size } from "./format.js";
+import { keep, kept } from "./kept.js";
+import { Options } from "./options.js";
+import { Player } from "./player.js";
+import { Progress } from "./progress.js";
+import { Recorder } from "./recorder.js";
+import { Speakers } from "./speakers.js";
+import { Timeline } from "./timeline.js";
+import { Transcript } from "./transcript.js";
+
+/** @typedef {import("./kept.js").Result} Result */
+
+/** What a code means to somebody who did not write the server; the server's reason follows. */
+const MEANINGS = {
+  AUDIO_TOO_LONG: "The recording is too long for this server.",
+  BODY_TOO_LARGE: "The recording is too large for this server.",
+  BUSY: "The server is busy. Try again in a moment.",
+  DEADLINE_EXCEEDED: "The server gave up: this took longer than it allows.",
+  DRAINING: "The server is about to stop.",
+  INVALID_AUDIO: "This file cannot be read as a recording.",
+  INVALID_PARAMETER: "An option cannot be used as it is.",
+  MODEL_ERROR: "The server failed on this recording.",
+  OUT_OF_MEMORY: "The server has too little memory for this recording.",
+  UNSUPPORTED: "The server's model cannot do that.",
+};
+
+/** @type {any} the answer of `GET /info` */
+let info = null;
+/** @type {File | null} what is transcribed next */
+let file = null;
+/** @type {Result | null} what is shown */
+let result = null;
+/** @type {Speakers | null} those of the result */
+let speakers = null;
+/** @type {AbortController | null} ends what runs */
+let running = null;
+let safe = true; // a reload loses nothing
+
+const recorder = new Recorder();
+const options = new Options(byId("options"));
+const progress = new Progress(announce);
+const player = new Player(byId("player"), markTime);
+const transcript = new Transcript(byId("transcript"), (seconds) => player.playFrom(seconds));
+const timeline = new Timeline(byId("timeline"), {
+  onSeek: (seconds) => player.playFrom(seconds),
+  onRename: rename,
+});
+
+/** Say something to who cannot see the page. @param {string} text */
+function announce(text) {
+  byId("announcement").textContent = text;
+}
+
+/** @param {number} seconds */
+function markTime(seconds) {
+  transcript.mark(seconds);
+  timeline.mark(seconds);
+}
+
+// The beginning: what the server can do, after the key where it asks for one.
+
+/** Whether the page could be laid out; else it says why not. */
+async function start() {
+  try {
+    const given = await api.info();
+    for (const id of ["login", "unreachable"]) byId(id).hidden = true;
+    if (!info) layOut(given);
+    return true;
+  } catch (error) {
+    showStartFailure(error);
+    return false;
+  }
+}
+
+/** @param {any} given the answer of `GET /info` */
+function layOut(given) {
+  info = given;
+  for (const id of ["source", "result", "options"]) byId(id).hidden = false;
+  const limits = `up to ${clock(info.max_audio_seconds)} long and ${size(info.max_audio_bytes)}`;
+  byId("formats").textContent = `Any sound or video, ${limits}`;
+  byId("model").textContent = info.embedded
+    ? "Demonstration model: it knows 133 English words. ASR_MODEL names a real one."
+    : `Model: ${info.model}`;
+  options.offer(info);
+  const before = kept();
+  if (before) {
+    show(before);
+    const note = `Kept from before the page was loaded again. To hear it, choose ${before.file} again.`;
+    byId("notes").append(element("li", { textContent: note }));
+  }
+}
+
+/** @param {api.ApiError} error */
+function showStartFailure(error) {
+  const locked = error.status === 401;
+  byId("login").hidden = !locked;
+  byId("unreachable").hidden = locked;
+  if (!locked) byId("unreachable-reason").textContent = error.message;
+  else byId("key").focus();
+}
+
+byId("again").onclick = start;
+byId("login").onsubmit = async (/** @type {Event} */ event) => {
+  event.preventDefault();
+  byId("login-failure").textContent = "";
+  api.useKey(byId("key").value);
+  if (await start()) byId("file").focus();
+  else byId("login-failure").textContent = "The server does not take this key.";
+};
+
+// The recording: chosen, dropped, or spoken.
+
+/** @param {File} chosen */
+function choose(chosen) {
+  file = chosen;
+  byId("failure").textContent = "";
+  byId("chosen").replaceChildren(
+    element("b", { textContent: chosen.name }),
+    ` ${size(chosen.size)}`,
+  );
+  const isShown = result && result.file === chosen.name && result.bytes === chosen.size;
+  if (!running && (!result || isShown)) {
+    player.load(chosen);
+    if (isShown) player.setLength(result.answer.duration);
+  }
+}
+
+byId("file").onchange = () => {
+  const [chosen] = byId("file").files;
+  if (chosen) choose(chosen);
+};
+
+for (const name of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(name, (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault(); // else the browser opens the file in place of the page
+    byId("drop").classList.toggle("over", name === "dragover");
+    if (name === "drop" && !byId("source").hidden) choose(event.dataTransfer.files[0]);
+  });
+}
+
+async function stopRecording() {
+  clearInterval(Number(byId("record").dataset.timer));
+  byId("record").classList.remove("recording");
+  byId("record-text").textContent = "Record with the microphone";
+  choose(await recorder.stop());
+}
+
+async function startRecording() {
+  try {
+    await recorder.start();
+  } catch (error) {
+    fail(error);
+    return;
+  }
+  const began = performance.now();
+  const tell = () => {
+    byId("record-text").textContent =
+      `Stop recording (${clock((performance.now() - began) / 1000)})`;
+  };
+  tell();
+  byId("failure").textContent = "";
+  byId("record").classList.add("recording");
+  byId("record").dataset.timer = String(setInterval(tell, 1000));
+}
+
+byId("record").onclick = () => (recorder.active ? stopRecording() : startRecording());
+
+// The request, from its first byte to the transcript or the reason why there is none.
+
+/** @param {Error & {code?: string}} error */
+function fail(error) {
+  const meaning = MEANINGS[error.code ?? ""];
+  const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
+  const said = meaning
+    ? [element("b", { textContent: meaning }), ` ${error.message}`]
+    : [error.message];
+  byId("failure").replaceChildren(...said, ...code);
+}
+
+/** Why a request would be in vain; null where nothing is known against it. */
+function reasonAgainst() {
+  if (!file) return "Choose or record something first.";
+  if (file.size <= info.max_audio_bytes) return null;
+  return `The file has ${size(file.size)}; this server takes up to ${size(info.max_audio_bytes)}.`;
+}
+
+async function transcribe() {
+  if (running) return;
+  if (recorder.active) await stopRecording();
+  const reason = reasonAgainst();
+  if (reason) {
+    fail(new Error(reason));
+    return;
+  }
+  const parameters = options.read();
+  if (parameters) await run(file, parameters);
+}
+
+/**
+ * @param {File} recording
+ * @param {object} parameters
+ */
+async function run(recording, parameters) {
+  const before = result;
+  const { diarizes } = options;
+  const began = performance.now();
+  running = new AbortController();
+  begin();
+  const onMessage = (message) => {
+    if (message.type === "decoded") progress.decoded(message.duration);
+    if (message.type !== "progress") return;
+    progress.transcribed(message.done, message.total, diarizes);
+    transcript.hear(message.chunks);
+  };
+  try {
+    const listeners = {
+      onSent: (sent, total) => progress.sent(sent, total),
+      onMessage,
+      signal: running.signal,
+    };
+    const answer = await api.transcribe(recording, parameters, listeners);
+    const seconds = (performance.now() - began) / 1000;
+    player.load(recording);
+    show({ answer, file: recording.name, bytes: recording.size, seconds, names: {}, diarizes });
+    safe = keep(result);
+  } catch (error) {
+    showNothingNew(error, before);
+  } finally {
+    end();
+  }
+}
+
+function begin() {
+  byId("failure").textContent = "";
+  byId("run").setAttribute("aria-disabled", "true");
+  for (const id of ["summary", "timeline", "hint", "empty"]) byId(id).hidden = true;
+  transcript.clear();
+  progress.start();
+}
+
+function end() {
+  running = null;
+  byId("run").removeAttribute("aria-disabled");
+  // The button that ended it is about to vanish with the focus on it.
+  if (byId("progress").contains(document.activeElement)) byId("run").focus();
+  progress.end();
+}
+
+/**
+ * Say why, and bring back what was there before.
+ * @param {Error & {code?: string, status?: number}} error
+ * @param {Result | null} before
+ */
+function showNothingNew(error, before) {
+  transcript.clear();
+  if (before) show(before);
+  byId("empty").hidden = Boolean(before);
+  if (error.name !== "AbortError") fail(error);
+  else announce("Cancelled.");
+  if (error.status === 401) showStartFailure(error);
+}
+
+byId("run").onclick = transcribe;
+byId("cancel").onclick = () => running?.abort();
+
+// The result.
+
+/** @param {Result} shown */
+function show(shown) {
+  result = shown;
+  speakers = new Speakers(shown.answer, shown.names);
+  byId("empty").hidden = true;
+  byId("summary").hidden = byId("hint").hidden = false;
+  const found = summary(shown);
+  byId("found").textContent = found.join(" · ");
+  byId("notes").replaceChildren(
+    ...notes(shown).map((textContent) => element("li", { textContent })),
+  );
+  showDownloads();
+  transcript.draw(shown.answer, speakers);
+  timeline.draw(speakers, shown.answer.duration);
+  player.setLength(shown.answer.duration);
+  announce(`Done: ${found.join(", ")}.`);
+}
+
+/** @param {Result} shown */
+function summary({ answer, seconds }) {
+  const language =
+    info.languages.find(({ code }) => code === answer.language)?.name ?? answer.language;
+  const voices = speakers.labels.length && count(speakers.labels.length, "speaker");
+  const facts = [
+    `${clock(answer.duration)} of audio`,
+    language,
+    voices,
+    `ready in ${seconds.toFixed(1)} s`,
+  ];
+  return facts.filter(Boolean);
+}
+
+/** Why something is missing, and the server's warnings. @param {Result} shown */
+function notes({ answer, diarizes }) {
+  const said = answer.chunks.length && !speakers.labels.length;
+  const missing = diarizes
+    ? "No speakers: nobody's voice could be told apart here."
+    : info.diarization
+      ? "No speakers: they were not asked for."
+      : "No speakers: the server has no diarization model (DIARIZATION_MODEL).";
+  return [...(said ? [missing] : []), ...answer.warnings];
+}
+
+function showDownloads() {
+  const buttons = formatsOf(result.answer).map((format) =>
+    element("button", {
+      type: "button",
+      id: `download-${format}`,
+      textContent: format.toUpperCase(),
+      onclick: () => download(format),
+    }),
+  );
+  byId("downloads").replaceChildren(byId("downloads").firstElementChild, ...buttons);
+}
+
+/** @param {string} format */
+function download(format) {
+  const stem = result.file.replace(/\.[^.]*$/, "") || "recording";
+  save(stem, format, fileText(format, result.answer, speakers));
+}
+
+/**
+ * Call a speaker something else, everywhere; returns the name as it was taken.
+ * @param {string} label
+ * @param {string} name
+ */
+function rename(label, name) {
+  speakers.rename(label, name);
+  transcript.rename(speakers);
+  result.names = speakers.names;
+  safe = keep(result);
+  return speakers.nameOf(label);
+}
+
+window.addEventListener("beforeunload", (event) => {
+  if (running || recorder.active || !safe) event.preventDefault();
+});
+
+start();

@@ -1,0 +1,97 @@
+/* Who spoke when: a lane for each speaker, whose name can be typed over. */
+
+import { element } from "./dom.js";
+import { clock } from "./format.js";
+import { MAX_NAME } from "./speakers.js";
+
+/** @typedef {import("./speakers.js").Speakers} Speakers */
+
+// Seconds between the axis' marks: the first that gives at most MOST_MARKS.
+const MARKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
+const MOST_MARKS = 8;
+
+export class Timeline {
+  #duration = 1;
+
+  /**
+   * @param {HTMLElement} place
+   * @param {{onSeek: (seconds: number) => void, onRename: (label: string, name: string) => string}}
+   *   listeners `onRename` returns the name as it was taken
+   */
+  constructor(place, { onSeek, onRename }) {
+    this.place = place;
+    place.addEventListener("click", (event) => {
+      const track = event.target.closest(".lane .track");
+      if (!track) return;
+      const { left, width } = track.getBoundingClientRect();
+      onSeek(Math.max(0, (event.clientX - left) / width) * this.#duration);
+    });
+    place.addEventListener("change", ({ target }) => {
+      target.value = onRename(target.dataset.speaker, target.value);
+    });
+  }
+
+  /**
+   * @param {Speakers} speakers
+   * @param {number} duration seconds
+   */
+  draw(speakers, duration) {
+    this.#duration = duration;
+    const lanes = speakers.labels.map((label) => this.#lane(label, speakers));
+    this.place.replaceChildren(...lanes, ...(lanes.length ? [this.#axis()] : []));
+    this.place.hidden = !lanes.length;
+  }
+
+  /** @param {number} seconds where the recording is played */
+  mark(seconds) {
+    this.place.style.setProperty("--now", String(seconds / this.#duration));
+  }
+
+  #lane(label, speakers) {
+    const turns = speakers.turns.filter((turn) => turn.speaker === label);
+    const spoken = turns.reduce((sum, turn) => sum + turn.end - turn.start, 0);
+    return element(
+      "div",
+      { className: `lane ${speakers.colourOf(label)}` },
+      element("input", {
+        type: "text",
+        value: speakers.nameOf(label),
+        maxLength: MAX_NAME,
+        spellcheck: false,
+        autocomplete: "off",
+        title: "Click to rename",
+        "aria-label": `Name of ${label}`,
+        dataset: { speaker: label },
+      }),
+      element(
+        "div",
+        { className: "track", "aria-hidden": true },
+        ...turns.map((turn) => this.#bar(turn)),
+      ),
+      element("span", { className: "share", title: "Time spoken", textContent: clock(spoken) }),
+    );
+  }
+
+  #bar({ start, end }) {
+    const bar = element("i", { title: `${clock(start)} to ${clock(end)}` });
+    bar.style.left = this.#percent(start);
+    bar.style.width = this.#percent(end - start);
+    return bar;
+  }
+
+  #axis() {
+    const step = MARKS.find((each) => this.#duration / each <= MOST_MARKS) ?? 3600;
+    const track = element("div", { className: "track" });
+    // The last mark keeps clear of the end, where its label would be cut.
+    for (let at = 0; at <= this.#duration - step / 3; at += step) {
+      const mark = element("span", { textContent: clock(at) });
+      mark.style.left = this.#percent(at);
+      track.append(mark);
+    }
+    return element("div", { className: "axis", "aria-hidden": true }, track);
+  }
+
+  #percent(seconds) {
+    return `${((100 * seconds) / this.#duration).toFixed(3)}%`;
+  }
+}

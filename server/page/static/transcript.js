@@ -1,0 +1,185 @@
+/* The text: turns under their speakers' names, words that know when they were said. */
+
+import { element } from "./dom.js";
+import { clock } from "./format.js";
+
+/** @typedef {import("./speakers.js").Speakers} Speakers */
+/** @typedef {{element: HTMLElement, start: number, end: number}} TimedWord seconds */
+
+export class Transcript {
+  /** @type {TimedWord[]} in order of time */
+  #words = [];
+  /** @type {TimedWord | null} the word that is said */
+  #now = null;
+  /** @type {HTMLElement | null} the word that was said last */
+  #last = null;
+
+  /**
+   * @param {HTMLElement} place
+   * @param {(seconds: number) => void} onPlay
+   */
+  constructor(place, onPlay) {
+    this.place = place;
+    const play = (item) => onPlay(Number(item.dataset.at));
+    place.addEventListener("click", (event) => {
+      const item = event.target.closest("[data-at]");
+      if (item) play(item);
+    });
+    place.addEventListener("keydown", (event) => {
+      const item = event.target.closest("[data-at]");
+      if (!item) return;
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (event.key === "Enter" || event.key === " ") play(item);
+      else if (step) this.#neighbour(item, step)?.focus();
+      else return;
+      event.preventDefault();
+    });
+  }
+
+  clear() {
+    this.place.replaceChildren();
+    this.#words = [];
+    this.#now = this.#last = null;
+  }
+
+  /**
+   * Text as it comes, before anybody knows who says it; it only grows.
+   * @param {any[]} chunks
+   */
+  hear(chunks) {
+    this.place.append(...chunks.map((chunk) => this.#turn(chunk, null)));
+  }
+
+  /**
+   * @param {any} answer with the words' times
+   * @param {Speakers} speakers
+   */
+  draw(answer, speakers) {
+    this.clear();
+    const blocks = answer.speakers.length
+      ? answer.speakers
+      : withWords(answer.chunks, answer.words);
+    this.place.append(...blocks.map((block) => this.#turn(block, speakers)));
+    if (!blocks.length)
+      this.place.append(element("p", { className: "quiet", textContent: "No speech was found." }));
+  }
+
+  /**
+   * Show the names that speakers have now.
+   * @param {Speakers} speakers
+   */
+  rename(speakers) {
+    for (const name of this.place.querySelectorAll(".name[data-speaker]")) {
+      name.textContent = speakers.nameOf(name.dataset.speaker);
+    }
+  }
+
+  /**
+   * Mark the word that is said at a moment. The page scrolls along with a person who watches, and
+   * leaves alone whoever has scrolled away.
+   * @param {number} seconds
+   */
+  mark(seconds) {
+    const word = this.#wordAt(seconds);
+    if (word === this.#now) return;
+    this.#now?.element.classList.remove("now");
+    this.#now = word;
+    if (!word) return;
+    word.element.classList.add("now");
+    const watched = !this.#last || isVisible(this.#last);
+    this.#last = word.element;
+    if (watched && !isVisible(word.element)) word.element.scrollIntoView({ block: "center" });
+  }
+
+  /** The word that is said at a moment, by bisection: there may be twenty thousand. */
+  #wordAt(seconds) {
+    let [low, high] = [0, this.#words.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#words[middle].start <= seconds) low = middle + 1;
+      else high = middle;
+    }
+    const word = this.#words[low - 1];
+    return word && seconds < word.end ? word : null;
+  }
+
+  #neighbour(item, step) {
+    if (item.matches(".word")) {
+      const place = this.#words.findIndex((word) => word.element === item);
+      return this.#words[place + step]?.element;
+    }
+    const first = item.closest(".turn").querySelector(".word");
+    return step > 0 ? first : this.#neighbour(first, step);
+  }
+
+  #turn(block, speakers) {
+    const [at] = block.timestamp;
+    const colour = block.speaker ? speakers.colourOf(block.speaker) : "";
+    const time = {
+      type: "button",
+      className: "at",
+      textContent: clock(at),
+      title: "Play from here",
+    };
+    return element(
+      "div",
+      { className: `turn ${colour}` },
+      element(
+        "p",
+        { className: "head" },
+        ...nameOf(block.speaker, speakers),
+        element("button", { ...time, dataset: { at } }),
+      ),
+      element("p", { className: "text", dir: "auto" }, ...this.#text(block)),
+    );
+  }
+
+  /** The words one by one; spaces stay outside of them, so that a line may break there. */
+  #text(block) {
+    if (!block.words) return [block.text.trim()];
+    return block.words.flatMap((word) => {
+      const said = word.word.trim();
+      if (!said) return [" "];
+      const [start, end] = word.timestamp;
+      const made = element("span", {
+        className: "word",
+        textContent: said,
+        tabIndex: -1,
+        dataset: { at: start },
+      });
+      if (word.overlap) {
+        made.classList.add("overlap");
+        made.title = "over another voice";
+      }
+      this.#words.push({ element: made, start, end });
+      return [/^\s/.test(word.word) ? " " : "", made, /\s$/.test(word.word) ? " " : ""];
+    });
+  }
+}
+
+/** A speaker's name; nothing where nobody has looked for speakers. */
+function nameOf(label, speakers) {
+  if (label === undefined) return [];
+  if (label === null) {
+    const title = "No voice was told apart near these words";
+    return [element("span", { className: "quiet", textContent: "Unknown speaker", title })];
+  }
+  const name = { className: "name", dir: "auto", textContent: speakers.nameOf(label) };
+  return [element("b", { ...name, dataset: { speaker: label } })];
+}
+
+/** Chunks with the words that begin in them: without speakers an answer lists words by themselves. */
+function withWords(chunks, words) {
+  let next = 0;
+  return chunks.map((chunk, place) => {
+    const end = chunks[place + 1]?.timestamp[0] ?? Infinity;
+    const first = next;
+    while (next < words.length && words[next].timestamp[0] < end) next += 1;
+    return { ...chunk, words: words.slice(first, next) };
+  });
+}
+
+function isVisible(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return bottom > 0 && top < window.innerHeight;
+}

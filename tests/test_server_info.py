@@ -1,0 +1,96 @@
+"""`GET /info`: what it offers is what the endpoint does without a refusal or a warning."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextlib import closing, nullcontext
+
+import pytest
+from asgi import call, served
+from oracle import random_heads
+
+from asr import Transcriber, TranscriptionOptions
+from asr.checkpoint.languages import language_code
+from errors import EndpointError
+
+pytest.importorskip("fastapi")
+
+from server.info import describe
+from testing.audio_files import conversation
+
+ASSISTED = TranscriptionOptions(language="en", assisted=True)
+
+
+def with_models(handler, monkeypatch, **changes) -> None:
+    models = dataclasses.replace(handler.transcriber.models, **changes)
+    monkeypatch.setattr(handler, "transcriber", Transcriber(models))
+
+
+@pytest.mark.parametrize("drafts", [None, "assistant", "medusa"])
+def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
+    tiny_handler, monkeypatch, drafts
+):
+    loaded = tiny_handler.transcriber.models
+    alone = dataclasses.replace(loaded, assistant=None)
+    models = {None: alone, "assistant": loaded, "medusa": random_heads(alone, 2)}[drafts]
+    transcriber = Transcriber(models)
+    monkeypatch.setattr(tiny_handler, "transcriber", transcriber)
+    with closing(transcriber.start(conversation()[:32_000], ASSISTED)) as transcription:
+        warnings = transcription.run().warnings
+    assert describe(tiny_handler).drafts == drafts
+    assert (drafts is not None) is (warnings == ())
+
+
+@pytest.mark.parametrize("english_only", [False, True])
+def test_every_language_and_task_is_one_that_requests_may_name(
+    tiny_handler, monkeypatch, english_only
+):
+    if english_only:
+        tokens = tiny_handler.transcriber.models.special_tokens
+        tokens = dataclasses.replace(tokens, multilingual=False, languages={}, tasks={})
+        with_models(tiny_handler, monkeypatch, special_tokens=tokens)
+    found = describe(tiny_handler)
+    assert found.multilingual is (len(found.languages) > 1) is not english_only
+    assert [each.name for each in found.languages] == sorted(each.name for each in found.languages)
+    for language in found.languages:
+        assert language_code(language.name) == language.code
+        request({"language": language.code}, tiny_handler)
+    for task in ("transcribe", "translate"):
+        if task in found.tasks:
+            request({"task": task}, tiny_handler)
+        else:
+            with pytest.raises(EndpointError):
+                request({"task": task}, tiny_handler)
+
+
+def request(parameters, handler) -> None:
+    handler.parse({"inputs": b"", "parameters": parameters})
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+def test_prompts_are_offered_where_they_are_not_refused(tiny_handler, monkeypatch, prompts):
+    tokens = tiny_handler.transcriber.models.special_tokens
+    if not prompts:
+        tokens = dataclasses.replace(tokens, start_of_previous=None)
+        with_models(tiny_handler, monkeypatch, special_tokens=tokens)
+    assert describe(tiny_handler).prompts is prompts
+    with nullcontext() if prompts else pytest.raises(EndpointError, match="prompt"):
+        request({"prompt": "Dear"}, tiny_handler)
+
+
+def test_models_are_named_and_no_path_is(demo_handler, tiny_handler):
+    demo, tiny = describe(demo_handler), describe(tiny_handler)
+    assert (demo.model, demo.embedded, demo.diarization) == ("asr", True, True)
+    assert (tiny.embedded, tiny.diarization) == (False, False)
+    assert "/" not in demo.model + tiny.model
+    assert demo.max_audio_seconds == demo_handler.limits.max_seconds
+
+
+def test_the_key_is_asked_for(tiny_handler):
+    service, app = served(api_key="secret")
+    service.handler = tiny_handler
+    assert asyncio.run(call(app, "GET", "/info")).code == "UNAUTHORIZED"
+    reply = asyncio.run(call(app, "GET", "/info/", {"authorization": "Bearer secret"}))
+    assert reply.json == describe(tiny_handler).model_dump()
+    assert asyncio.run(call(app, "HEAD", "/info")).code == "UNAUTHORIZED"
