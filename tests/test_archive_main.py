@@ -17,11 +17,14 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from archive import __main__ as command_line
-from archive import retries, shards, storage, worker
-from archive.__main__ import main, parse_arguments, prepare, teller
+from archive import retries, run, shards, storage, worker
+from archive.__main__ import main
+from archive.options import FORMATS
+from archive.options import read as parse_arguments
 from archive.cluster import ClusterError
 from archive.records import Record
 from archive.results import Results
+from archive.run import prepare, teller
 from archive.worker import Worker
 from config import REPOSITORY
 from tests.archive_stand_ins import stand_in, write_recordings
