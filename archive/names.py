@@ -1,8 +1,8 @@
 """What the files of a result are called: as the recording is, in folders like its own.
 
-`talks/monday.mp3` becomes `talks/monday.json`. The driver gives names, for it sees all recordings of
-a run: where two would be called alike both keep their endings (`monday.mp3.json`), and what still is
-alike gets its id. Which name a result has in the end stands in its entry in the index.
+`talks/monday.mp3` becomes `talks/monday.json`. The driver gives names, for it sees all recordings
+of a run: where two would be called alike both keep their endings (`monday.mp3.json`), and what is
+still alike gets its id. Which name a result has in the end stands in its entry in the index.
 """
 
 from __future__ import annotations
