@@ -130,12 +130,13 @@ ENDPOINT: dict[str, set[str]] = {
 }
 # What uses the endpoint without being part of it.
 AROUND: dict[str, set[str]] = {
-    "deploy": {"audio", "config", "timebase"},
+    "deployment": {"commands", "config"},
+    "deploy": {"audio", "commands", "config", "deployment", "timebase"},
     "server": {*ENDPOINT},
-    "archive": {*ENDPOINT},
+    "archive": {*ENDPOINT, "commands"},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
-    "benchmarks": {*ENDPOINT, "demo", "server", "testing"},
+    "benchmarks": {*ENDPOINT, "commands", "demo", "deployment", "server", "testing"},
     "medusa": {
         *ENDPOINT,
         "benchmarks.accuracy.metrics",
@@ -150,6 +151,7 @@ AROUND: dict[str, set[str]] = {
         "benchmarks",
         "demo",
         "deploy",
+        "deployment",
         "medusa",
         "server",
         "testing",

@@ -222,7 +222,9 @@ def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
 def test_workers_that_cannot_load_end_the_run(start, address, tmp_path, handler, reason):
     write_recordings(tmp_path / "in", {"a.wav": "say a"})
     status, stdout, stderr = start(tmp_path, "--address", address, handler=handler).end()
-    assert (status, stdout) == (2, "")
+    assert (status, "Traceback" in stdout + stderr) == (2, False)
+    # Of a process that was killed Ray tells on stdout.
+    assert handler == "killed_by_loading" or stdout == ""
     assert stderr.splitlines()[-1] == f"python -m archive: {reason}"
     assert stderr.count("\n") < 10
 
@@ -231,7 +233,7 @@ def test_an_output_place_that_cannot_be_written_ends_the_run(start, address, tmp
     write_recordings(tmp_path / "in", {"a.wav": f"touch {tmp_path / 'out' / 'results'}"})
     status, _, stderr = start(tmp_path, "--address", address).end()
     assert (status, "Traceback" in stderr) == (1, False)
-    assert "File exists: " in stderr
+    assert "Not a directory" in stderr
 
 
 def test_a_cluster_that_is_not_there_is_one_line(start, tmp_path):

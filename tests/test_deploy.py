@@ -163,6 +163,8 @@ def platform(monkeypatch) -> Iterator[Platform]:
         thread.start()
         monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", server.url)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        files = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(deploy, "REFRESH_SECONDS", 0.001)
         monkeypatch.setenv("HF_TOKEN", TOKEN)

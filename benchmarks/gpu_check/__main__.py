@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -20,6 +18,7 @@ from benchmarks.gpu_check.checks import (
 from benchmarks.gpu_check.page import Finding, Page, judge
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject, log_kept
+from benchmarks.options import read_gpu_check
 from config import ModelSettings, nvidia_device_present, prepare_environment
 from device import choose_device, choose_dtype, prepare_device
 from errors import StartError
@@ -73,21 +72,9 @@ def _unusable(settings: ModelSettings, reason: str) -> list[Finding]:
     return [refusal, *check_machine(settings, None)]
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/gpu-check",
-        description="Check load, CUDA graphs, text, speed and memory on this machine.",
-        epilog="PYTHON=python3 scripts/gpu-check uses that interpreter and prepares no .venv.",
-    )
-    parser.add_argument("--quick", action="store_true", help="less audio, each speed once")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the page there too")
-    return parser.parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 0 where all is as expected, 1 where not, 2 where nothing can be checked."""
-    options = parse_arguments(arguments)
+    options = read_gpu_check(arguments)
     prepare_environment()
     try:
         settings = ModelSettings.for_demo()
