@@ -1,21 +1,27 @@
 # The image of the server in server/, for a custom container of Inference Endpoints or any machine.
-# Two stages: packages are installed by the steps of scripts/setup, less hf-serve and what only tests use; the image
-# gets the environment alone, without uv and without caches. docs/deploy.md says how to build and run it.
-FROM python:3.12-slim-bookworm AS packages
-# An index page of torch's for the CPU or another CUDA; empty: PyPI's torch, for CUDA 13.
-ARG TORCH_INDEX=""
-# More to install, such as "-r requirements-archive.txt ray[default]" for archives on a cluster.
+# Two stages: packages are installed from the lock that scripts/setup takes for users, hashes checked; the image gets the
+# environment alone, without uv and without caches. docs/deploy.md says how to build and run it.
+# The digest is that of Python 3.12.15 for all architectures.
+FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3 AS packages
+# Whose torch: cpu, cu126 and so on, from PyTorch's index; empty: PyPI's, for CUDA 13, with a hash in the lock.
+ARG TORCH_BACKEND=""
+# More to install, such as "-r locks/archive.txt ray[default]" for archives on a cluster.
 ARG EXTRA_REQUIREMENTS=""
-ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1
+ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /build
-RUN pip install -q --no-cache-dir --disable-pip-version-check uv==0.13.8 && python -m venv --without-pip /opt/venv
-RUN uv pip install -q --python /opt/venv/bin/python ${TORCH_INDEX:+--index "$TORCH_INDEX"} \
-    torch==2.11.0 torchaudio==2.11.0
-COPY requirements.txt requirements-server.txt requirements-archive.txt ./
-RUN uv pip install -q --python /opt/venv/bin/python -r requirements.txt \
-    && uv pip install -q --python /opt/venv/bin/python -r requirements-server.txt ${EXTRA_REQUIREMENTS}
+COPY locks locks
+RUN pip install -q --no-cache-dir --disable-pip-version-check --require-hashes -r locks/uv.txt \
+    && python -m venv --without-pip /opt/venv
+# torch of another index has no hash in the lock, and libraries of its own; the lock's versions hold.
+RUN if [ -n "$TORCH_BACKEND" ]; then \
+        grep -oE '^torch(audio)?==[^ ]+' locks/use.txt >torch.txt \
+        && uv pip install -q --torch-backend "$TORCH_BACKEND" -r torch.txt \
+        && awk '/^[a-z0-9]/ { skip = /^(nvidia-|cuda-|triton==)/ } !skip' locks/use.txt >lock.txt; \
+    else cp locks/use.txt lock.txt; fi \
+    && uv pip install -q --no-deps --require-hashes -r lock.txt
+RUN if [ -n "$EXTRA_REQUIREMENTS" ]; then uv pip install -q ${EXTRA_REQUIREMENTS}; fi
 
-FROM python:3.12-slim-bookworm
+FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
 # The cache of models is all that is written, beside /tmp. A new volume takes its owner from the folder.
 RUN useradd --uid 1000 --create-home server && install -d -o server -g server /models
 COPY --from=packages /opt/venv /opt/venv
@@ -23,11 +29,13 @@ WORKDIR /app
 COPY LICENSE *.py ./
 COPY archive archive
 COPY asr asr
+COPY commands commands
 COPY diarization diarization
+COPY model_sources model_sources
 COPY server server
 COPY demo/models demo/models
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HF_HOME=/models HF_HUB_DISABLE_TELEMETRY=1 MPLCONFIGDIR=/tmp/matplotlib \
+    HF_HOME=/models MPLCONFIGDIR=/tmp/matplotlib \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility HOST=0.0.0.0 PORT=8000
 USER 1000
 VOLUME /models

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import binascii
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
 from itertools import groupby
 from math import ceil
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 import av
 import av.buffer
@@ -45,6 +46,11 @@ MAX_AMPLITUDE = 1e4
 MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 192_001)  # Hz
 MAX_FORMAT_CHANGES = 100
+# So much is read or decoded between two steps, a tenth of a second's work or so.
+STEP_PACKETS, STEP_SECONDS = 2_000, 30
+# Channels cancel each other out where their mean has less than this of the power that the loudest
+# would leave in it beside silence; less than 6 dB below it they no longer do (hysteresis).
+CANCELLED, RESTORED = 1 / 16, 1 / 4
 # Packets may add up to this many times the file: an edit list may repeat a part of it.
 MAX_REREADING = 4
 
@@ -98,11 +104,24 @@ class Audio:
     warnings: tuple[str, ...]
 
 
+class DecodingStep(NamedTuple):
+    """How far decoding is: seconds `decoded`, and at least how many there will be."""
+
+    decoded: float
+    expected: float
+
+
+DecodingSteps = Generator[DecodingStep, None, Audio]
+
+
 @dataclass
 class _Progress:
-    """What is known of one file so far: seconds decoded, undecodable packets, an incomplete one."""
+    """What is known of one file so far: seconds decoded, how many of them channels cancelled each
+    other out, undecodable packets, an incomplete one.
+    """
 
     seconds: Fraction = Fraction(0)
+    cancelled: Fraction = Fraction(0)
     damaged: bool = False
     truncated: bool = False
 
@@ -140,23 +159,34 @@ def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
 def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     """Decode the best audio stream of a file in any of the formats named above.
 
-    Channels are averaged. The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz,
+    Channels are averaged; where they cancel each other out the loudest is taken, with a warning.
+    The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz,
     by libswresample, which Whisper's `load_audio` uses too; equal rates are not resampled. Raises
     InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or exceed 1e4,
     more than 8 channels, and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before
     decoding, or while decoding if the packets' durations are wrong.
     """
+    return all_at_once(decoding_steps(data, sampling_rate, limits))
+
+
+def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> DecodingSteps:
+    """The same in small steps, so that the caller may do something else between two of them."""
     _refuse_large(len(data), limits)
     data = without_id3(data)
     refuse_mp4_bomb(data)
     progress = _Progress()
     with _opened(data) as (container, stream):
-        _refuse_bomb(container, stream, len(data), limits)
+        expected = yield from _measure(container, stream, len(data), limits)
     with _opened(data) as (container, stream):
         blocks = _blocks(_frames(container, stream, progress), progress, sampling_rate, limits)
         samples = bytearray()  # grows in place, so that the peak is one copy
+        pause = STEP_SECONDS
         for block in blocks:
             samples += block
+            if progress.seconds >= pause:
+                decoded = float(progress.seconds)
+                yield DecodingStep(decoded, max(expected, decoded))
+                pause = int(progress.seconds) + STEP_SECONDS
         warnings = _warnings(data, container, stream, progress)
     if progress.seconds < MIN_SECONDS:
         raise InvalidAudio(
@@ -165,6 +195,26 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     # The resampler may add a few samples at the end.
     length = ceil(progress.seconds * SAMPLE_RATE)
     return Audio(np.frombuffer(samples, np.float32)[:length], float(progress.seconds), warnings)
+
+
+def check_container(data: bytes) -> None:
+    """Raise the InvalidAudio that `decode_audio` raises of a file that is none of sound: its header
+    is not that of a known container, or tells of no audio that can be decoded. Decodes nothing.
+    """
+    data = without_id3(data)
+    refuse_mp4_bomb(data)
+    with _opened(data):
+        pass
+
+
+def all_at_once(steps: DecodingSteps) -> Audio:
+    """What decoding in steps comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            audio: Audio = end.value
+            return audio
 
 
 def announced_seconds(file: IO[bytes]) -> float:
@@ -232,22 +282,25 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     return stream
 
 
-def _refuse_bomb(
+def _measure(
     container: InputContainer, stream: AudioStream, size: int, limits: AudioLimits
-) -> None:
-    """Refuse, without decoding, packets that last too long or are much larger than the file.
-
-    `size` is the file's, in bytes.
+) -> Generator[DecodingStep, None, float]:
+    """The seconds that all packets last. Refuses, without decoding, those that last too long or are
+    much larger than the file, of `size` bytes.
     """
     ticks = read = 0
     tick = float(stream.time_base)
-    for packet in _packets(container, stream, _Progress()):
+    for number, packet in enumerate(_packets(container, stream, _Progress())):
         ticks += packet.duration or 0
         read += max(packet.size, 1)
         if ticks * tick > limits.max_seconds + _PACKET_SLACK:
             raise _too_long(limits)
         if read > MAX_REREADING * size:
             raise InvalidAudio("its index points at the same bytes over and over")
+        if number % STEP_PACKETS == STEP_PACKETS - 1:
+            yield DecodingStep(0.0, ticks * tick)
+    yield DecodingStep(0.0, ticks * tick)
+    return ticks * tick
 
 
 def _packets(
@@ -288,12 +341,56 @@ def _blocks(
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
         _check_format(rate, channels)
-        mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
-        mono = filtered(run, ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}"))
-        checked = _checked(mono, progress, limits)
+        packed = filtered(run, ("aformat", "sample_fmts=flt"))
+        checked = _checked(_mono(packed, channels, progress), progress, limits)
         resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
         for block in filtered(checked, *resampling):
             yield memoryview(block.planes[0])[: 4 * block.samples]
+
+
+def _mono(blocks: Iterable[AudioFrame], channels: int, progress: _Progress) -> Iterator[AudioFrame]:
+    """The mean of the channels of packed blocks, or where they cancel each other out the loudest.
+
+    Two in opposite phase, as one with its wires swapped makes them, add up to nothing.
+    """
+    packed: deque[NDArray[np.float32]] = deque()
+
+    def noted() -> Iterator[AudioFrame]:
+        for block in blocks:
+            packed.append(block.to_ndarray().astype(np.float32, copy=False))
+            yield block
+
+    mean = "+".join(f"{1 / channels}*c{channel}" for channel in range(channels))
+    taken: int | None = None
+    for mixed in filtered(noted(), ("aformat", "sample_fmts=fltp"), ("pan", f"mono|c0={mean}")):
+        each = packed.popleft().reshape(-1, channels)
+        taken = _instead_of_mean(each, mixed.to_ndarray(), taken)
+        if taken is None:
+            yield mixed
+            continue
+        progress.cancelled += Fraction(mixed.samples, mixed.sample_rate)
+        loudest = AudioFrame.from_ndarray(
+            np.ascontiguousarray(each[None, :, taken]), "fltp", "mono"
+        )
+        loudest.sample_rate, loudest.pts = mixed.sample_rate, mixed.pts
+        yield loudest
+
+
+def _instead_of_mean(
+    samples: NDArray[np.float32], mean: NDArray[Any], taken: int | None
+) -> int | None:
+    """Which channel of `samples` (n, channels) stands for their `mean` (1, n), None if that does.
+
+    `taken` is what was chosen before, and stays unless it is much softer than another.
+    """
+    power = np.square(samples, dtype=np.float64).sum(axis=0)
+    left = np.square(mean, dtype=np.float64).sum()
+    threshold = CANCELLED if taken is None else RESTORED
+    if not left < threshold * power.max() / samples.shape[1] ** 2:
+        return None
+    if taken is not None and power[taken] >= RESTORED * power.max():
+        return taken
+    return int(np.argmax(power))
 
 
 def _checked(
@@ -318,6 +415,11 @@ def _warnings(
     if others:
         warnings.append(
             f"the file has {others + 1} audio streams: stream {stream.index} was decoded"
+        )
+    if progress.cancelled:
+        warnings.append(
+            f"the channels cancel each other out for {float(progress.cancelled):.2f} s:"
+            " the loudest was taken there"
         )
     decoded = float(progress.seconds)
     declared = _declared_seconds(container, stream, len(data))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -46,8 +46,15 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
 # A variable of so many letters that is so much like one of ours is taken for it misspelt: one
-# letter is wrong, missing or too many. PAGER is another program's.
+# letter is wrong, missing or too many, or two are swapped. PAGER is another program's.
 SHORTEST_NAME, NEARLY = 6, 0.9
+# Shorter keys are warned of: 16 random letters and digits have 95 bits.
+SAFE_KEY = 16
+# What a server may be called, and where a web page may come from.
+HOST_PATTERN = re.compile(
+    r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
+)
+ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 # `int` refuses text of more than 4300 digits.
@@ -60,14 +67,21 @@ TEXT_BOOLEANS = BOOLEANS | {
     **dict.fromkeys(("1", "on", "t", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "n", "no"), False),
 }
+# For the whole process, and here, because every entry point imports this module before pyannote,
+# which imports onnxruntime where it is installed: that writes an identity below the home folder and
+# calls its maker. huggingface_hub obeys unless a server imported it before us.
+NO_TELEMETRY = {
+    "PYANNOTE_METRICS_ENABLED": "false",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+os.environ.update(NO_TELEMETRY)
 
 
-def prepare_environment() -> None:
-    """Turn off pyannote's telemetry, which reports durations and speaker counts.
-
-    Call it before pyannote is imported.
-    """
-    os.environ["PYANNOTE_METRICS_ENABLED"] = "false"
+def turn_graphs_off() -> bool:
+    """Set CUDA_GRAPHS=0 for what this process begins; False where it is so already."""
+    before, os.environ["CUDA_GRAPHS"] = os.environ.get("CUDA_GRAPHS"), "0"
+    return before != "0"
 
 
 def prepare_archive() -> None:
@@ -113,9 +127,11 @@ def misspelt_variables(given: Iterable[str] | None = None) -> list[str]:
     }
     lines = []
     for name in sorted(set(os.environ if given is None else given) - ours):
-        nearest = get_close_matches(name.upper(), ours, 1, NEARLY)
-        if nearest and name.upper() not in ours and len(name) >= SHORTEST_NAME:
-            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest[0]}?")
+        if len(name) < SHORTEST_NAME or name.upper() in ours:
+            continue
+        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
+        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, NEARLY))[:1]:
+            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest}?")
     return lines
 
 
@@ -237,6 +253,39 @@ class ModelSettings(BaseSettings):
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
 
 
+def _checked_names(pattern: re.Pattern[str], should_be: str) -> Callable[[object], object]:
+    """Splits a variable's text at commas into lower-case names that match `pattern`."""
+
+    def check(value: object) -> object:
+        names = value.lower().split(",") if isinstance(value, str) else value
+        if not isinstance(names, Collection):
+            return value
+        stripped = [str(name).strip() for name in names]
+        if not all(pattern.fullmatch(name) for name in stripped):
+            raise PydanticCustomError(
+                "names", "{should_be}", {"should_be": f"should be {should_be}"}
+            )
+        return frozenset(stripped)
+
+    return check
+
+
+Names = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(
+        _checked_names(HOST_PATTERN, "names or addresses without scheme and port, or *")
+    ),
+]
+Origins = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(
+        _checked_names(ORIGIN_PATTERN, "scheme://name or scheme://name:port, no path, or *")
+    ),
+]
+
+
 class ServerSettings(BaseSettings):
     """How the server of `server/` listens and what it accepts, from environment variables.
 
@@ -245,6 +294,9 @@ class ServerSettings(BaseSettings):
     with bodies of `max_queue_bytes` together; audio is decoded while less than `max_decoded_bytes`
     of samples are held. Requests have `request_timeout` seconds, and on SIGTERM `drain_timeout`.
     At most `max_rows` windows are decoded at once. `page` is whether `/app` is served.
+    `allowed_hosts` are the names that it answers to, where that is asked, and `allowed_origins` the
+    sites whose pages may ask. `forwarded_allow_ips` are the proxies whose X-Forwarded-For is
+    believed, as uvicorn reads them.
     """
 
     # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
@@ -260,6 +312,16 @@ class ServerSettings(BaseSettings):
     drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
     page: bool = True
     max_rows: int = Field(default=32, ge=1, le=128)
+    allowed_hosts: Names = frozenset()
+    allowed_origins: Origins = frozenset()
+    forwarded_allow_ips: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """What the deployer should know of the key, in one line."""
+        if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
+            return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
+        return None
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401

@@ -70,13 +70,15 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
         raise DeployError("ENDPOINT_API_KEY goes with --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
+    # The platform's proxy asks by names of its own.
+    hosts = {"ALLOWED_HOSTS": "*"} if options.container == CUSTOM else {}
     return {
         "repository": options.repository,
         "revision": options.revision,
         "framework": "pytorch",
         "task": "custom",
         "custom_image": _image(options),
-        "env": {name: value for name, value in models.items() if value} | shown,
+        "env": {name: value for name, value in models.items() if value} | hosts | shown,
         "secrets": all_secrets(options, secrets) or None,
         "vendor": options.vendor,
         "region": options.region,

@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
-from audio import Audio, AudioLimits, decode_audio, decode_base64
+from audio import Audio, AudioLimits, DecodingSteps, all_at_once, decode_base64, decoding_steps
 from base64_text import Base64Text
 from config import (
     InferenceConfig,
@@ -37,7 +36,6 @@ from config import (
     ignored_names,
     misspelt_variables,
     nvidia_device_present,
-    prepare_environment,
 )
 from device import choose_device, choose_dtype, prepare_device
 from device_errors import is_device_lost, is_out_of_memory
@@ -54,8 +52,9 @@ from errors import (
     StartError,
 )
 from model_errors import loading
-from openmp import run_in_passing_thread, set_threads
+from openmp import SecondThread, run_in_passing_thread
 from response import Answer, response
+from second_start import restart_without_graphs, start
 from server_logs import hide_bodies, keep_one_line
 from transcript import Transcript
 from versions import describe_versions
@@ -94,20 +93,27 @@ class EndpointHandler:
     transcriber: Transcriber
     diarizer: Diarizer | None
     limits: AudioLimits
-    threads: int
+    threads: int  # that compute beneath one
+    second_thread: SecondThread  # where diarization runs
 
-    def __init__(self, path: str = "", settings: ModelSettings | None = None) -> None:
+    def __init__(
+        self, path: str = "", settings: ModelSettings | None = None, serves: bool = True
+    ) -> None:
         """Load the models that `settings`, by default the environment, names.
 
         `path` is where the server found this repository; models are looked for beside this file,
         which is there. Ends the process where it cannot serve: SystemExit, which prints one line
-        and passes through the servers.
+        and passes through the servers. Where the device is lost meanwhile, a process that `serves`
+        begins again without CUDA graphs (`second_start`).
         """
         hide_bodies()
-        prepare_environment()
         try:
-            self._load(settings or _environment_settings())
+            settings = settings or _environment_settings()
+            self._load(settings)
         except StartError as error:
+            lost = any(is_device_lost(cause) for cause in _causes(error))
+            if lost and serves and settings is not None and settings.cuda_graphs:
+                restart_without_graphs(str(error))
             keep_one_line(str(error))
             raise SystemExit(str(error)) from error
 
@@ -119,9 +125,10 @@ class EndpointHandler:
         device = choose_device(settings.device, nvidia_device_present())
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
-        self.threads = torch.get_num_threads()
+        self.threads, on_cpu = torch.get_num_threads(), device.type == "cpu"
+        self.second_thread = SecondThread(self.threads, lasts=not on_cpu)
         load = partial(self._load_models, settings, device, dtype)
-        if device.type == "cpu":  # the thread that serves is to have the only team of threads
+        if on_cpu:  # the thread that serves is to have the only team of threads
             run_in_passing_thread(load, self.threads)
         else:
             load()
@@ -146,8 +153,7 @@ class EndpointHandler:
             with loading("ASSISTANT_MODEL", assistant.name):
                 models = with_assistant(models, _checkpoint(assistant, settings))
         with _start_errors():
-            self.transcriber = Transcriber(models, cuda_graphs=settings.cuda_graphs)
-            self.transcriber.warm_up()
+            self.transcriber = start(models, settings.cuda_graphs)
         self.diarizer = None
         if pipeline is not None:
             with loading("DIARIZATION_MODEL", pipeline.name):
@@ -165,7 +171,7 @@ class EndpointHandler:
         with endpoint_errors():
             request = self.parse(data)
             known = self.enrol(request)
-            audio = self.decode(request)
+            audio = all_at_once(self.decode(request))
             transcript, diarization = self.recognise_and_diarize(audio, request)
             answer = self.answer(request, audio, transcript, diarization, known)
             logger.info(
@@ -194,11 +200,11 @@ class EndpointHandler:
         means = (diarizer, self.transcriber.find_speech, self.limits, config.sampling_rate)
         return Enrolment(*means).enrol(config.known_speakers, cancelled)
 
-    def decode(self, request: TranscriptionRequest) -> Audio:
-        """The audio, for which clips leave fewer bytes. Raises InvalidAudio or AudioTooLong."""
-        config = request.config
-        limits = self.limits.less(config.reference_bytes)
-        return decode_audio(decode_base64(request.inputs, limits), config.sampling_rate, limits)
+    def decode(self, request: TranscriptionRequest) -> DecodingSteps:
+        """The audio, in small steps; clips leave fewer bytes. Raises InvalidAudio, AudioTooLong."""
+        limits = self.limits.less(request.config.reference_bytes)
+        data = decode_base64(request.inputs, limits)
+        return (yield from decoding_steps(data, request.config.sampling_rate, limits))
 
     def answer(
         self,
@@ -260,8 +266,8 @@ class EndpointHandler:
             return self.transcriber.transcribe(audio.samples, request.options), None
         hints = speaker_hints(request.config)
         cancelled = threading.Event()
-        with ThreadPoolExecutor(1, "diarization", set_threads, (self.threads,)) as pool:
-            running = pool.submit(self.diarizer.diarize, audio.samples, hints, cancelled)
+        diarize = partial(self.diarizer.diarize, audio.samples, hints, cancelled)
+        with self.second_thread.running(diarize) as running:
             try:
                 transcript = self.transcriber.transcribe(audio.samples, request.options)
             except BaseException:

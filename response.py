@@ -17,6 +17,8 @@ from config import InferenceConfig
 from subtitles import Rendering, render
 from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
 
+SHORTEST = 2  # hundredths of a second: a step of Whisper's timestamps
+
 # Items with words, and items with times.
 Block = TypeVar("Block", Chunk, SpeakerSegment)
 Timed = TypeVar("Timed", Chunk, SpeakerSegment, SpeakerTurn, Word)
@@ -89,14 +91,15 @@ def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[s
 def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
     """Clamp and round the times of blocks and of their words, each in order over all blocks.
 
-    A time before the one that precedes it, or NaN, becomes that one.
+    A time before the one that precedes it, or NaN, becomes that one. Each lasts 20 ms at least, or
+    an equal share of a recording that is too short for that.
     """
     words = [word for block in blocks for word in block.words]
     clamped_words = iter(
-        [replace(word, start=start, end=end) for word, start, end in _clamp(words, duration)]
+        [replace(word, start=start, end=end) for word, start, end in _lasting(words, duration)]
     )
     clamped = []
-    for block, start, end in _clamp(blocks, duration):
+    for block, start, end in _lasting(blocks, duration):
         own_words = tuple(islice(clamped_words, len(block.words)))
         clamped.append(replace(block, start=start, end=end, words=own_words))
     return clamped
@@ -120,6 +123,28 @@ def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, flo
         start = min(max(now, float(item.start)), duration)
         now = min(max(start, float(item.end)), duration)
         yield item, round(start, 2), round(now, 2)
+
+
+def _lasting(items: Sequence[Timed], duration: float) -> list[tuple[Timed, float, float]]:
+    """The same in hundredths of a second, each at least SHORTEST long.
+
+    What is too short pushes what follows back, and at the end of the audio what precedes forward.
+    """
+    audio_end = round(100 * duration)
+    shortest = min(SHORTEST, audio_end // max(1, len(items)))
+    times: list[tuple[int, int]] = []
+    now = 0
+    for _, start, end in _clamp(items, duration):
+        begin = max(now, round(100 * start))
+        now = max(begin + shortest, round(100 * end))
+        times.append((begin, now))
+    latest = audio_end
+    for place, (begin, stop) in reversed(list(enumerate(times))):
+        stop = min(stop, latest)
+        latest = min(begin, stop - shortest)
+        times[place] = latest, stop
+    pairs = zip(items, times, strict=True)
+    return [(item, begin / 100, stop / 100) for item, (begin, stop) in pairs]
 
 
 def _segment_json(segment: SpeakerSegment, by_word: bool, spoken: bool) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class Cluster:
             import ray
             import ray.data
         except ImportError as error:
-            raise ClusterError("Ray is missing: pip install -r requirements-archive.txt") from error
+            raise ClusterError("Ray is missing: scripts/setup --archive installs it") from error
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._address is None:
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}

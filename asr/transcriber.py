@@ -7,7 +7,7 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -115,6 +115,17 @@ class Transcriber:
             options,
             lambda timeline: self._plan(timeline, options),
         )
+
+    def starting_steps(
+        self, samples: NDArray[np.float32], options: TranscriptionOptions
+    ) -> Generator[None, None, Transcription]:
+        """What `start` returns, in small steps while speech is looked for."""
+        detect = self.detect_speech
+        if not isinstance(detect, SpeechDetector):
+            return self.start(samples, options)
+        speech = yield from detect.steps(samples)
+        yield
+        return self.start(samples, options, speech)
 
     def _plan(self, timeline: LanguageTimeline, options: TranscriptionOptions) -> DecodingPlan:
         assisted, warnings = self._use_assistant(timeline.languages, options)

@@ -132,6 +132,11 @@ class Transcription:
         """How many windows are transcribed."""
         return self._schedule.done
 
+    @property
+    def windows_left(self) -> int:
+        """How many windows are to be transcribed, as far as is known."""
+        return self._schedule.total - self._schedule.done
+
     def step(self) -> bool:
         """Do one small thing: hear a window's language, or read one that was decoded.
 
@@ -230,11 +235,12 @@ class Transcription:
 
     def _add_ready(self, session: Session, plan: DecodingPlan, timeline: LanguageTimeline) -> None:
         requests = []
+        left = self.windows_left
         for window in self._schedule.pop_ready(session.free_rows):
             prompt = plan.languages[timeline.language_at(window.start)].prompt
             encoded = self._encodings.pop(window, None)
             samples = self._schedule.samples(window)
-            requests.append(Request(window, samples, prompt, None, encoded, window.tentative))
+            requests.append(Request(window, samples, prompt, None, encoded, window.tentative, left))
         session.add(requests)
 
     def _read(

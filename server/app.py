@@ -47,7 +47,7 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
-    return RequestGate(app, admission, metrics, settings.request_timeout)
+    return RequestGate(app, admission, metrics, settings)
 
 
 def _fail(request: Request, error: Exception) -> Response:

@@ -14,11 +14,12 @@ from config import InferenceConfig
 REFUSALS = {
     400: "The audio, a parameter or the form is wrong",
     401: "The bearer token is missing or wrong",
+    403: "The server does not answer to this host, or for pages of this origin",
     408: "The body does not arrive",
     413: "The body is too large",
     415: "The body is of a type that is not read",
     422: "The body is not a JSON object",
-    429: "The queue is full; Retry-After says when to come again",
+    429: "The queue is full, or wrong keys came too often; Retry-After says when to come again",
     500: "The endpoint failed",
     503: "The server is about to stop",
     504: "The request took longer than the server allows",

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from errors import EndpointError
 from handler import endpoint_errors
-from server.errors import DeadlineExceeded, Refusal, Unauthorized, status_of
+from server.errors import DeadlineExceeded, Refusal, TooManyGuesses, Unauthorized, status_of
 from server.openai_api.errors import error_body as openai_body
 
 
@@ -33,7 +33,7 @@ def error_response(error: EndpointError, path: str) -> JSONResponse:
     headers = {"X-Error-Message": str(error)}
     if isinstance(error, Refusal) and error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
-    if isinstance(error, DeadlineExceeded):
+    if isinstance(error, DeadlineExceeded | TooManyGuesses):
         headers["X-Should-Retry"] = "false"  # OpenAI's client would send the whole body again
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"

@@ -21,11 +21,43 @@ class Refusal(EndpointError):
     retry_after: int | None = None
 
 
+class InvalidHttp(Refusal):
+    """What came is no request, or nobody can say where it ends."""
+
+    code = "INVALID_REQUEST"
+    status = 400
+
+
+class HostNotAllowed(Refusal):
+    """The server does not answer to the name that the request is for."""
+
+    code = "HOST_NOT_ALLOWED"
+    status = 403
+
+
+class OriginNotAllowed(Refusal):
+    """A browser sends the request for a page of another site."""
+
+    code = "ORIGIN_NOT_ALLOWED"
+    status = 403
+
+
 class Unauthorized(Refusal):
     """The bearer token is missing or wrong."""
 
     code = "UNAUTHORIZED"
     status = 401
+
+
+class TooManyGuesses(Refusal):
+    """The client has sent too many wrong keys."""
+
+    code = "TOO_MANY_GUESSES"
+    status = 429
+
+    def __init__(self, text: str, retry_after: int) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class NotFound(Refusal):
@@ -79,6 +111,14 @@ class Busy(Refusal):
     def __init__(self, text: str, retry_after: int) -> None:
         super().__init__(text)
         self.retry_after = retry_after
+
+
+class Crowded(Refusal):
+    """As many connections are open as may be."""
+
+    code = "TOO_MANY_CONNECTIONS"
+    status = 503
+    retry_after = 5
 
 
 class Draining(Refusal):

@@ -18,12 +18,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors import EndpointError
-from server.admission import HeldBody, too_large
+from server.admission import too_large
 from server.error_response import error_event, error_response, translated
 from server.errors import DeadlineExceeded, SlowBody
+from server.places import Pace, Place
 
-# A body must keep up with this rate, after a start: else its place goes to others.
-SLOWEST_BYTES_PER_S, START_S = 1024, 30.0
+# A body must keep up with this rate, and may fall so many seconds behind.
+SLOWEST_BYTES_PER_S, PATIENCE_S = 1024, 30.0
 # The time that a client has to take an error that it may not be waiting for.
 FAREWELL_S = 5.0
 # What nginx logs of a client that did not wait for its answer.
@@ -31,12 +32,19 @@ CLIENT_GONE = 499
 # So much of a body that nobody asks for is read all the same, so that the connection can be kept.
 LITTLE_BYTES = 64 * 1024
 DISCONNECT: Message = {"type": "http.disconnect"}
+# Of every answer that does not say otherwise, so that no browser takes it for a page, or a part of
+# one: it is of the type that it says, in no frame, and for no other site's image or script.
+GUARDED = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 
 class Exchange:
     """Counts and times what comes in, and knows what went out.
 
-    `limit` is the most bytes of the body, and `held` counts them, where all bodies together are
+    `limit` is the most bytes of the body, and `place` counts them, where all bodies together are
     limited. `status` is that of the answer and `code` that of its
     error; `gone` says that the client left before the answer was complete.
     """
@@ -44,9 +52,10 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         self.scope, self._receive, self._send = scope, receive, send
         self.limit = limit
-        self.held: HeldBody | None = None
+        self.place: Place | None = None
         self.headers = Headers(scope=scope)
         self.started = time.monotonic()
+        self._pace = Pace(SLOWEST_BYTES_PER_S, PATIENCE_S, self.started)
         self.answer_headers: list[tuple[bytes, bytes]] = []
         self.received = 0
         self.status: int | None = None
@@ -109,7 +118,7 @@ class Exchange:
     async def receive(self) -> Message:
         """The next part of the body, or that the client is gone.
 
-        Raises BodyTooLarge, SlowBody, or Busy for a body that did not announce its bytes.
+        Raises BodyTooLarge, SlowBody, or Busy where there is no room for what came.
         """
         if self._body_read:
             if not self._watches:
@@ -120,13 +129,11 @@ class Exchange:
         if message["type"] == "http.disconnect":
             self.end(None)
             return message
-        self.received += len(message.get("body", b""))
-        if self.received > self.limit:
-            raise too_large(self.limit)
-        if self.held:
-            self.held.grow(self.received)
+        self._count(len(message.get("body", b"")))
         if not message.get("more_body", False):
             self._body_read = True
+            if self.place:
+                self.place.complete = True
             if self._watches:
                 self._watcher = asyncio.ensure_future(self._watch())
         return message
@@ -147,7 +154,8 @@ class Exchange:
         if failed := headers.get("x-error-message"):
             self.code = failed.partition(":")[0]
         self._streams = headers.get("content-type", "").startswith("text/event-stream")
-        added = list(self.answer_headers)
+        added = [*self.answer_headers]
+        added += [header for header in GUARDED if header[0].decode() not in headers]
         if self._leaves_body():
             # Else the library reads the rest, however much it is, before the next request.
             added.append((b"connection", b"close"))
@@ -162,10 +170,17 @@ class Exchange:
         left = int(self.headers.get("content-length", "0")) - self.received
         return left > (0 if self.status == SlowBody.status else LITTLE_BYTES)
 
+    def _count(self, size: int) -> None:
+        self.received += size
+        self._pace.came(size, time.monotonic())
+        if self.received > self.limit:
+            raise too_large(self.limit)
+        if self.place:
+            self.place.grow(self.received)
+
     async def _next_part(self) -> Message:
-        left = START_S + self.received / SLOWEST_BYTES_PER_S - self.seconds
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self._pace.due - time.monotonic()):
                 return await self._receive()
         except TimeoutError:
             raise SlowBody("the body does not arrive") from None

@@ -44,13 +44,18 @@ def router(service: Service, admission: Admission, metrics: Metrics, page: bool)
         "/metrics",
         summary="Prometheus' metrics",
         response_class=PlainTextResponse,
-        responses=refusals(401),
+        responses=refusals(401, 403, 429),
     )
     async def show_metrics() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @routes.head("/", include_in_schema=False)
-    @routes.get("/", summary="A sign of life", response_class=PlainTextResponse)
+    @routes.get(
+        "/",
+        summary="A sign of life",
+        response_class=PlainTextResponse,
+        responses=refusals(403),
+    )
     async def root(request: Request) -> Response:
         if page and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("app/")

@@ -29,6 +29,7 @@ class Info(BaseModel):
 
     model: str = Field(description="The loaded model: a hub id, or the name of a folder")
     embedded: bool = Field(description="Whether it is the demonstration's, of 133 words")
+    notice: str | None = Field(description="What every answer's warnings begin with, if anything")
     multilingual: bool = Field(description="Whether it knows other languages than English")
     languages: list[Language] = Field(description="By name")
     tasks: list[str] = Field(description="Values of `task` that it can do")
@@ -48,12 +49,12 @@ def router(service: Service) -> APIRouter:
     @routes.head("/info", include_in_schema=False)
     @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
     async def info() -> Info:
-        return describe(service.handler)
+        return describe(service.handler, service.notice)
 
     return routes
 
 
-def describe(handler: EndpointHandler) -> Info:
+def describe(handler: EndpointHandler, notice: str | None = None) -> Info:
     """What a request to this endpoint may ask for without being refused or warned."""
     models = handler.transcriber.models
     tokens = models.special_tokens
@@ -64,6 +65,7 @@ def describe(handler: EndpointHandler) -> Info:
     return Info(
         model=model_id(handler),
         embedded=models.name == str(DEMO_MODELS / "asr"),
+        notice=notice,
         multilingual=tokens.multilingual,
         languages=sorted(languages, key=lambda each: each.name),
         tasks=sorted(tokens.tasks) if tokens.multilingual else ["transcribe"],

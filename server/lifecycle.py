@@ -26,6 +26,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from config import ServerSettings
 from handler import EXIT_STATUS
 from server.engine_loop import stopped
+from server.error_response import error_response
+from server.errors import InvalidHttp
+from server.exchange import GUARDED
 from server.lingering import LingeringTransport
 from server.middleware import PAGE, RequestGate
 from server.service import Service
@@ -34,7 +37,7 @@ logger = logging.getLogger("server")
 
 # From the opening of a connection, or the last answer on it, to the end of a request's head.
 SECONDS_TO_ASK = 30
-# Beyond so many connections, and where files run short, uvicorn answers 503 by itself.
+# Beyond so many connections, and where files run short, requests are refused.
 MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
 # For answers on their way to clients, after the last one is computed.
 SECONDS_TO_LEAVE = 5
@@ -76,9 +79,22 @@ class PromptProtocol(H11Protocol):
         if self._asking:
             self._asking.cancel()
 
+    def send_400_response(self, msg: str) -> None:
+        """What comes is no HTTP: say so as all refusals do, if an answer has not begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = error_response(InvalidHttp("what came is not HTTP/1.1"), "/")
+            headers = [*response.raw_headers, *GUARDED, (b"connection", b"close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=bytes(response.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
     def _client_sends(self) -> bool:
-        """Whether a part of a body is to come, by its framing."""
-        return self.conn.their_state is h11.SEND_BODY
+        """Whether more is to come: a part of a body by its framing, or what is no HTTP."""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     def _wait_for_request(self) -> None:
         if self._asking:
@@ -93,13 +109,20 @@ class PromptProtocol(H11Protocol):
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
 
-    `exit_status` is what the process should end with; with `page` the log names the page's address.
+    `exit_status` is what the process should end with. `proxies` are the addresses of those whose
+    X-Forwarded-For names the client; with `page` the log names the page's address.
     """
 
     exit_status = 0
+    _end = "the server ends before it drained"
 
     def __init__(
-        self, gate: RequestGate, service: Service, drain_timeout: float, page: bool = False
+        self,
+        gate: RequestGate,
+        service: Service,
+        drain_timeout: float,
+        proxies: str | None = None,
+        page: bool = False,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -109,11 +132,14 @@ class DrainingServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=SECONDS_TO_LEAVE,
-                limit_concurrency=_most_connections(),
                 http=PromptProtocol,
                 ws="none",
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=proxies or "",
             )
         )
+        gate.connections = self.server_state.connections
+        gate.most_connections = most_connections()
         self.gate, self.service, self._page = gate, service, page
         self.drain_timeout = drain_timeout
         self._drain_ends = float("inf")
@@ -121,7 +147,7 @@ class DrainingServer(uvicorn.Server):
     @property
     def busy(self) -> bool:
         """Whether anybody waits for an answer."""
-        return self.gate.admission.admitted > 0 or self.service.outstanding > 0
+        return self.gate.admission.places.taken > 0 or self.service.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
@@ -135,7 +161,7 @@ class DrainingServer(uvicorn.Server):
         if self.gate.admission.draining:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
-        logger.info("draining: %d requests are not answered", self.gate.admission.admitted)
+        logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
         self.gate.admission.draining = True
         self._drain_ends = time.monotonic() + self.drain_timeout
 
@@ -148,9 +174,23 @@ class DrainingServer(uvicorn.Server):
             return False
         if self.busy and time.monotonic() < self._drain_ends:
             return False
-        logger.info("drained" if not self.busy else "the time to drain is over")
+        self._end = "drained" if not self.busy else "the time to drain is over"
         self.gate.end_all(stopped() if self.exit_status else None)
         return True
+
+    def close(self) -> None:
+        """End the service's threads, or the process where one does not end; how it drained is the
+        last that is said.
+        """
+        closing = threading.Thread(target=self.service.close, daemon=True)
+        closing.start()
+        closing.join(SECONDS_TO_LEAVE)
+        if closing.is_alive():
+            logger.warning("a computation does not end, the process does")
+        logger.info(self._end)
+        if closing.is_alive():
+            logging.shutdown()
+            os._exit(self.exit_status)
 
     def _engine_stopped(self) -> None:
         """Begin to end: who waited for the engine has been told, others are about to be."""
@@ -160,21 +200,10 @@ class DrainingServer(uvicorn.Server):
         self._drain_ends = min(self._drain_ends, time.monotonic() + SECONDS_TO_LEAVE)
 
 
-def _most_connections() -> int:
+def most_connections() -> int:
     """As many as files may be open, save those of models, libraries and uploads."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
-
-
-def close(service: Service, exit_status: int) -> None:
-    """End the service's threads, or the process where one does not end."""
-    closing = threading.Thread(target=service.close, daemon=True)
-    closing.start()
-    closing.join(SECONDS_TO_LEAVE)
-    if closing.is_alive():
-        logger.warning("a computation does not end, the process does")
-        logging.shutdown()
-        os._exit(exit_status)
 
 
 def bind(settings: ServerSettings) -> socket.socket:

@@ -40,8 +40,8 @@ class EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series with its value of now."""
         gauges = {
-            "asr_requests_in_progress": ("Requests admitted", self.admission.admitted),
-            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.held_bytes),
+            "asr_requests_in_progress": ("Requests admitted", self.admission.places.taken),
+            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.places.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.service.outstanding),
             "asr_running_rows": ("Windows being decoded", self.service.running_rows),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.service.held_audio_bytes),

@@ -1,7 +1,8 @@
 """Three ways to send audio and parameters: JSON, a form, or the file itself.
 
-The one decision: a body without a usable type is told by its first character, as no audio format
-begins with a brace. A type is a hint and never believed about audio: the decoder looks.
+The one decision: JSON is what says that it is JSON, which a foreign page cannot say without asking
+first (CORS), and everything else is audio: a type is a hint and never believed about it, the
+decoder looks. As no audio format begins with a brace, a client that forgot the type is told so.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from bounded_json import MOST_JSON, TooMuchJson, parse_json
 from errors import InvalidRequest
 from handler import EndpointHandler, TranscriptionRequest
 from server.admission import FORM, media_type
-from server.errors import BodyTooLarge, InvalidBody
+from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
 from server.multipart_form import content, multipart_form
 
-# What clients send that were told no type: nothing, curl's default, or anything.
-UNTYPED = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
 MOST_FILES, MOST_FIELDS = 1, 100
@@ -30,16 +29,18 @@ MOST_FILES, MOST_FIELDS = 1, 100
 async def read_request(request: Request, handler: EndpointHandler) -> TranscriptionRequest:
     """The request that a body asks for.
 
-    Raises InvalidBody for what is no JSON object, and what `EndpointHandler.parse` raises.
+    Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
+    so, and what `EndpointHandler.parse` raises.
     """
     kind = media_type(request.headers)
     if kind == FORM:
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
             return await asyncio.to_thread(lambda: handler.parse(_form_body(form), as_text=True))
     body = await _read_all(request)
-    is_json = kind == "application/json" or kind.endswith("+json")
-    if is_json or (kind in UNTYPED and body[:100].lstrip()[:1] == b"{"):
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return await asyncio.to_thread(lambda: handler.parse(read_json(body)))
+    if body[:100].lstrip()[:1] == b"{":
+        raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
     given = {"inputs": body, "parameters": _query_parameters(request)}
     return await asyncio.to_thread(handler.parse, given, as_text=True)
 

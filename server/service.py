@@ -1,18 +1,18 @@
 """Answers requests of many clients with one set of models.
 
 The one decision: whatever computes runs in few threads of its own, and the event loop only waits.
-One thread runs the engine for all requests at once, one runs diarization, short recordings first,
-and two prepare: they read audio, find speech, and put answers together. They compute without
-threads beneath them, and large bodies have one of the two to themselves, so that small ones wait
-for none of those.
+One thread runs the engine for all requests at once, one runs diarization, in which shorter
+recordings go between two batches of a longer one, and few prepare: they read audio, find speech,
+and put answers together, without threads beneath them. Everywhere short recordings go first, by
+seconds of audio (`server/shortest_first.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -23,22 +23,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr import Transcription
-from audio import Audio
+from audio import Audio, DecodingStep
 from diarization.known_speakers import NOBODY, KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from errors import EndpointError
 from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
-from openmp import run_in_passing_thread, set_threads
+from openmp import set_threads
 from response import Answer
-from server.audio_memory import AudioMemory
 from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
-from server.shortest_first import ShortestFirst
+from server.shortest_first import Recording, ShortestFirst, Steps, in_one_step
 from transcript import Transcript
 
-# Characters or bytes of a body; it takes a second or so to read that much compressed audio.
-LARGE_BODY = 4_000_000
-# Of the memory for decoded audio; the rest is for recordings whose bodies are large.
-SMALL_SHARE = 1 / 4
+# Until a file is opened it is taken for 16-bit samples at 16 kHz: the first look at it is short.
+GUESSED_BYTES_PER_SECOND = 32_000
+# Processors to each thread that prepares: the others compute.
+PROCESSORS_PER_THREAD = 4
 CLIP_SECONDS = 3.0  # about the length of a clip of a known speaker
 
 T = TypeVar("T")
@@ -64,9 +63,9 @@ Event = Decoded | Progress | Finished
 class Service:
     """Runs requests; submitted on the event loop, computed in threads.
 
-    At most `max_rows` windows are decoded at once, fewer where memory does not hold so many; of one
-    request at most three quarters of them, so that others find a free row. A recording is decoded
-    while less than `max_decoded_bytes` of samples are held. `notice` is a warning of every answer.
+    At most `max_rows` windows are decoded at once, fewer where memory does not hold so many; of
+    long recordings at most three quarters of them, so that others find a free row. About
+    `max_decoded_bytes` of samples are held. `notice` is a warning of every answer.
     """
 
     def __init__(
@@ -83,13 +82,12 @@ class Service:
         if max_rows is not None:
             self._engine.admission.max_rows = max_rows
         self._loop = EngineLoop(self._engine)
-        self._small, self._large = (
-            ThreadPoolExecutor(1, name, set_threads, (1,)) for name in ("small", "large")
+        self._preparation = ShortestFirst(
+            "preparation",
+            max(1, handler.threads // PROCESSORS_PER_THREAD),
+            max_decoded_bytes,
+            partial(set_threads, 1),
         )
-        self._memory = {
-            self._small: AudioMemory(max_decoded_bytes * SMALL_SHARE),
-            self._large: AudioMemory(max_decoded_bytes * (1 - SMALL_SHARE)),
-        }
         self._diarization = ShortestFirst("diarization")
 
     @property
@@ -110,7 +108,7 @@ class Service:
     @property
     def held_audio_bytes(self) -> int:
         """How much decoded audio there is."""
-        return sum(memory.held for memory in self._memory.values())
+        return self._preparation.held_bytes
 
     @property
     def counts(self) -> EngineCounts:
@@ -132,16 +130,19 @@ class Service:
         """
         if not self.alive:
             raise stopped()
-        pool, left = self._pool(request), Flag()
+        left = Flag()
         diarizing: Future[Diarization | None] | None = None
         self.outstanding += 1
         try:
             known = await self._enrol(request, left)
-            async with self._decoded(request) as audio:
+            guess = len(request.inputs) / GUESSED_BYTES_PER_SECOND
+            with self._preparation.recording(guess) as recording:
+                decoding = _decode(self.handler, request)
+                audio = await self._prepare(recording, decoding, decodes=True)
                 yield Decoded(audio.duration)
-                diarizing = self._start_diarization(audio, request, left)
-                start = self.handler.transcriber.start
-                transcription = await _in(pool, start, audio.samples, request.options)
+                diarizing = self._start_diarization(recording, audio, request, left)
+                starting = self.handler.transcriber.starting_steps(audio.samples, request.options)
+                transcription = await self._prepare(recording, starting)
                 async with aclosing(self._transcribe(transcription)) as events:
                     async for event in events:
                         if isinstance(event, Transcript):
@@ -149,8 +150,10 @@ class Service:
                         else:
                             yield event
                 diarization = await _speakers(diarizing, transcript)
-                answer = self.handler.answer
-                answered = _in(pool, answer, request, audio, transcript, diarization, known)
+                answer = partial(
+                    self.handler.answer, request, audio, transcript, diarization, known
+                )
+                answered = self._prepare(recording, in_one_step(answer))
                 yield Finished(self._with_notice(await answered))
         finally:
             left.set()
@@ -161,8 +164,7 @@ class Service:
     def close(self) -> None:
         """End the threads; requests that still run fail."""
         self._loop.close()
-        for pool in (self._small, self._large):
-            pool.shutdown(cancel_futures=True)
+        self._preparation.shutdown()
         self._diarization.shutdown()
 
     def _with_notice(self, answer: Answer) -> Answer:
@@ -170,34 +172,32 @@ class Service:
             return answer
         return replace(answer, warnings=(self.notice, *answer.warnings))
 
-    def _decoded(self, request: TranscriptionRequest) -> AbstractAsyncContextManager[Audio]:
-        """The audio of a request, which is held until the block ends."""
-        pool = self._pool(request)
-        return self._memory[pool].decoded(partial(_in, pool, self.handler.decode, request))
-
-    def _pool(self, request: TranscriptionRequest) -> ThreadPoolExecutor:
-        return self._large if len(request.inputs) > LARGE_BODY else self._small
+    async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
+        """What `steps` return in a thread that prepares. Raises EndpointError."""
+        submitted = self._preparation.submit(recording, _guarded(steps), decodes)
+        return await asyncio.wrap_future(submitted)
 
     async def _enrol(self, request: TranscriptionRequest, left: Flag) -> KnownVoices:
         """The voices of the request's clips, embedded where recordings are diarized."""
         if not request.config.known_speakers:
             return NOBODY
         enrol = partial(_enrol, self.handler, request, left)
-        work = partial(run_in_passing_thread, enrol, self.handler.threads)
-        seconds = CLIP_SECONDS * len(request.config.known_speakers)
-        return await asyncio.wrap_future(self._diarization.submit(seconds, work))
+        work = partial(self.handler.second_thread.run, enrol)
+        clips = Recording(CLIP_SECONDS * len(request.config.known_speakers))
+        return await asyncio.wrap_future(self._diarization.submit(clips, in_one_step(work)))
 
     def _start_diarization(
-        self, audio: Audio, request: TranscriptionRequest, left: Flag
+        self, recording: Recording, audio: Audio, request: TranscriptionRequest, left: Flag
     ) -> Future[Diarization | None] | None:
         """Diarization, begun before speech is detected; it ends when the request has `left`."""
         diarizer = self.handler.diarizer
         if diarizer is None or not self.handler.diarizes(request.config):
             return None
         hints = speaker_hints(request.config)
-        diarize = partial(_diarize, diarizer, audio.samples, hints, left)
-        work = partial(run_in_passing_thread, diarize, self.handler.threads)
-        return self._diarization.submit(audio.duration, work)
+        between = partial(self._diarization.let_pass, recording)
+        diarize = partial(_diarize, diarizer, audio.samples, hints, left, between)
+        work = partial(self.handler.second_thread.run, diarize)
+        return self._diarization.submit(recording, in_one_step(work))
 
     async def _transcribe(
         self, transcription: Transcription
@@ -235,11 +235,15 @@ async def _speakers(
 
 
 def _diarize(
-    diarizer: Diarizer, samples: NDArray[np.float32], hints: SpeakerHints, left: Flag
+    diarizer: Diarizer,
+    samples: NDArray[np.float32],
+    hints: SpeakerHints,
+    left: Flag,
+    between: Callable[[], None],
 ) -> Diarization | None:
     """None where the request has left meanwhile."""
     with endpoint_errors(), suppress(DiarizationCancelled):
-        return None if left.is_set() else diarizer.diarize(samples, hints, left)
+        return None if left.is_set() else diarizer.diarize(samples, hints, left, between)
     return None
 
 
@@ -250,11 +254,13 @@ def _enrol(handler: EndpointHandler, request: TranscriptionRequest, left: Flag) 
     return NOBODY
 
 
-async def _in(pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
-    """What `work` returns in a thread of `pool`. Raises EndpointError."""
-    return await asyncio.wrap_future(pool.submit(_guarded, work, *arguments))
+def _decode(handler: EndpointHandler, request: TranscriptionRequest) -> Steps[Audio]:
+    """The audio, all of which counts as held in the end."""
+    audio = yield from handler.decode(request)
+    yield DecodingStep(audio.duration, audio.duration)
+    return audio
 
 
-def _guarded(work: Callable[..., T], *arguments: object) -> T:
+def _guarded(steps: Steps[T]) -> Steps[T]:
     with endpoint_errors():
-        return work(*arguments)
+        return (yield from steps)

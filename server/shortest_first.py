@@ -1,70 +1,215 @@
-"""One thread for work of known length, the shortest first.
+"""Threads for work on recordings, which is done in small steps, the shortest recording first.
 
-The one decision: what waits grows shorter by AUDIO_A_SECOND for each second that it waits. So a
-short recording passes a long one, and nothing waits for ever: work that comes later by more than
-its own share of a long one's length no longer passes it. As all that waits ages alike, the order
-is fixed when work comes, and a heap keeps it. Work may hold an hour of audio, so that it is not in
-the heap but beside it: cancelled work is forgotten at once, its turn in the heap passes later.
+Between two steps another recording may have its turn: of eight turns seven go to the one with the
+fewest seconds of audio, and one to the one that came first. So a short recording waits for no long
+one to end, however many there are, and no long one waits for ever. Seconds are those that are known
+so far, and grow while a file is decoded: what it says about itself is not believed for long.
+
+Decoded audio is counted, 64 kB a second. A recording is decoded while as much room again is free as
+it will take, so that shorter ones find room beside any number of long ones. Of those that have
+begun the oldest goes on in any case: none waits for another that waits, and the limit is passed by
+no more than one recording and a step of each thread.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from heapq import heappop, heappush
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
-# Seconds of audio that a second of waiting makes up for: ten minutes are passed for one.
-AUDIO_A_SECOND = 10.0
+from asr.engine.admission import LONGEST_WAITING_EVERY
+from audio import DecodingStep
+from timebase import SAMPLE_RATE
+
+BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32
 
 T = TypeVar("T")
+# What is done in steps; those of decoding tell how far it is.
+Steps = Generator[DecodingStep | None, None, T]
+
+
+@dataclass(eq=False)
+class Recording:
+    """About `seconds` of audio, `held` of them decoded and in memory; `left` once nobody asks."""
+
+    seconds: float
+    held: float = 0.0
+    left: bool = False
+    number: int = field(default_factory=count().__next__, init=False)  # in order of arrival
+
+
+@dataclass(eq=False)
+class Work:
+    """Steps of a recording, None once nobody asks, and what they will return; `decodes` says that
+    they take memory.
+    """
+
+    recording: Recording
+    steps: Steps[Any] | None
+    decodes: bool
+    result: Future[Any] = field(default_factory=Future)
 
 
 class ShortestFirst:
-    """Runs what is submitted in a thread of its own, one after another. `now` returns seconds."""
+    """Takes the steps of what is submitted in `threads` of its own, which `prepare` begins; while
+    less than `limit` bytes of audio are held.
+    """
 
-    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
-        self._pool = ThreadPoolExecutor(1, name)
-        self._now = now
-        self._lock, self._numbers = Lock(), count()
-        self._waiting: list[tuple[float, int, Future[Any]]] = []
-        self._works: dict[int, Callable[[], Any]] = {}
+    def __init__(
+        self,
+        name: str,
+        threads: int = 1,
+        limit: float = inf,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        self.limit = limit
+        self._pool = ThreadPoolExecutor(threads, name, prepare)
+        self._lock = Lock()
+        self._waiting: list[Work] = []
+        self._works: dict[Future[Any], Work] = {}  # apart, or a result would hold on to itself
+        self._holding: dict[Recording, None] = {}  # in the order in which they began
+        self._turns = 0
 
-    def submit(self, seconds: float, work: Callable[[], T]) -> Future[T]:
-        """What `work` will return, which is about `seconds` of audio; a cancelled one is not begun,
-        and nothing holds on to it.
+    @property
+    def held_bytes(self) -> int:
+        """How much decoded audio there is."""
+        with self._lock:
+            return round(BYTES_PER_SECOND * sum(each.held for each in self._holding))
+
+    @contextmanager
+    def recording(self, seconds: float) -> Iterator[Recording]:
+        """A recording of about so many seconds; its audio is held until the block ends."""
+        recording = Recording(seconds)
+        try:
+            yield recording
+        finally:
+            with self._lock:
+                recording.left = True
+                self._holding.pop(recording, None)
+                waiting = len(self._waiting)
+            for _ in range(waiting):  # there may be room for them now
+                self._submit_turn()
+
+    def submit(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> Future[T]:
+        """What `steps` will return. Once it is cancelled no further one is taken, and nothing holds
+        on to them.
 
         Raises RuntimeError after shutdown.
         """
-        future: Future[T] = Future()
-        due = self._now() + seconds / AUDIO_A_SECOND
+        work = Work(recording, steps, decodes)
         with self._lock:
-            number = next(self._numbers)
-            self._works[number] = work
-            heappush(self._waiting, (due, number, future))
-        future.add_done_callback(partial(self._forget, number))
-        self._pool.submit(self._run_next)
-        return future
+            self._works[work.result] = work
+            self._waiting.append(work)
+        work.result.add_done_callback(self._forget)
+        self._pool.submit(self._turn)
+        return work.result
 
     def shutdown(self) -> None:
-        """Wait for what runs; what waits is cancelled."""
+        """Wait for the steps that run; what is not finished is cancelled."""
         self._pool.shutdown(cancel_futures=True)
-        for _, _, future in self._waiting:
-            future.cancel()
+        for work in [*self._waiting]:
+            work.result.cancel()
 
-    def _run_next(self) -> None:
+    def let_pass(self, recording: Recording) -> None:
+        """Called within a step of `recording`: steps of shorter ones are taken at once, where any
+        wait, as many as they would get before it.
+        """
+        for _ in range(LONGEST_WAITING_EVERY - 1):
+            with self._lock:
+                shorter = [
+                    each
+                    for each in self._waiting
+                    if 2 * each.recording.seconds <= recording.seconds
+                ]
+                if not shorter:
+                    return
+                work = min(shorter, key=_length)
+                self._waiting.remove(work)
+            self._take_step(work)
+
+    def _turn(self) -> None:
+        """Take one step of whose turn it is."""
         with self._lock:
-            _, number, future = heappop(self._waiting)
-        if not future.set_running_or_notify_cancel():
+            work = self._choose()
+        if work is not None:
+            self._take_step(work)
+            self._submit_turn()
+
+    def _take_step(self, work: Work) -> None:
+        steps = work.steps
+        if steps is None:
             return
         try:
-            future.set_result(self._works.pop(number)())
+            step = next(steps)
+        except StopIteration as end:
+            with suppress(InvalidStateError):  # cancelled meanwhile
+                work.result.set_result(end.value)
         except BaseException as error:
-            future.set_exception(error)
+            with suppress(InvalidStateError):
+                work.result.set_exception(error)
+        else:
+            if not self._put_back(work, step):
+                steps.close()
 
-    def _forget(self, number: int, _: Future[Any]) -> None:
-        self._works.pop(number, None)
+    def _choose(self) -> Work | None:
+        ready = [each for each in self._waiting if not each.decodes or self._has_room(each)]
+        if not ready:
+            return None
+        self._turns += 1
+        first_come = self._turns % LONGEST_WAITING_EVERY == 0
+        work = min(ready, key=_number if first_come else _length)
+        self._waiting.remove(work)
+        return work
+
+    def _has_room(self, work: Work) -> bool:
+        recording = work.recording
+        if not self._holding or next(iter(self._holding)) is recording:
+            return True
+        others = sum(each.held for each in self._holding if each is not recording)
+        return BYTES_PER_SECOND * (others + 2 * recording.seconds) <= self.limit
+
+    def _put_back(self, work: Work, step: DecodingStep | None) -> bool:
+        """Whether there will be another step: not where nobody asks any more."""
+        recording = work.recording
+        with self._lock:
+            if recording.left or work.result.cancelled():
+                return False
+            if step is not None:
+                recording.held, recording.seconds = step
+                if recording.held:
+                    self._holding[recording] = None
+            self._waiting.append(work)
+        return True
+
+    def _forget(self, result: Future[Any]) -> None:
+        with self._lock:
+            work = self._works.pop(result)
+            if work in self._waiting:
+                self._waiting.remove(work)
+            steps, work.steps = work.steps, None
+        if steps is not None:
+            with suppress(ValueError):  # one runs, and is the last
+                steps.close()
+
+    def _submit_turn(self) -> None:
+        with suppress(RuntimeError):  # after the end
+            self._pool.submit(self._turn)
+
+
+def in_one_step(work: Callable[[], T]) -> Steps[T]:
+    """Work that cannot be divided."""
+    yield from ()
+    return work()
+
+
+def _number(work: Work) -> int:
+    return work.recording.number
+
+
+def _length(work: Work) -> tuple[float, int]:
+    return work.recording.seconds, work.recording.number

@@ -79,7 +79,8 @@ class Client:
 
 
 def client(app, method="POST", path="/", headers=None, parts=(b"",), ends=True, query=b""):
-    """A client whose headers announce nothing that `headers` do not."""
+    """A client of this machine whose headers announce nothing that `headers` do not."""
+    given = {"host": "localhost", **(headers or {})}
     return Client(
         app,
         parts,
@@ -90,9 +91,7 @@ def client(app, method="POST", path="/", headers=None, parts=(b"",), ends=True, 
         raw_path=path.encode(),
         root_path="",
         query_string=query,
-        headers=[
-            (name.lower().encode(), str(value).encode()) for name, value in (headers or {}).items()
-        ],
+        headers=[(name.lower().encode(), str(value).encode()) for name, value in given.items()],
         http_version="1.1",
         scheme="http",
         server=("test", 80),
@@ -119,7 +118,7 @@ class FakeService(Service):
         self.handler = SimpleNamespace(
             limits=AudioLimits(7200, MAX_AUDIO_BYTES), parse=parse, diarizer=None
         )
-        self.outstanding, self.freed = 0, 0
+        self.notice, self.outstanding, self.freed = None, 0, 0
         self.release, self.began = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
         self.seen: list[TranscriptionRequest] = []

@@ -20,12 +20,16 @@ import numpy as np
 import pytest
 from hypothesis.internal.conjecture import providers
 
+from config import NO_TELEMETRY
+
 if TYPE_CHECKING:
     from handler import EndpointHandler
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
 # rooms' tests quick, too.
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+# Tests of single modules import pyannote before any entry point would.
+os.environ |= NO_TELEMETRY
 for _name in (
     "ASR_MODEL",
     "ASSISTANT_MODEL",

@@ -102,17 +102,22 @@ class FakeCuda(TorchDispatchMode):
         if name == "_local_scalar_dense" and isinstance(tensors[0], FakeTensor):
             return self._read_value(tensors[0])
         waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
-        if self._step and waits:
+        if self._watched and waits:
             raise CudaFault(f"{name} makes the host wait inside a step")
         result = func(*args, **kwargs)
         if self._step:
             self._step.count(result, tensors, self._drafting)
         return result
 
+    @property
+    def _watched(self) -> bool:
+        """Whether what runs is a step, or anything else that is captured."""
+        return self._step is not None or self.capturing
+
     def _read_value(self, tensor: torch.Tensor) -> float:
         if _device(tensor).type == "cuda":
             self.synchronisations += 1
-            if self._step:
+            if self._watched:
                 raise CudaFault("a value is read from the device inside a step")
         return self.script.value(tensor)
 
@@ -131,7 +136,7 @@ class FakeCuda(TorchDispatchMode):
             indices = [each for each in args[1] if each is not None]
             if devices[0] == "cuda" and any(_device(each).type != "cuda" for each in indices):
                 raise CudaFault("a CUDA tensor is indexed by a tensor of the CPU")
-            if self._step and any(each.dtype in (torch.bool, torch.uint8) for each in indices):
+            if self._watched and any(each.dtype in (torch.bool, torch.uint8) for each in indices):
                 raise CudaFault("a boolean index makes the host wait inside a step")
         elif len(set(devices)) > 1 and len({_device(t).type for t in tensors if t.dim()}) > 1:
             raise CudaFault(f"{name} of tensors on different devices")
@@ -141,7 +146,7 @@ class FakeCuda(TorchDispatchMode):
     ) -> None:
         if _device(source).type == target.type or not counts:
             return
-        if self._step:
+        if self._watched:
             raise CudaFault(f"a copy from {_device(source).type} to {target.type} inside a step")
         if target.type == "cuda" and not non_blocking:
             self.uploads += 1
@@ -152,7 +157,7 @@ class FakeCuda(TorchDispatchMode):
         kinds = {each.dtype for each in tensors}
         if len(kinds) > 1:
             raise CudaFault(f"{name} of different types: {sorted(map(str, kinds))}")
-        if not self._step:
+        if not self._watched:
             if _device(tensors[0]).type == "cuda":
                 self.run_eagerly.add(_signature(name, tensors))
             return
@@ -174,7 +179,7 @@ class FakeCuda(TorchDispatchMode):
     # What stands in for the engine's and torch's functions
 
     @contextlib.contextmanager
-    def graph(self, _graph: FakeGraph, pool: object = None, **_: object) -> Iterator[None]:
+    def graph(self, _graph: FakeGraph, pool: object, *_: object) -> Iterator[None]:
         """Stand in for torch.cuda.graph."""
         if pool not in self.handles:
             raise CudaFault("a capture outside the shared pool")
@@ -303,6 +308,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         "graph": device.graph,
         "graph_pool_handle": device.new_pool,
         "Event": FakeEvent,
+        "Stream": FakeStream,
         "stream": lambda _: contextlib.nullcontext(),
         "current_stream": lambda *_: None,
         "mem_get_info": lambda *_: (memory, memory),
@@ -322,6 +328,16 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     patch.setattr(results, "normalize_attention", lambda heads: HostArray(NORMALIZE(heads)))
     with mode, device:
         yield device
+
+
+class FakeStream:
+    """Stands in for torch.cuda.Stream."""
+
+    def __init__(self, device: torch.device | None = None, priority: int = 0) -> None:
+        self.priority = priority
+
+    def wait_stream(self, stream: object) -> None:
+        """Nothing runs, so nothing is waited for."""
 
 
 class FakeEvent:

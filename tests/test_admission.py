@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.engine.admission import Admission, Quarantine, encoded_together
+from asr.engine.admission import (
+    LONG_WINDOWS,
+    LONGEST_WAITING_EVERY,
+    Admission,
+    Quarantine,
+    encoded_together,
+)
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.sequence import Sequence
 from transcript import DecodeStats
@@ -36,12 +43,46 @@ def test_no_session_exceeds_its_batch_size():
     assert names(Admission().choose(waiting, Counter(b=2), 24)) == "aab"
 
 
-def test_one_session_leaves_rows_to_those_that_are_expected():
-    admission, waiting = Admission(), sequences_of("a", 24)
-    assert len(admission.choose(waiting, Counter(), 24, admission.share(24, Counter()))) == 24
+def long_ones(session, count):
+    request = Request(session, np.zeros(1, np.float32), (1,), windows_left=LONG_WINDOWS + 1)
+    return [Sequence(request, DecodeOptions(), session, DecodeStats()) for _ in range(count)]
+
+
+def test_long_recordings_leave_a_quarter_of_the_rows_to_those_that_are_expected():
+    admission, waiting = Admission(), long_ones("a", 3) + long_ones("b", 3)
+    assert admission.rows_for_long(24, waiting, []) == math.inf
     admission.newcomer = lambda: False
-    assert len(admission.choose(waiting, Counter(), 24, admission.share(24, Counter()))) == 18
-    assert [admission.share(rows, Counter()) for rows in (1, 2, 3, 4, 32)] == [1, 2, 3, 3, 24]
+    rows = [admission.rows_for_long(each, waiting, []) for each in (1, 2, 3, 4, 32)]
+    assert rows == [1, 2, 3, 3, 24]
+    running = long_ones("c", 4) + sequences_of("d", 1)
+    assert admission.rows_for_long(8, waiting, running) == 2
+    assert names(admission.choose(waiting, Counter(), 8, for_long=2)) == "ab"
+    assert names(admission.choose(waiting, Counter(), 8, for_long=0)) == ""
+
+
+def test_short_recordings_go_first_and_every_eighth_row_to_who_waits_longest():
+    admission, got = Admission(), []
+    waiting = [*long_ones("L", 40), *sequences_of("s", 80, batch_size=80)]
+    for _ in range(32):
+        (each,) = admission.choose(waiting, Counter(s=3), 1)
+        waiting.remove(each)
+        admission.count([each], 0.0)
+        got.append(each.session)
+    assert got.count("L") == 32 // LONGEST_WAITING_EVERY
+    assert got.index("L") == LONGEST_WAITING_EVERY - 1
+
+
+def test_beside_short_ones_long_ones_have_a_quarter_of_the_time():
+    admission, now = Admission(), [10.0]
+    admission.clock, admission.newcomer = lambda: now[0], lambda: True
+    short, long = sequences_of("s", 1), long_ones("L", 9)
+    now[0] = 12.0
+    admission.count(long[:1], 10.0)
+    for moment, rows in ((12.0, 0), (17.9, 0), (18.0, 6)):
+        now[0] = moment
+        assert admission.rows_for_long(8, long, short) == rows
+        assert admission.rows_for_long(8, long + short, []) == rows
+        assert admission.rows_for_long(8, long, []) == 6
 
 
 def test_of_equals_the_one_that_waited_longest_is_next():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import audio
@@ -269,3 +269,41 @@ class TestFormats:
         ]
         with pytest.raises(InvalidAudio, match="format changes"):
             decoded(b"".join(links) * 60)
+
+
+class TestOppositePhase:
+    """Two channels of which one is the other's negative, as from a cable with swapped wires."""
+
+    @pytest.mark.parametrize("share", [-1.0, -0.9])
+    def test_the_loudest_channel_is_taken_with_a_warning(self, share):
+        loud = files.speech(4.0)
+        found = decoded(files.wav_file(np.stack([loud * share, loud], 1), 16_000, "f32"))
+        # Of two that are equally loud the first is taken.
+        assert np.array_equal(np.abs(found.samples), np.abs(loud.astype(np.float32)))
+        (warning,) = found.warnings
+        assert warning.startswith("the channels cancel each other out for 4.00 s")
+
+    def test_only_where_they_cancel_each_other_out(self):
+        """Somebody who is heard on one side alone is not lost, and what is in phase is averaged."""
+        left, right = files.speech(6.0), 0.5 * files.speech(6.0)[::-1]
+        left[-48_000:] = right[-48_000:] = files.speech(3.0)
+        right[-48_000:] *= -1
+        found = decoded(files.wav_file(np.stack([left, right], 1), 16_000, "f32"))
+        mean = ((left + right) / 2).astype(np.float32)
+        assert max_error(found.samples[:32_000], mean[:32_000]) < 1e-6
+        assert np.array_equal(np.abs(found.samples[-30_000:]), np.abs(left[-30_000:], dtype="f4"))
+        assert len(found.warnings) == 1
+
+    @given(st.floats(-0.5, 1.0), st.integers(2, 8))
+    @settings(max_examples=20, deadline=None)
+    def test_other_channels_are_averaged_as_before(self, share, channels):
+        """Also where all but one are silent."""
+        loud = files.speech(1.0)
+        each = np.zeros((len(loud), channels), np.float32)
+        each[:, 0], each[:, -1] = loud, share * loud
+        found = decoded(files.wav_file(each, 16_000, "f32"))
+        assert found.warnings == ()
+        mean = np.zeros(len(loud), np.float32)
+        for channel in range(channels):
+            mean += np.float32(1 / channels) * each[:, channel]
+        np.testing.assert_allclose(found.samples, mean, atol=1e-7)

@@ -15,8 +15,8 @@ from config import REPOSITORY
 def read(*arguments: str) -> subprocess.CompletedProcess[str]:
     """By an interpreter with its standard library alone."""
     script = (
-        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); import commands.__main__ as command\n"
-        "sys.exit(command.main())"
+        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from commands.__main__ import main; sys.exit(main())"
     )
     command = [sys.executable, "-I", "-S", "-c", script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)

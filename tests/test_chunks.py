@@ -154,12 +154,16 @@ def test_text_without_the_timestamps_asked_for_is_split_into_timed_sentences():
     assert all(segment.end > segment.start for segment in read.closed)
 
 
+@pytest.mark.parametrize("repetitive", [True, False], ids=["stuck", "heard"])
 @pytest.mark.parametrize("reader", [READER, UNTIMED])
-def test_a_text_cut_in_a_loop_ends_with_its_last_word(reader):
+def test_a_text_cut_in_a_loop_ends_with_its_last_word(reader, repetitive):
     tokens = (at(0), GOOD, at(1.0), at(1.0), MORNING) if reader is READER else (GOOD, MORNING)
-    result = dataclasses.replace(result_of(*tokens), cut=True, timestamps=reader is READER)
+    result = dataclasses.replace(
+        result_of(*tokens), cut=True, repetitive=repetitive, timestamps=reader is READER
+    )
     read = reader.read(WINDOW, result, samples_of(WINDOW))
-    assert read.looped
+    assert read.looped is repetitive
+    assert bool(read.unfinished) is not repetitive
     assert read.seek == WINDOW.start + round(read.closed[-1].end * SAMPLE_RATE)
     assert read.closed[-1].end <= WINDOW.seconds
     said = [token for segment in read.closed for token in segment.tokens]

@@ -525,6 +525,54 @@ def test_the_servers_key_is_read_without_what_no_header_can_carry(monkeypatch):
         ServerSettings.from_environment()
 
 
+@pytest.mark.parametrize(
+    ("key", "warns"), [("short", True), ("x" * 15, True), ("x" * 16, False), (None, False)]
+)
+def test_a_key_that_can_be_guessed_is_warned_of(key, warns):
+    warning = ServerSettings(api_key=key).warning
+    assert bool(warning) is warns
+    if warning:
+        assert warning.startswith("API_KEY ")
+        assert key not in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("ALLOWED_HOSTS", "asr.Example, *.b.example,10.0.0.1", "asr.example *.b.example 10.0.0.1"),
+        ("ALLOWED_HOSTS", "[::1], 2001:db8::1", "[::1] 2001:db8::1"),
+        ("ALLOWED_HOSTS", "*", "*"),
+        ("ALLOWED_HOSTS", "", ""),
+        ("ALLOWED_ORIGINS", "HTTPS://a.example, http://b:3000", "https://a.example http://b:3000"),
+        ("ALLOWED_ORIGINS", "http://[::1]:3000", "http://[::1]:3000"),
+    ],
+)
+def test_names_are_read_as_a_list(monkeypatch, name, text, read):
+    monkeypatch.setenv(name, text)
+    assert getattr(ServerSettings.from_environment(), name.lower()) == frozenset(read.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ALLOWED_HOSTS", "https://a.example"),
+        ("ALLOWED_HOSTS", "a.example:8000"),
+        ("ALLOWED_HOSTS", "a.example,"),
+        ("ALLOWED_HOSTS", "a.*.example"),
+        ("ALLOWED_HOSTS", "a b"),
+        ("ALLOWED_ORIGINS", "a.example"),
+        ("ALLOWED_ORIGINS", "https://a.example/"),
+        ("ALLOWED_ORIGINS", "null"),
+        ("ALLOWED_ORIGINS", "https://*"),
+    ],
+)
+def test_names_that_could_not_match_are_refused_at_start(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match=f"^{name}: should be ") as caught:
+        ServerSettings.from_environment()
+    assert text not in str(caught.value)
+
+
 def test_no_env_file_is_read(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("ASR_MODEL=a/b\n")
     monkeypatch.chdir(tmp_path)
@@ -561,8 +609,25 @@ def test_the_demo_models_stand_in_the_repository():
 
 
 def test_telemetry_is_off_however_it_was_set():
+    done = subprocess.run(
+        [sys.executable, "-c", "import json, os, config; print(json.dumps(dict(os.environ)))"],
+        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout).items() >= config.NO_TELEMETRY.items()
+    assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
+
+
+@pytest.mark.parametrize(
+    "entry", ["handler", "server.__main__", "transcribe.__main__", "archive.worker"]
+)
+def test_every_entry_turns_telemetry_off_before_what_reports_is_imported(entry):
     script = (
-        "import json, os, config; config.prepare_environment(); print(json.dumps(dict(os.environ)))"
+        f"import json, os, sys, {entry};"
+        " early = {'onnxruntime', 'pyannote.audio'} & {*sys.modules};"
+        " print(json.dumps([sorted(early), dict(os.environ)]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -571,13 +636,15 @@ def test_telemetry_is_off_however_it_was_set():
         capture_output=True,
         check=True,
     )
-    assert json.loads(done.stdout)["PYANNOTE_METRICS_ENABLED"] == "false"
+    early, environment = json.loads(done.stdout)
+    assert early == []
+    assert environment.items() >= config.NO_TELEMETRY.items()
 
 
 def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_here")
     monkeypatch.setenv("ASR_MODEL", "owner/here")
-    there = ModelSettings.for_models("owner/there@main", diarization="owner/pipeline")
+    there = ModelSettings.for_models("owner/there@main", diarization_model="owner/pipeline")
     values = {name: value for name, value in there if name != "hf_token"}
     assert ModelSettings.for_node(values) == there
     assert ModelSettings.for_node(values).token == "hf_here"
@@ -589,3 +656,24 @@ def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
     config.prepare_archive()
     assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert config.os.environ["RAY_BACKEND_LOG_LEVEL"] == "info"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ASR_MODL", "ASR_MODEL"),
+        ("ARS_MODEL", "ASR_MODEL"),
+        ("asr_modle", "ASR_MODEL"),
+        ("DIARISATION_MODEL", "DIARIZATION_MODEL"),
+        ("API_KEYS", "API_KEY"),
+        ("PAGER", None),
+        ("HOSTNAME", None),
+        ("GH_TOKEN", None),
+        ("asr_model", None),
+    ],
+)
+def test_a_variable_one_letter_off_is_told(monkeypatch, name, meant):
+    monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
+    told = config.misspelt_variables()
+    expected = f"{name} is no variable of this endpoint; did you mean {meant}?"
+    assert told == ([expected] if meant else [])

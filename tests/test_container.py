@@ -1,5 +1,5 @@
-"""Dockerfile, .dockerignore and compose.yaml: what they name exists, and the packages are installed
-as scripts/setup installs them. Nothing here builds an image.
+"""Dockerfile, .dockerignore and compose.yaml: what they name exists, and the packages are those of
+scripts/setup. Nothing here builds an image.
 """
 
 from __future__ import annotations
@@ -136,32 +136,34 @@ def test_nothing_else_is_sent_to_the_builder(path):
 # ---- how its packages are installed
 
 
-def test_packages_are_installed_by_the_steps_of_setup():
-    """The same uv and torch, then the same files in the same order; hf-serve and the tests' needs
-    are left out, and what an archive needs is there for who asks for it.
-    """
+def test_packages_are_those_that_users_get_with_their_hashes():
     steps = " && ".join(BUILD["RUN"])
-    files = re.findall(r"-r (\S+)", steps)
-    in_setup = re.findall(r"-r (requirements[\w-]*\.txt)", SETUP)
-    *always, archive = [name for name in in_setup if name != "requirements-dev.txt"]
-    assert files == always
-    assert [*files, archive] == BUILD["COPY"][0].split()[:-1]
+    assert BUILD["COPY"] == ["locks locks"]
+    assert "--require-hashes -r locks/uv.txt" in steps
+    assert "else cp locks/use.txt lock.txt" in steps
+    assert "--no-deps --require-hashes -r lock.txt" in steps
+    assert re.findall(r"\S+==\d\S*", steps) == []
     assert "${EXTRA_REQUIREMENTS}" in steps
-    (server,) = re.findall(r"^hf_serve=\((.*)\)$", SETUP, re.MULTILINE)
-    pins = re.findall(r"\S+==\S+", steps)
-    assert [pin for pin in pins if pin.startswith("torch")] == [
-        pin for pin in server.split() if pin.startswith(("torch==", "torchaudio=="))
-    ]
-    (uv,) = set(re.findall(r"uv==[\d.]+", SETUP))
-    assert [pin for pin in pins if pin.startswith("uv")] == [uv]
-    assert len(pins) == 3
 
 
-def test_both_stages_have_the_python_of_setup():
+def test_torch_of_another_index_leaves_out_what_setup_leaves_out():
+    (left_out,) = re.findall(r"left_out='(\^\([^']*\))'", SETUP)
+    assert f"/{left_out}/" in " ".join(BUILD["RUN"])
+
+
+def test_both_stages_have_the_python_of_setup_by_its_digest():
     (version,) = re.findall(r"^prepare \.venv ([\d.]+)", SETUP, re.MULTILINE)
-    images = {stage["FROM"][0].split()[0] for stage in (BUILD, FINAL)}
-    (image,) = images
-    assert image.startswith(f"python:{version}-slim")
+    (image,) = {stage["FROM"][0].split()[0] for stage in (BUILD, FINAL)}
+    assert re.fullmatch(rf"python:{version}-slim-bookworm@sha256:[0-9a-f]{{64}}", image)
+
+
+def test_what_the_gate_fetches_is_named_by_digest():
+    text = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    job = yaml.safe_load(text)["jobs"]["gate"]
+    assert re.fullmatch(r"python:3\.12-bookworm@sha256:[0-9a-f]{64}", job["container"])
+    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one) for one in used)
 
 
 def test_the_final_stage_installs_nothing():
@@ -229,8 +231,11 @@ class TestCompose:
     def test_each_service_is_asked_for_by_its_profile(self, name):
         service = COMPOSE["services"][name]
         assert service["profiles"] == [name]
-        assert service["build"] == "."
-        assert service["ports"] == ["${PORT:-8000}:" + ENVIRONMENT["PORT"]]
+        assert service["build"]["context"] == "."
+        assert service["build"].get("args", {}) == (
+            {"TORCH_BACKEND": "cpu"} if name == "cpu" else {}
+        )
+        assert service["ports"] == ["${BIND:-127.0.0.1}:${PORT:-8000}:" + ENVIRONMENT["PORT"]]
 
     def test_it_may_write_to_the_cache_and_tmp_alone(self, name):
         service = COMPOSE["services"][name]

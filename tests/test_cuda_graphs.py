@@ -1,7 +1,7 @@
 """Steps in few shapes with late results; graphs that are captured, fail, and are given up.
 
-Stand-ins run on the CPU, so tokens are compared with transformers'. On a CUDA device the graphs
-themselves are compared with eager steps in float16.
+Graphs are emulated on the CPU, so tokens are compared with transformers'. On a CUDA device the
+graphs themselves are compared with eager steps in float16.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import weakref
 import oracle
 import pytest
 import torch
-from graph_stand_ins import ACCELERATOR_ERROR, stand_in_graphs
+from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
+from asr.engine.captures import MAX_REFUSED, PAUSES
 from asr.engine.cuda_graphs import (
+    ENCODERS,
     KV_LENGTHS,
-    MAX_REFUSED,
     ROW_COUNTS,
     CudaGraphRunner,
+    EncoderKey,
     round_up,
 )
 from asr.engine.decode_state import DecodeState
@@ -163,7 +165,7 @@ LOST = "CUDA error: an illegal memory access was encountered\nCompile with TORCH
 
 @pytest.fixture
 def graphs(monkeypatch):
-    return stand_in_graphs(monkeypatch)
+    return emulate_graphs(monkeypatch)
 
 
 def drafting_models():
@@ -182,44 +184,52 @@ def log_of(caplog, level):
     return [record.getMessage() for record in caplog.records if record.levelno == level]
 
 
-@pytest.mark.parametrize("drafts", [0, 4, None])
-def test_replays_give_the_tokens_of_transformers(graphs, drafts):
-    engine = DecodeEngine(drafting_models())
-    for _ in range(2):
-        check_tokens(engine, DecodeOptions(True, True, 5, drafts=drafts))
-    assert graphs.replays > graphs.captures == len(graphs.pools) > 0
-    assert all(pool is not None for pool in graphs.pools)
+def over_states(engine, pools):
+    """All but that of the encoder's graphs, which stay."""
+    return [pool for pool in pools if pool is not engine.runner.captures._sets[ENCODERS].pool]
 
 
-@pytest.mark.parametrize("num_beams", [2, 5])
-def test_replayed_beams_find_the_texts_of_eager_ones(graphs, num_beams):
-    options = DecodeOptions(True, batch_size=5, num_beams=num_beams)
-    engine = DecodeEngine(models_of(TINY, 142))
-    with engine.runner.paused():
-        eager = decode(engine, windows_of()[:8], options)
-    replays = graphs.replays
-    for _ in range(2):
-        replayed = decode(engine, windows_of()[:8], options)
-        assert {key: each.tokens for key, each in replayed.items()} == {
-            key: each.tokens for key, each in eager.items()
-        }
-    assert graphs.replays > replays
-
-
-def test_all_graphs_over_one_state_share_a_pool_which_goes_with_the_state(graphs):
+def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
     engine = DecodeEngine(models_of(TINY, 142))
     assert len(set(graphs.pools)) == 1
     at_load = graphs.captures
-    check_tokens(engine, DecodeOptions(batch_size=5))  # more rows than were prepared
-    check_tokens(engine, DecodeOptions(batch_size=5))
-    assert len(set(graphs.pools[at_load:])) == 1
-    assert graphs.pools[-1] is not graphs.pools[0]
-    engine.runner.release()
-    assert not engine.runner._captured
+    for _ in range(2):
+        check_tokens(engine, DecodeOptions(batch_size=5))  # more rows than were prepared
+    larger = over_states(engine, graphs.pools[at_load:])
+    assert len(set(larger)) == 1
+    assert larger[0] is not graphs.pools[0]
+    streams = {pool.stream for pool in graphs.pools}
+    assert len(streams) == 2  # one is free by then
+    assert all(each.priority < 0 for each in streams)
+    engine.memory.release()
+    captures = engine.runner.captures
+    assert all(isinstance(key, EncoderKey) for key in captures.held())
+    assert captures.dropped == captures.captured - captures.graph_count
     replays = graphs.replays
     check_tokens(engine, DecodeOptions(batch_size=5))
-    assert len(set(graphs.pools)) == 3
+    assert len(set(graphs.pools)) == 4
     assert graphs.replays > replays
+
+
+def test_a_lane_that_grows_drops_no_graph_of_another(graphs):
+    engine = DecodeEngine(models_of(TINY, 142))
+    engine.memory.ensure_capacity(8)
+    for _ in range(2):
+        check_tokens(engine, DecodeOptions(batch_size=8))
+    kept = set(engine.runner.captures.held())
+    captures, streams = graphs.captures, {pool.stream for pool in graphs.pools}
+    for rows in (2, 5, 9):
+        for _ in range(2):
+            decode(engine, windows_of()[:rows], DecodeOptions(num_beams=3, batch_size=rows))
+        assert engine.lanes.lane(3).memory.capacity >= rows
+    assert kept <= set(engine.runner.captures.held())
+    assert engine.runner.captures.dropped > 0
+    beams = {pool.stream for pool in over_states(engine, graphs.pools[captures:])}
+    assert len(beams) == 1
+    assert not beams & streams
+    captures = graphs.captures
+    check_tokens(engine, DecodeOptions(batch_size=8))
+    assert graphs.captures == captures
 
 
 @pytest.mark.parametrize("at_begin", [False, True])
@@ -229,25 +239,60 @@ def test_after_a_capture_that_fails_steps_run_eagerly(graphs, caplog, failing, a
     graphs.fails = lambda number: error if number >= failing else None
     graphs.at_begin = at_begin
     engine = DecodeEngine(drafting_models())
-    assert (engine.runner.enabled, engine.runner._captured) == (False, {})
+    assert (engine.runner.enabled, engine.runner.graph_count) == (True, 0)
     assert graphs.captures == failing
     assert graphs.ended == [graphs.pools[-1]]
     replays = graphs.replays
     check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
     assert (graphs.captures, graphs.replays) == (failing, replays)
     reason = f"{type(error).__name__}: {error}"
-    assert log_of(caplog, logging.ERROR) == [
-        f"CUDA graphs are off, decoding is slower from now on: a capture failed ({reason})"
+    assert log_of(caplog, logging.WARNING) == [
+        f"a capture failed, the next CUDA graph is tried after {PAUSES[0]} steps: {reason}"
     ]
 
 
-def test_a_capture_that_fails_in_a_request_changes_no_token(graphs, caplog):
+@pytest.fixture
+def short_pauses(monkeypatch):
+    monkeypatch.setattr("asr.engine.captures.PAUSES", (3, 5, 7))
+
+
+def test_captures_are_tried_again_a_while_after_one_that_failed(graphs, short_pauses, caplog):
+    graphs.fails = lambda number: ACCELERATOR_ERROR(REFUSED) if number == 1 else None
     engine = DecodeEngine(models_of(TINY, 142))
-    graphs.fails = lambda _: ACCELERATOR_ERROR(REFUSED)
     for _ in range(2):
         check_tokens(engine, DecodeOptions(batch_size=5))
+    assert graphs.captures > 1
+    assert graphs.replays > 0
+    assert engine.runner.graph_count > 0
+    assert len(log_of(caplog, logging.WARNING)) == 1
+
+
+def test_captures_that_go_on_failing_are_given_up(graphs, short_pauses, caplog):
+    graphs.fails = lambda _: ACCELERATOR_ERROR(REFUSED)
+    engine = DecodeEngine(models_of(TINY, 142))
+    for _ in range(3):
+        check_tokens(engine, DecodeOptions(batch_size=5))
     assert not engine.runner.enabled
-    assert len(log_of(caplog, logging.ERROR)) == 1
+    assert graphs.captures == 4
+    assert graphs.replays == 0
+    assert len(log_of(caplog, logging.WARNING)) == 3
+    reason = f"{ACCELERATOR_ERROR.__name__}: {REFUSED}"
+    assert log_of(caplog, logging.ERROR) == [
+        "CUDA graphs are off, decoding is slower from now on: "
+        f"4 captures failed, the last: {reason}"
+    ]
+
+
+def test_a_capture_that_fails_leaves_the_graphs_of_other_states(graphs):
+    engine = DecodeEngine(models_of(TINY, 142))
+    held = engine.runner.graph_count
+    graphs.fails = lambda _: ACCELERATOR_ERROR(REFUSED)
+    for _ in range(2):
+        decode(engine, windows_of()[:2], DecodeOptions(num_beams=3, batch_size=2))
+    assert engine.runner.graph_count == held
+    replays = graphs.replays
+    check_tokens(engine, DecodeOptions(batch_size=2), 2)
+    assert graphs.replays > replays
 
 
 @pytest.mark.parametrize("error", [ACCELERATOR_ERROR(NO_MEMORY), torch.OutOfMemoryError()])
@@ -255,23 +300,23 @@ def test_a_graph_for_which_memory_is_short_is_left_out(graphs, caplog, error):
     graphs.fails = lambda number: error if number == 1 else None
     engine = DecodeEngine(models_of(TINY, 142))
     assert engine.runner.enabled
-    assert len(engine.runner._refused) == 1
     assert log_of(caplog, logging.WARNING) == [
         "no memory for the CUDA graph of 2 rows: it runs eagerly"
     ]
+    assert {key.rows for key in held_steps(engine.runner)} == {1}
     check_tokens(engine, DecodeOptions(batch_size=2))
     check_tokens(engine, DecodeOptions(batch_size=1))
     assert graphs.replays > 0
 
 
-def test_where_memory_is_short_for_every_graph_none_is_tried_any_more(graphs, caplog):
+def test_where_memory_is_short_for_every_graph_captures_pause(graphs, caplog):
     graphs.fails = lambda _: ACCELERATOR_ERROR(NO_MEMORY)
     engine = DecodeEngine(drafting_models())
     assert graphs.captures == MAX_REFUSED
-    assert log_of(caplog, logging.ERROR) == [
-        "CUDA graphs are off, decoding is slower from now on: "
-        f"a capture failed ({ACCELERATOR_ERROR.__name__}: CUDA error: out of memory)"
-    ]
+    assert log_of(caplog, logging.WARNING)[-1] == (
+        f"a capture failed, the next CUDA graph is tried after {PAUSES[0]} steps: "
+        f"{ACCELERATOR_ERROR.__name__}: CUDA error: out of memory"
+    )
     check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
     assert graphs.captures == MAX_REFUSED
 
@@ -353,4 +398,4 @@ def test_on_a_device_graphs_give_the_tokens_of_eager_steps_in_float16(drafts):
             key: each.tokens for key, each in eager.items()
         }
     assert engine.runner.enabled
-    assert engine.runner._captured
+    assert engine.runner.graph_count > 0

@@ -18,8 +18,8 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from audio import AudioLimits, decode_audio
 from config import DEMO_MODELS
-from demo.__main__ import CONVERSATION
 from timebase import SAMPLE_RATE
+from transcribe.__main__ import CONVERSATION
 
 CUTS = (0.0, 6.0, 14.2, 20.7, 31.5, 50.0, 77.3, 90.0, 120.0)  # seconds; some inside words
 

@@ -21,7 +21,6 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from audio import AudioLimits, decode_audio
-from config import prepare_environment
 from demo.build import conversation
 from demo.build.diarization_error import annotation, draw_dialogues, error_rate
 from demo.build.embedding import weighted_statistics
@@ -35,12 +34,6 @@ from transcript import SpeakerTurn
 DEMO = Path(__file__).parent.parent / "demo"
 FOLDER = DEMO / "models" / "diarization"
 NO_HINTS = SpeakerHints()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet():
-    """pyannote reports what it loads unless told not to."""
-    prepare_environment()
 
 
 @pytest.fixture(scope="module")

@@ -270,6 +270,14 @@ class TestCreate:
         assert deploy.main([*NAMED, *options]) == 0
         assert platform.made("POST")[0]["model"]["image"] == {"hfServe": {"url": HF_SERVE_IMAGE}}
 
+    def test_an_image_of_ones_own_answers_to_the_platforms_names(self, platform):
+        """Its proxy has asked for the token; which name it sends nobody says."""
+        options = ["--container", "custom", "--image", "registry/image:1", "--no-wait"]
+        assert deploy.main([*NAMED, *options]) == 0
+        assert platform.made("POST")[0]["model"]["env"]["ALLOWED_HOSTS"] == "*"
+        assert deploy.main([*NAMED, *options, "--env", "ALLOWED_HOSTS=a.example"]) == 0
+        assert platform.made("PUT")[0]["model"]["env"]["ALLOWED_HOSTS"] == "a.example"
+
     def test_an_image_of_ones_own_with_a_key(self, platform, monkeypatch):
         monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
         platform.accepts = {TOKEN, KEY}

@@ -226,7 +226,7 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
 def test_beams_do_not_draft_and_hold_no_state_for_it():
     engine = engine_of(BLOCK)
     decode(engine, windows_of(True)[:2], DecodeOptions(assisted=True, num_beams=2))
-    assert engine.lanes._lane(2).memory.state.drafter is None
+    assert engine.lanes.lane(2).memory.state.drafter is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

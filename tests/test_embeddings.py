@@ -20,7 +20,7 @@ from pyannote.audio.pipelines.speaker_verification import PyannoteAudioPretraine
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 from torch import nn
 
-from config import DEMO_MODELS, prepare_environment
+from config import DEMO_MODELS
 from demo.build.diarization_error import draw_dialogues
 from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
 from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
@@ -29,12 +29,6 @@ from versions import load_pyannote_pipeline
 CPU = torch.device("cpu")
 FOLDER = DEMO_MODELS / "diarization"
 RATE = 16_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet():
-    """pyannote reports what it loads unless told not to."""
-    prepare_environment()
 
 
 # ---- embeddings

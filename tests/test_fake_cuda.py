@@ -6,6 +6,7 @@ bound the sizes of what a step creates. That each fault is caught is tested at t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 
@@ -15,12 +16,20 @@ from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
 from asr.engine import cuda_graphs, speculative, warmup
-from asr.engine.cuda_graphs import CAPTURED_LAG, DRAFTED_WARMUP_ROWS, KV_LENGTHS, ROW_COUNTS
+from asr.engine.cuda_graphs import (
+    CAPTURED_LAG,
+    DRAFTED_WARMUP_ROWS,
+    KV_LENGTHS,
+    ROW_COUNTS,
+    EncoderKey,
+    PrefillKey,
+    StepKey,
+)
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Attempt, Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import StepShape
-from asr.engine.self_test import decode_noise, step_kinds
+from asr.engine.self_test import cases, decode_noise
 from testing.tiny_whispers import noise
 
 VOCABULARY, TIMES = 51_866, 1_501
@@ -80,7 +89,7 @@ def check_sizes(device):
         assert step.drafting_wide <= TIMES, step
 
 
-def test_load_and_every_usual_request_are_captured_in_one_pool(device):
+def test_load_and_every_usual_request_are_captured_in_a_pool_a_lane(device):
     engine = DecodeEngine(fake_models(assistant="shared"))
     shapes = engine.runner.warmup_shapes(assisted=True)
     assert {(rows, shape.kv_len) for rows, shape in shapes if not shape.drafts} == set(
@@ -91,13 +100,45 @@ def test_load_and_every_usual_request_are_captured_in_one_pool(device):
     assert device.synchronisations == 0
     detected = engine.detect_language(noise(1))
     assert detected.encoded.dtype == torch.float16
-    for options in step_kinds(engine):
-        assert len(decode_noise(engine, options)) == 2
+    with engine.endless_texts():
+        for case in cases(engine):
+            assert len(decode_noise(engine, case).texts) == case.options.batch_size
     captured = {each for each in device.launched if each[1].assistant_lag <= CAPTURED_LAG}
-    assert len(device.pools) == len(engine.runner._captured) >= len(shapes)
-    assert {(key.rows, key.shape) for key in engine.runner._captured} <= captured
-    assert len(device.handles) == 1
+    assert len(device.pools) == engine.runner.graph_count >= len(shapes)
+    keys = engine.runner.captures.held()
+    assert {(key.rows, key.shape) for key in keys if isinstance(key, StepKey)} <= captured
+    # Two windows are encoded together, and read their prompts.
+    assert [key.windows for key in keys if isinstance(key, EncoderKey)] == [2]
+    assert {key.rows for key in keys if isinstance(key, PrefillKey)} == {2}
+    assert len(list(engine.lanes)) == 2
+    assert len(device.handles) == 3  # theirs, and the encoder's
     check_sizes(device)
+
+
+def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, monkeypatch):
+    """All that the engine queues, load included, goes there."""
+    entered, launched, step = [None], [], device.decode_step
+
+    @contextlib.contextmanager
+    def on_stream(stream):
+        entered.append(stream)
+        yield
+        entered.pop()
+
+    def watched(*arguments):
+        launched.append(entered[-1])
+        step(*arguments)
+
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
+    monkeypatch.setattr(cuda_graphs, "decode_step", watched)
+    engine = DecodeEngine(fake_models(assistant="shared"))
+    at_load = len(launched)
+    decode(engine, (DecodeOptions(assisted=True, drafts=2), requests_of(engine, 1)))
+    assert len(launched) > at_load > 0
+    # A capture has a stream of its own, inside.
+    streams = {each for each in launched if each is not None}
+    assert streams == {engine._stream}
+    assert engine._stream.priority < 0
 
 
 def test_every_shape_that_requests_may_have(device, brief_warmup):
@@ -155,7 +196,7 @@ def check_captures(device, engine, state, shapes):
 @pytest.mark.parametrize("num_beams", [2, 5, 8])
 def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     engine = DecodeEngine(fake_models())
-    lane = engine.lanes._lane(num_beams)
+    lane = engine.lanes.lane(num_beams)
     state = lane.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     shapes = [
@@ -190,7 +231,7 @@ def test_beams_beside_plain_rows(device, brief_warmup):
 def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
     with fake_cuda(monkeypatch):
         engine = DecodeEngine(fake_models(dataclasses.replace(FAKE_LARGE, decoder_layers=2)))
-        beams = engine.lanes._lane(5)
+        beams = engine.lanes.lane(5)
         one = engine.memory.state.bytes_per_row(engine.main, None, 10)
         five = engine.memory.state.bytes_per_row(engine.main, None, 10, 5)
         assert five < 5 * one  # they share the audio
@@ -209,7 +250,7 @@ def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
             (DecodeOptions(batch_size=4), 4),
         ):
             assert len(decode(engine, (options, requests_of(engine, 9)))) == 9
-            lane = engine.lanes._lane(options.num_beams)
+            lane = engine.lanes.lane(options.num_beams)
             assert lane.memory.capacity == rows
             others = [each for each in engine.lanes if each is not lane]
             assert all(each.memory.state is None for each in others)
@@ -302,7 +343,7 @@ def test_each_fault_in_a_step_is_caught(device, brief_warmup, monkeypatch):
             fault(rows, device)
             return count_accepted(rows, choice)
 
-        engine.runner.release()
+        engine.runner.release(engine.memory.state)
         with monkeypatch.context() as patch, torch.inference_mode():
             patch.setattr(speculative, "count_accepted", faulty)
             for _ in range(2):

@@ -20,7 +20,7 @@ import torch
 from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import checks, memory, recording
+from benchmarks.gpu_check import checks, memory, recording, sections, speed
 from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
@@ -31,8 +31,8 @@ from device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 DOCUMENT = REPOSITORY / "docs" / "gpu.md"
-SECTIONS = ["Machine", "Load", "Texts", "Speed", "Memory", "Diarization", "Log"]
-LONGEST_PAGE = 90  # lines
+SECTIONS = ["Machine", *sections.SECTIONS, "Log"]
+LONGEST_PAGE = 100  # lines
 CPU = torch.device("cpu")
 
 
@@ -67,7 +67,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == done.stdout
     assert len(done.stdout.splitlines()) <= LONGEST_PAGE
-    assert re.fullmatch(r"(\w+: [\d.]+ s\n)+", done.stderr)
+    assert re.fullmatch(r"([\w ]+: [\d.]+ s\n)+", done.stderr)
     lines = lines_of(done.stdout)
     assert list(dict.fromkeys(section for section, *_ in lines)) == SECTIONS
     assert {line[-1] for line in lines} == {Status.OK, Status.LEFT_OUT}
@@ -98,7 +98,7 @@ def test_wrong_settings_and_files_are_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("scripts/gpu-check: ASR_MODEL: ")
     monkeypatch.delenv("ASR_MODEL")
     page = Page("title", "introduction")
-    monkeypatch.setattr(command, "make_page", lambda *_: page)
+    monkeypatch.setattr(command, "make_page", lambda *_, **__: page)
     assert command.main(["--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"scripts/gpu-check: {tmp_path}: Is a directory\n"
     page.check("section", lambda: [judge("check", "this", "that", fine=False)])
@@ -121,10 +121,11 @@ def test_an_unusable_gpu_is_not_ok_and_nothing_is_served_on_the_cpu():
 
 def test_a_model_that_does_not_load_is_not_ok_and_the_rest_is_left_out(tmp_path):
     wrong = settings(device="cpu", asr_model=ModelReference(str(tmp_path)), diarization_model=None)
-    page = command.make_page(wrong, quick=True)
+    page = command.make_page(wrong, quick=True, run=sections.run_here)
     (failure,) = (line for line in lines_of(page.markdown()) if line[0] == "Load")
     assert failure[-1] == Status.NOT_OK
     assert "ASR_MODEL" in failure[3]
+    assert "Traceback (most recent call last)" in page.sections["Load"][0].detail
     rest = [line for line in lines_of(page.markdown()) if line[0] not in ("Machine", "Load", "Log")]
     assert {line[-1] for line in rest} == {Status.LEFT_OUT}
     assert not page.fine
@@ -146,6 +147,70 @@ def test_a_check_that_raises_is_a_line_and_hides_no_other():
     assert len(failure[3]) == LONGEST_CELL
     assert (figure[-1], other[-1]) == (Status.OK, Status.LEFT_OUT)
     assert "**Not as expected**: 1 OK, 1 NOT OK, 1 left out." in page.markdown()
+
+
+# Sections, each in a process of its own
+
+
+def test_the_page_is_kept_as_it_grows_and_tells_what_did_not_end():
+    kept = []
+
+    def run(section, *_):
+        found = [note("figure", "1")] if section != "Speed" else [sections.failure("lost", "why")]
+        return sections.Outcome(found, [f"warning of {section}"], loaded=True)
+
+    page = command.make_page(
+        settings(device="cpu"), True, run, lambda page: kept.append(page.markdown())
+    )
+    assert len(kept) == len(sections.SECTIONS)  # one is left out on a CPU
+    for number, text in enumerate(kept[:-1]):
+        *before, running = lines_of(text)
+        assert list(running[-2:]) == ["the check did not end", Status.LEFT_OUT], text
+        assert len({each[0] for each in before}) >= number
+    assert kept[-1] == page.markdown()
+    assert "```\nwhy\n```" in page.markdown()
+    assert not page.fine
+    assert "warning of Load; warning of Texts" in lines_of(page.markdown())[-1][3]
+
+
+def test_without_models_only_the_section_without_graphs_may_go_on(monkeypatch):
+    monkeypatch.setattr(command, "choose_device", lambda *_: torch.device("cuda"))
+    monkeypatch.setattr(command, "prepare_device", lambda _: None)
+    monkeypatch.setattr(command, "check_machine", lambda *_: [])
+    ran = []
+
+    def run(section, *_):
+        ran.append(section)
+        return sections.Outcome([note("figure", "1")], [], loaded=section != "Load")
+
+    command.make_page(settings(), True, run)
+    assert ran == ["Load", "Without graphs"]
+
+
+def test_a_process_that_aborts_spoils_its_own_section_only(monkeypatch, capsys):
+    code = "import os, sys; sys.stderr.write('CUDA error: x' + 'y' * 9999); os.abort()"
+    run = sections._run
+    monkeypatch.setattr(sections, "_run", lambda _: run([sys.executable, "-c", code]))
+    outcome = sections.run_apart("Texts", settings(device="cpu"), quick=True)
+    (finding,) = outcome.findings
+    assert (finding.status, outcome.loaded) == (Status.NOT_OK, False)
+    assert finding.found == "its process was ended by signal 6"
+    assert finding.detail.startswith("CUDA error: x")
+    assert len(finding.detail) < 7_000
+    assert capsys.readouterr().err.startswith("Texts: ")
+
+
+def test_a_process_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(sections, "MAX_SECONDS", 0.5)
+    ended, wrote = sections._run([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert (ended, wrote) == ("did not end within 0 s", "")
+
+
+def test_an_outcome_survives_the_way_to_another_process(tmp_path):
+    found = [note("a", "1"), leave_out("b", "why"), sections.failure("c", "line\nline")]
+    outcome = sections.Outcome(found, ["warning"], loaded=True)
+    sections.write(tmp_path / "outcome.json", outcome)
+    assert sections._read(tmp_path / "outcome.json") == outcome
 
 
 # The recording
@@ -314,6 +379,7 @@ class PretendGraphs:
     def __init__(self):
         self.graph_count = 3
         self.pauses = 0
+        self.captures = SimpleNamespace(captured=7, dropped=2)
 
     def warmup_shapes(self, assisted):
         return [(1, None), (2, None)] if assisted else [(1, None)]
@@ -364,6 +430,7 @@ def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
 def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
     for name in ("GPU_SECONDS", "CPU_SECONDS"):
         monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 6.0)
+    monkeypatch.setattr(speed, "COPIED_BYTES", 1 << 20)
     page = Page("title", "introduction")
     page.check("Load", lambda: checks.check_load(pretend_gpu))
     assert pretend_gpu._transcriber is not None, page.markdown()
@@ -382,6 +449,11 @@ def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
     assert lines["self-test"] == ("equal", Status.OK)
     assert lines["graphs against eager, plain steps"][1] == Status.OK
     assert lines["graphs against eager, drafted steps"][1] == Status.OK
+    assert lines["graphs against eager, beam steps"][1] == Status.OK
+    assert lines["graphs against eager, sampled steps"][1] == Status.OK
+    assert lines["graphs of a request, batch 24"] == ("0 captured, 0 dropped", Status.OK)
+    assert "ms to read weights and caches" in lines["a step of batch 24, by memory"][0]
+    assert re.match(r"encoding \d+%, prefill \d+%, decoding", lines["shares of batch 24"][0])
     assert pretend_gpu.graphs.pauses >= 3
     assert "ms; RTFx eagerly" in lines["a step of batch 1, with graphs"][0]
     for name in ("caches of a row", "models in memory", "rows of the default batch, 24"):
@@ -417,7 +489,9 @@ def test_the_driver_must_be_as_new_as_torchs_cuda_needs(version, status, monkeyp
 
 def test_the_gpus_lines_of_the_machine(pretend_gpu, monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: True)
-    name, free, cudnn = checks._check_gpu(torch.device("cuda"))
+    monkeypatch.setattr(checks.shutil, "which", lambda _: None)
+    name, clocks, free, cudnn = checks._check_gpu(torch.device("cuda"))
+    assert clocks.status == Status.LEFT_OUT
     assert name.found == "Pretend, compute capability 9.0"
     assert (free.status, cudnn.status) == (Status.OK, Status.NOT_OK)
 
@@ -434,7 +508,7 @@ def test_diarization_is_left_out_with_its_reason(pretend_gpu, monkeypatch):
 
 def test_warnings_of_the_endpoint_are_not_ok():
     records = LogRecords()
-    assert [each.status for each in checks.check_log(records)] == [Status.OK]
+    assert [each.status for each in checks.check_log(records.messages)] == [Status.OK]
     records.messages += ["memory ran out", "memory ran out"]
-    (finding,) = checks.check_log(records)
+    (finding,) = checks.check_log(records.messages)
     assert (finding.status, finding.found) == (Status.NOT_OK, "memory ran out")

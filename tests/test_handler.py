@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from config import REPOSITORY, ModelSettings
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
+from openmp import SecondThread
 from transcript import Chunk, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
@@ -88,6 +90,7 @@ def endpoint(tiny_handler):
         made = object.__new__(EndpointHandler)
         made.transcriber, made.diarizer = transcriber, diarizer
         made.limits, made.threads = tiny_handler.limits, tiny_handler.threads
+        made.second_thread = tiny_handler.second_thread
         return made
 
     return make
@@ -443,6 +446,25 @@ def test_the_log_names_the_origin_of_what_was_unexpected(endpoint, hum, caplog):
     assert "KeyError in test_handler.py, line" in caplog.text
 
 
+def test_on_cuda_requests_are_diarized_in_one_thread_that_lasts(endpoint, hum, monkeypatch):
+    """Each that ended would leave behind what cuDNN keeps for it."""
+    seen = []
+
+    class Diarizer(StandInDiarizer):
+        def diarize(self, *arguments):
+            seen.append(threading.current_thread())
+            return super().diarize(*arguments)
+
+    made = endpoint(StandInTranscriber(), Diarizer())
+    for lasts in (True, False):
+        made.second_thread = SecondThread(1, lasts)
+        seen.clear()
+        for _ in range(3):
+            made({"inputs": hum})
+        assert [each.is_alive() for each in seen] == [lasts] * 3
+        assert len(set(seen)) == (1 if lasts else 3)
+
+
 # ---- the start
 
 
@@ -471,6 +493,69 @@ def test_the_line_names_the_variable_of_the_model_at_fault(whisper_folder, tmp_p
     settings = ModelSettings(asr_model=str(whisper_folder), **{field_name: str(tmp_path)})
     with pytest.raises(SystemExit, match=f"^START_FAILED: {field_name.upper()}[=:]"):
         EndpointHandler(settings=settings)
+
+
+LOST = getattr(torch, "AcceleratorError", RuntimeError)(
+    "CUDA error: an illegal memory access was encountered"
+)
+
+
+class FirstStarts:
+    """Stands in for Transcriber on CUDA: a start with graphs raises `error`."""
+
+    def __init__(self, error):
+        self.error, self.starts = error, []
+
+    def __call__(self, models, cuda_graphs):
+        self.starts.append(cuda_graphs)
+        return SimpleNamespace(warm_up=lambda: self.warm_up(cuda_graphs))
+
+    def warm_up(self, cuda_graphs):
+        if cuda_graphs:
+            raise self.error
+
+
+@pytest.fixture
+def first_starts(monkeypatch):
+    """Makes the start on CUDA fail; returns the stand-in, and what restarts were asked for."""
+
+    def make(error):
+        starts, restarts = FirstStarts(error), []
+        monkeypatch.setattr("second_start.Transcriber", starts)
+        monkeypatch.setattr(handler, "restart_without_graphs", restarts.append)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        on_cuda = SimpleNamespace(device=torch.device("cuda"))
+        monkeypatch.setattr(handler, "load_whisper", lambda *_: on_cuda)
+        return starts, restarts
+
+    return make
+
+
+def test_what_fails_with_graphs_is_tried_without_them(first_starts, caplog):
+    starts, restarts = first_starts(RuntimeError("captures do not work here"))
+    EndpointHandler(settings=ModelSettings(asr_model="owner/model"))
+    assert (starts.starts, restarts) == ([True, False], [])
+    (line,) = (each.getMessage() for each in caplog.records if each.levelname == "CRITICAL")
+    assert "the start failed (RuntimeError: captures do not work here)" in line
+    assert "WITHOUT CUDA graphs" in line
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_where_the_device_is_lost_at_the_start_a_new_process_is_wanted(first_starts, serves):
+    starts, restarts = first_starts(LOST)
+    settings = ModelSettings(asr_model="owner/model")
+    with pytest.raises(SystemExit, match="illegal memory access"):
+        EndpointHandler(settings=settings, serves=serves)
+    assert starts.starts == [True]
+    assert len(restarts) == serves
+
+
+def test_without_graphs_nothing_is_tried_again(first_starts):
+    starts, restarts = first_starts(LOST)
+    starts.warm_up = lambda _: (_ for _ in ()).throw(LOST)
+    with pytest.raises(SystemExit, match="illegal memory access"):
+        EndpointHandler(settings=ModelSettings(asr_model="owner/model", cuda_graphs=False))
+    assert (starts.starts, restarts) == ([False], [])
 
 
 def test_a_server_may_import_the_file_by_its_path_from_anywhere(tmp_path):

@@ -26,7 +26,7 @@ def numbered(decoder, rows):
 
 
 def tensors(cache):
-    return [tensor for kind in cache._kinds() for tensor in kind]
+    return [of_layer for each in cache.tensors for of_layer in each]
 
 
 def numbers(cache):

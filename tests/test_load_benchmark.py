@@ -5,12 +5,14 @@ tables and pictures that tell what was kept.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import statistics
 from contextlib import asynccontextmanager
 
 import pytest
 
+from audio import AudioLimits, decode_audio
 from benchmarks.load import __main__ as command
 from benchmarks.load.clients import COLUMNS, Load, arriving, beside, closed, columns
 from benchmarks.load.page import charts, page
@@ -99,6 +101,20 @@ def test_short_requests_are_told_apart_from_the_long_ones_beside_them():
     assert server.asked.count(b"long") >= len(of_long.seconds) > 0
 
 
+def test_so_many_long_requests_are_open_at_once():
+    (load, _), server = measured(lambda url: beside(url, b"short", b"long", 0.005, 6, 5))
+    assert len(load.seconds) == 6
+    assert server.most >= 5
+
+
+def test_opus_is_small_and_as_long_as_was_asked_for():
+    content = json.loads(command.opus_body_of(20, language="en"))
+    file = base64.b64decode(content["inputs"])
+    assert content["parameters"] == {"language": "en"}
+    assert len(file) < 20 * 2_000
+    assert decode_audio(file, 16_000, AudioLimits(60, 10**6)).duration == pytest.approx(20, abs=0.1)
+
+
 def test_columns_are_k6s():
     seconds = [0.3, 0.1, 0.9, 0.2, 0.5, 0.4, 2.0]
     tenths = statistics.quantiles(seconds, n=20, method="inclusive")
@@ -117,7 +133,7 @@ def test_columns_are_k6s():
 
 def test_each_server_begins_every_other_time_and_is_asked_a_share_of_its_own_capacity(monkeypatch):
     rates = {OURS: 4.0, HF_SERVE: 2.0}
-    asked, arrived, paused = [], [], []
+    asked, arrived, paused, crowds = [], [], [], []
 
     async def fake_closed(url, body, users, seconds, fewest):
         asked.append((url, users))
@@ -127,14 +143,16 @@ def test_each_server_begins_every_other_time_and_is_asked_a_share_of_its_own_cap
         arrived.append((url, rate))
         return Load([1.0], wall=1.0)
 
-    async def fake_beside(url, body, long, pause, most):
+    async def fake_beside(url, body, long, pause, most, at_once=1):
         paused.append(pause)
+        crowds.append((url, at_once))
         return Load([1.0]), Load([7.0, 9.0])
 
     monkeypatch.setattr(command, "closed", fake_closed)
     monkeypatch.setattr(command, "arriving", fake_arriving)
     monkeypatch.setattr(command, "beside", fake_beside)
-    monkeypatch.setattr(command, "body_of", lambda *_, **__: b"")
+    for name in ("body_of", "opus_body_of"):
+        monkeypatch.setattr(command, name, lambda *_, **__: b"")
     urls = {name: name for name in (OURS, HF_SERVE)}
     found = list(command._measured(urls, command.WHOLE, (False,), diarize=False))
     turns = [url for url, _ in asked[2:]]
@@ -142,8 +160,10 @@ def test_each_server_begins_every_other_time_and_is_asked_a_share_of_its_own_cap
     assert starts == [OURS, HF_SERVE] * 3
     assert all(set(pair) == {OURS, HF_SERVE} for pair in zip(starts, turns[1::2], strict=True))
     shares = [share * rates[name] for share in command.SHARES for name in (OURS, HF_SERVE)]
-    assert [rate for _, rate in arrived] == pytest.approx(shares)
-    assert paused == pytest.approx([1 / (command.SHARE_BESIDE * 2.0)] * 2)
+    alone = command.SHARE_BESIDE * 2.0
+    assert [rate for _, rate in arrived] == pytest.approx([*shares, alone])
+    assert paused == pytest.approx([1 / alone] * 3)
+    assert crowds == [(OURS, 1), (HF_SERVE, 1), (OURS, command.WHOLE.crowd)]
     assert [figures["long"] for part, figures in found if part == "beside"] == [9.0, 9.0]
 
 
@@ -163,6 +183,7 @@ def results_of():
         ],
         "arrivals": [cell(OURS, 1, 4.0, share=0.8, asked=4.8)],
         "beside": [cell(name, 1, 0.0, pause=0.25, long=None) for name in servers],
+        "crowd": [cell(OURS, 1, 0.0, pause=0.25, answered=3) | {"long ones": 100}],
     }
 
 
@@ -179,6 +200,7 @@ def test_the_page_has_the_figures_of_each_cell():
     assert [name, "16", OURS, *times, "2 (1x 429, texts differ)", "96.00", "2.40"] in rows
     assert ["demo", "80%", OURS, "4.80", *times, "2", "4.00"] in rows
     assert ["demo", HF_SERVE, "250 ms", "-", *times, "2"] in rows
+    assert ["demo", "100", "3", "250 ms", *times, "2"] in rows
 
 
 def test_the_pictures_show_most_users_and_the_slow_end_beside_long_requests():

@@ -12,9 +12,9 @@ import torch
 
 import handler
 from config import ModelSettings
-from demo.__main__ import CONVERSATION
-from openmp import run_in_passing_thread, set_threads
+from openmp import SecondThread, run_in_passing_thread, set_threads
 from server.service import Service
+from transcribe.__main__ import CONVERSATION
 
 
 def computing_threads() -> int:
@@ -40,6 +40,40 @@ def test_what_is_raised_in_a_passing_thread_is_raised_to_the_caller():
 
     with pytest.raises(SystemExit, match="no model"):
         run_in_passing_thread(end, 1)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_on_cuda_a_second_thread_is_the_same_for_all_work(lasts):
+    """A thread that has used cuDNN leaks its plans when it ends."""
+    before = torch.get_num_threads()
+    second, seen = SecondThread(2, lasts), []
+    for _ in range(3):
+        with second.running(lambda: seen.append(threading.current_thread())) as running:
+            running.result()
+    assert len(set(seen)) == (1 if lasts else 3)
+    assert [each.is_alive() for each in seen] == [lasts] * 3
+    assert threading.current_thread() not in seen
+    here = second.run(threading.current_thread)
+    assert (here is threading.current_thread()) == lasts
+    assert second.run(computing_threads) == 2
+    set_threads(before)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_the_block_is_left_when_the_second_thread_has_ended(lasts):
+    failed, ended = threading.Event(), []
+
+    def work():
+        failed.wait()
+        ended.append(True)
+
+    def fail():
+        failed.set()
+        raise KeyError
+
+    with pytest.raises(KeyError), SecondThread(1, lasts).running(work):
+        fail()
+    assert ended == [True]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")

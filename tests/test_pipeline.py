@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
-from config import DEMO_MODELS, prepare_environment
+from config import DEMO_MODELS
 from diarization.embeddings import share_frames
 from diarization.pipeline import (
     MARGIN,
@@ -235,7 +235,6 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo():
-    prepare_environment()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Demo()
@@ -262,6 +261,20 @@ def test_a_cancelled_call_computes_no_further_batch(demo, spoken, hints):
         assert demo.batches == batches[:last]
     demo.step = lambda: None
     assert demo.diarizer.diarize(spoken, hints) == uncancelled
+
+
+def test_a_shorter_recording_is_diarized_between_two_batches_of_a_longer_one(demo, spoken):
+    short, hints = spoken[: len(spoken) // 2], SpeakerHints()
+    alone = [demo.diarizer.diarize(each, hints) for each in (spoken, short)]
+    found = []
+
+    def between():
+        if len(found) < 3:
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(demo.diarizer.diarize, short, hints).result(60))
+
+    assert demo.diarizer.diarize(spoken, hints, None, between) == alone[0]
+    assert found == [alone[1]] * 3
 
 
 def test_a_call_cancelled_before_it_starts_computes_nothing(demo, spoken):

@@ -11,10 +11,18 @@ from oracle import TINY, models_of
 
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import PrefillInput, init_rows, language_posterior, prefill
+from asr.engine.prefill import (
+    PrefillBatch,
+    PrefillInput,
+    PrefillShape,
+    init_rows,
+    language_posterior,
+    prefill,
+)
 from asr.engine.row_state import SequenceState
+from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
-from asr.model.encoder import Encoder
+from asr.model.encoder import Encoder, EncoderOutput
 
 
 def test_initialising_forgets_what_a_row_held():
@@ -24,7 +32,9 @@ def test_initialising_forgets_what_a_row_held():
     rows.temperature.fill_(1.0)
     uniform = torch.linspace(0, 0.9, 10)
     sampled = PrefillInput((1, 2, 3), 8, False, False, 0.5, uniform[:8])
-    init_rows([PrefillInput((4, 5), 10, True), sampled], rows)
+    init_rows(
+        PrefillBatch.of([PrefillInput((4, 5), 10, True), sampled], PrefillShape(3, 0), 12), rows
+    )
     assert rows.length.tolist() == rows.prompt_len.tolist() == [2, 3]
     assert rows.tokens[:, :3].tolist() == [[4, 5, 0], [1, 2, 3]]
     assert rows.max_length.tolist() == [10, 8]
@@ -42,7 +52,6 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     models, windows = models_of(TINY), oracle.noise_windows(4)
     encoded = Encoder(models).encode(windows, drafted=False).main
     state = DecodeState.allocate(Decoder(models.model), None, 4, 0)
-    state.main.decoder.fill_cross_kv(encoded, state.main.cache)
     special = replace(models.special_tokens, annotations=(3, 5, 8))
     timed = [True, True, False, False]
     prompts = [
@@ -50,9 +59,10 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         for prompt, each in zip(oracle.prompts_of(special, True, 4), timed, strict=True)
     ]
     inputs = [PrefillInput(each, 448, False, t) for each, t in zip(prompts, timed, strict=True)]
-    init_rows(inputs, state.rows)
+    longest = max(map(len, prompts))
+    batch = PrefillBatch.of(inputs, PrefillShape(longest, 0), 464, EncoderOutput(encoded))
     filters = LogitFilter.of(special, state.main.decoder.token_embeddings)
-    starts = prefill(state.main, None, state.rows, filters, special)
+    starts = prefill(state, batch, filters, special)
     for row, prompt in enumerate(prompts):
         logits = models.model(
             encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])
@@ -85,3 +95,65 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     assert detected.language == list(models.special_tokens.languages)[int(shares.argmax())]
     assert detected.probability == pytest.approx(float(shares.max()))
     assert detected.no_speech_prob == pytest.approx(float(starts[0, 0]))
+
+
+def numbered_prompts(special, count):
+    """Inputs of prompts of different lengths, with timestamps and without."""
+    timed = [bool(number % 2) for number in range(count)]
+    prompts = oracle.prompts_of(special, True, count)
+    return [
+        PrefillInput(special.with_timestamps(prompt, each), 40, True, each)
+        for prompt, each in zip(prompts, timed, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("num_beams", [None, 3])
+@torch.inference_mode()
+def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
+    models = models_of(TINY)
+    main = Decoder(models.model, alignment_heads(models.model))
+    drafter = None if num_beams else main
+    encoded = EncoderOutput(*[Encoder(models).encode(oracle.noise_windows(3), False).main] * 2)
+    filters = LogitFilter.of(models.special_tokens, main.token_embeddings)
+    inputs, drafted = numbered_prompts(models.special_tokens, 3), drafter is not None
+    longest = max(len(each.prompt) for each in inputs)
+
+    def start(state, prompt_len):
+        shape = PrefillShape(prompt_len, state.main.cache.max_len, drafted)
+        batch = PrefillBatch.of(inputs, shape, state.main.cache.max_len, encoded)
+        return prefill(state, batch, filters, models.special_tokens)
+
+    plain = DecodeState.allocate(main, drafter, 3, 0, num_beams)
+    expected = start(plain, longest)
+    scattered = DecodeState.allocate(main, drafter, 5, 0, num_beams)
+    for each in tensors_of(scattered):
+        each.fill_(1)
+    places = torch.tensor([4, 0, 2])
+    taken = scattered.take(places)
+    torch.testing.assert_close(start(taken, longest + 9), expected)
+    scattered.put(places, taken)
+    for row, place in enumerate(places.tolist()):
+        found, own = (state.view(at, at + 1) for state, at in ((scattered, place), (plain, row)))
+        length = len(inputs[row].prompt) + 1
+        torch.testing.assert_close(found.rows.length, own.rows.length)
+        torch.testing.assert_close(found.rows.tokens[:, :length], own.rows.tokens[:, :length])
+        ours, theirs = found.main.cache, own.main.cache
+        for one, other in (
+            (ours.keys, theirs.keys),
+            (ours.values, theirs.values),
+            (ours.first_beams().alignment_queries, theirs.first_beams().alignment_queries),
+        ):  # behind the prompt they differ
+            torch.testing.assert_close(one[..., : length - 1, :], other[..., : length - 1, :])
+        torch.testing.assert_close(ours.cross_keys, theirs.cross_keys)
+        torch.testing.assert_close(ours.cross_values, theirs.cross_values)
+    for untouched in (1, 3):
+        assert all(
+            bool((each == 1).all()) for each in tensors_of(scattered.view(untouched, untouched + 1))
+        )
+
+
+def tensors_of(state):
+    """All that a state holds."""
+    caches = [state.main.cache] + ([state.drafter.cache] if state.drafter else [])
+    rows = [*state.rows._tensors(), *(state.beams._tensors() if state.beams else [])]
+    return [*(each for cache in caches for each in cache.tensors), *rows]

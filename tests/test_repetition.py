@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.engine.repetition import (
-    LEAST_REPEATS,
-    LEAST_TOKENS,
     LONGEST_PERIOD,
+    Loop,
     ends_in_repetition,
     find_repetition,
+    parts_of_stretch,
+    read_repetitions,
 )
 
 PERIODS = st.integers(1, LONGEST_PERIOD)
@@ -22,53 +23,105 @@ def distinct(count: int, first: int = 0) -> list[int]:
     return list(range(first, first + count))
 
 
+def attention_at(places, frames=1500):
+    """What `read_repetitions` asks for, of tokens that each look at one place."""
+
+    def attend(count):
+        attention = np.zeros((count, frames), np.float32)
+        attention[np.arange(count), np.asarray(places[:count]) % frames] = 1.0
+        return attention
+
+    return attend
+
+
+def spoken(count, frames=10):
+    """Places of tokens that go on through the audio."""
+    return [frames * each for each in range(count)]
+
+
 @given(PERIODS, st.integers(0, 60), st.integers(0, 30))
-def test_a_loop_is_found_with_what_stands_before_it(period, before, more):
+def test_a_repetition_is_found_with_what_stands_before_it(period, before, more):
+    length = period * parts_of_stretch(period)
     part = distinct(period)
-    repeats = max(LEAST_REPEATS, -(-LEAST_TOKENS // period))
-    tokens = distinct(before, 1000) + part * repeats + (part * 40)[:more]
-    found = find_repetition(tokens)
-    assert found is not None
-    assert (found.start, found.period, found.kept) == (before, period, before + period)
-    assert found.stop == before + max(LEAST_TOKENS, LEAST_REPEATS * period)
+    tokens = distinct(before, 1000) + (part * 80)[: length + more]
+    assert find_repetition(tokens + distinct(5, 2000)) == (before, len(tokens), period)
 
 
 @given(PERIODS, st.integers(0, 60))
-def test_one_token_less_is_no_loop(period, before):
-    needed = max(LEAST_TOKENS, LEAST_REPEATS * period)
+def test_one_token_less_is_no_repetition(period, before):
+    needed = period * parts_of_stretch(period)
     tokens = (distinct(period) * needed)[: needed - 1]
     assert find_repetition(distinct(before, 1000) + tokens + distinct(9, 2000)) is None
 
 
 @given(st.lists(st.integers(0, 2), max_size=120))
 def test_it_is_what_a_search_from_the_definition_finds(tokens):
-    assert find_repetition(tokens) == first_loop(tokens)
+    found = find_repetition(tokens)
+    assert (found and (found.start, found.period)) == first_repetition(tokens)
 
 
 @given(st.lists(st.integers(0, 2), max_size=120))
-def test_a_running_row_is_stopped_once_what_it_says_becomes_a_loop(tokens):
-    loop = find_repetition(tokens)
-    stopped = [end for end in range(len(tokens) + 1) if ends_in_repetition(tokens[:end])]
-    assert (stopped[0] if stopped else None) == (loop.stop if loop else None)
+def test_a_running_row_is_looked_at_once_a_repetition_is_certain(tokens):
+    for end in range(len(tokens) + 1):
+        assert not ends_in_repetition(tokens[:end]) or find_repetition(tokens[:end])
+    ends = [end for end in range(len(tokens) + 1) if ends_in_repetition(tokens[:end])]
+    assert bool(ends) is (find_repetition(tokens) is not None)
 
 
-def first_loop(tokens):
+def first_repetition(tokens):
     """By trying every end, period and start."""
     for stop in range(1, len(tokens) + 1):
         for period in range(1, LONGEST_PERIOD + 1):
-            needed = max(LEAST_TOKENS, LEAST_REPEATS * period)
-            start = stop - needed
+            start = stop - period * parts_of_stretch(period)
             text = np.array(tokens[max(start, 0) : stop])
             if start >= 0 and (text[period:] == text[:-period]).all():
-                return (start, stop, period)
+                return (start, period)
     return None
 
 
-@given(st.lists(st.integers(0, 2), max_size=120), st.data())
-def test_what_is_kept_does_not_depend_on_when_anybody_looks(tokens, data):
-    found = find_repetition(tokens)
-    seen = tokens[: data.draw(st.integers(found.stop if found else 0, len(tokens)))]
-    assert find_repetition(seen) == found
+@given(PERIODS, st.integers(0, 30), st.integers(1, 5))
+def test_what_attention_follows_is_said_again_and_again(period, before, times):
+    count = times * parts_of_stretch(period)
+    tokens = distinct(before, 1000) + distinct(period) * count + distinct(7, 2000)
+    loop, once = read_repetitions(tokens, attention_at(spoken(len(tokens)), 10 * len(tokens)))
+    assert loop is None
+    assert once == distinct(before, 1000) + distinct(period) + distinct(7, 2000)
+
+
+@given(PERIODS, st.integers(0, 30), st.sampled_from(["still", "to and fro", "back"]))
+def test_what_attention_does_not_follow_is_a_loop_and_told_once(period, before, how):
+    tokens = distinct(before, 1000) + distinct(period) * parts_of_stretch(period) * 2
+    stuck = {
+        "still": [900] * len(tokens),
+        "to and fro": [900 + 300 * (each % 2) for each in range(len(tokens))],
+        "back": spoken(len(tokens))[::-1],
+    }[how]
+    places = spoken(before) + stuck[before:]
+    loop, _ = read_repetitions(tokens, attention_at(places, 4000))
+    assert loop == Loop(before + period, heard=False)
+
+
+@given(st.integers(1, LONGEST_PERIOD), st.integers(1, 3), st.integers(0, 3))
+def test_what_runs_on_behind_the_last_word_that_was_said_is_cut_there(period, stretches, extra):
+    count = parts_of_stretch(period)
+    heard = stretches * count + min(extra, (count - 1) // 2)
+    tokens = distinct(period) * (heard + 2 * count)
+    end = 10 * heard * period
+    places = [min(place, end - 1) for place in spoken(len(tokens))]
+    places[heard * period :] = [end - 10 * period] * (len(tokens) - heard * period)
+    loop, once = read_repetitions(tokens, attention_at(places, end))
+    assert loop == Loop(heard * period, heard=True)
+    assert once == distinct(period)
+
+
+@given(st.lists(st.integers(0, 1), max_size=120), st.integers(0, 2**32 - 1), st.data())
+def test_what_is_kept_does_not_depend_on_when_anybody_looks(tokens, seed, data):
+    chance = np.random.default_rng(seed)
+    places = np.cumsum(chance.integers(-2, 20, len(tokens))) + 40
+    whole = read_repetitions(tokens, attention_at(places, 3000)).loop
+    seen = tokens[: data.draw(st.integers(0, len(tokens)))]
+    loop = read_repetitions(seen, attention_at(places, 3000)).loop
+    assert loop in (None, whole)
 
 
 @pytest.mark.parametrize("text", ["no " * 10, "again and again " * 4, "ha " * 19])

@@ -1,21 +1,24 @@
-"""requirements.txt in both environments: what each server brought was not moved, and nothing that
-came on top contradicts anything. scripts/setup wrote down what was installed before and after."""
+"""requirements.txt and the locks: what each server brings was not moved, nothing that came on top
+contradicts anything, and locks answer the requirement files.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from config import REPOSITORY
+from testing.locks import DEV, ENVIRONMENTS, LAYERS, disagreements, locked, main, read_pins
 
-# pyannote.core 6 needs numpy 2; what hf-serve brings works with it, but for the package below.
-MOVED = {".venv": {"numpy"}, ".venv-toolkit": set()}
 # Wants numpy 1, and is hf-serve's for tasks that a custom handler is not.
 AT_ODDS = {".venv": {"pyctcdecode"}, ".venv-toolkit": set()}
 NEVER_MOVED = {"torch", "torchaudio", "transformers", "huggingface-hub", "starlette", "uvicorn"}
+SERVERS = {"3.12": "hf-serve", "3.11": "toolkit"}
+ALL = (*LAYERS, "toolkit", "uv")
 
 
 @pytest.fixture(params=[".venv", ".venv-toolkit"])
@@ -26,18 +29,29 @@ def environment(request) -> Path:
     return folder
 
 
-def installed(file: Path) -> dict[str, str]:
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return dict(line.split("==", 1) for line in lines if "==" in line)
+@pytest.fixture
+def copied(tmp_path) -> Path:
+    """The requirement files and the locks, to be changed."""
+    shutil.copytree(REPOSITORY / "locks", tmp_path / "locks")
+    for name in DEV:
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    return tmp_path
 
 
-def test_requirements_leave_the_servers_packages_as_they_are(environment):
-    before = installed(environment / "server.txt")
-    after = installed(environment / "server-and-requirements.txt")
-    assert before.keys() >= NEVER_MOVED
-    assert after.keys() > before.keys()
-    moved = {name for name in before if after[name] != before[name]}
-    assert moved == MOVED[environment.name]
+def replace(file: Path, before: str, after: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert before in text
+    file.write_text(text.replace(before, after), encoding="utf-8")
+
+
+@pytest.mark.parametrize("python", ENVIRONMENTS)
+def test_what_is_installed_is_what_the_server_brings(python):
+    server = {pin.name: pin.version for pin in locked(REPOSITORY, [f"servers/{SERVERS[python]}"])}
+    ours = {pin.name: pin.version for pin in locked(REPOSITORY, ENVIRONMENTS[python])}
+    assert server.keys() >= NEVER_MOVED
+    assert {name: ours[name] for name in NEVER_MOVED} == {
+        name: server[name] for name in NEVER_MOVED
+    }
 
 
 def test_nothing_contradicts_what_is_installed(environment):
@@ -59,3 +73,75 @@ def test_requirements_bound_what_both_servers_share_by_the_version_of_python():
         lines = [line for line in text.splitlines() if line.startswith(f"{name}>")]
         markers = {line.partition("; ")[2] for line in lines}
         assert markers == {'python_version < "3.12"', 'python_version >= "3.12"'}, name
+
+
+# ---- the locks
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_package_is_pinned_with_hashes_and_no_address(name):
+    text = (REPOSITORY / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    pins = read_pins(text)
+    assert pins
+    assert all(any("--hash=sha256:" in line for line in pin.more) for pin in pins)
+    listed = [line for line in text.splitlines() if line[:1] not in (" ", "#")]
+    assert len(listed) == len(pins)
+
+
+def test_layers_share_no_package():
+    names = [pin.name for pin in locked(REPOSITORY, LAYERS)]
+    assert len(names) == len(set(names))
+
+
+def test_users_get_nothing_that_is_compiled_or_calls_its_maker():
+    names = {pin.name for pin in locked(REPOSITORY, ["use", "archive"])}
+    assert names.isdisjoint({"onnxruntime", "meeteval", "hf-serve"})
+
+
+def test_the_locks_answer_the_requirement_files():
+    assert disagreements(REPOSITORY) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "said"),
+    [
+        ("requirements-dev.txt", "jiwer==4.0.0", "jiwer==4.0.1", "jiwer==4.0.1 is locked as 4.0.0"),
+        ("requirements.txt", "joblib>=1.4,<2", "joblib>=1.4,<2\nnumpydoc>=1", "numpydoc is in no"),
+        ("requirements.txt", "silero-vad>=6.2,<7\n", "", "silero-vad is only in a lock"),
+    ],
+)
+def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, before, after, said):
+    replace(copied / file, before, after)
+    found = disagreements(copied)
+    assert {line.partition(":")[0] for line in found} == {
+        f"{file}, Python 3.12",
+        f"{file}, Python 3.11",
+    }
+    assert all(said in line for line in found)
+
+
+def test_comments_and_order_do_not_matter(copied):
+    file = copied / "requirements-dev.txt"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("# Other words.\n" + "\n".join(reversed(lines)), encoding="utf-8")
+    assert disagreements(copied) == []
+
+
+def test_where_no_index_can_be_asked_the_check_says_what_it_left_out(monkeypatch, capsys, tmp_path):
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\necho 'cause: error sending request for url' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main(["--check"]) == 0
+    assert capsys.readouterr().err.startswith("Left out: wheels for Macs")
+
+
+def test_a_package_without_a_wheel_fails_the_check(monkeypatch, capsys, tmp_path):
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\necho 'av==19 has no usable wheels' >&2\nexit 1\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main(["--check"]) == 1
+    assert "av==19" in capsys.readouterr().err

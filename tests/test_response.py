@@ -178,6 +178,9 @@ def test_times_are_finite_monotone_rounded_and_within_the_audio(outer, inner, du
             for time in times
         )
         assert times == sorted(times)
+        shortest = min(0.02, math.floor(100 * duration / max(1, len(entries))) / 100)
+        for start, end in (entry["timestamp"] for entry in entries):
+            assert round(end - start, 2) >= shortest
 
 
 @given(
@@ -204,6 +207,13 @@ def test_times_in_files_are_within_the_audio(inner, spoken, duration):
         assert (start, length) == (round(start, 2), round(length, 2))
 
 
+def test_words_without_duration_take_a_step_and_push_no_more_than_they_must():
+    words = tuple(Word(" a", *span) for span in [(0.5, 0.5), (0.5, 0.5), (0.5, 0.8), (1.0, 1.0)])
+    (chunk,) = clamp_times([Chunk(" a a a a", 0.5, 1.0, words=words)], 1.0)
+    times = [(word.start, word.end) for word in chunk.words]
+    assert times == [(0.5, 0.52), (0.52, 0.54), (0.54, 0.8), (0.98, 1.0)]
+
+
 def test_turns_are_rounded_as_all_times_are():
     turns = (
         SpeakerTurn("A", 0.1234, 0.5678),
@@ -217,8 +227,9 @@ def test_turns_are_rounded_as_all_times_are():
     ]
 
 
-@given(st.lists(st.integers(0, 10_000), max_size=20).map(sorted))
+@given(st.lists(st.integers(0, 9_900), max_size=20, unique=True).map(sorted))
 def test_times_in_order_are_not_changed(hundredths):
+    hundredths = [moment + 2 * place for place, moment in enumerate(hundredths)]
     moments = [moment / 100 for moment in hundredths]
     chunks = [
         Chunk("", start, end, words=(Word("", start, end),))

@@ -12,6 +12,7 @@ from config import ServerSettings
 from server.admission import SLACK_BYTES, Admission
 from server.errors import Busy
 from server.exchange import LITTLE_BYTES
+from server.places import PATIENCE_S
 
 TOO_LONG = MAX_AUDIO_BYTES * 2 + SLACK_BYTES
 # Everything that is wrong with a request, the first to be told first.
@@ -33,7 +34,7 @@ async def ask_with_faults(faults, path):
         headers["authorization"] = "Bearer other"
     app.admission.draining = "draining" in faults
     if "full" in faults:
-        app.admission.admitted = 1
+        app.admission.places.most = 0
     if "length" in faults:
         headers["content-length"] = TOO_LONG
     if "type" in faults:
@@ -65,7 +66,7 @@ def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
         service.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
         assert (await call(app, headers=JSON, parts=HELLO)).status == 200
-        assert app.admission.admitted == 0
+        assert app.admission.places.taken == 0
 
     asyncio.run(run())
 
@@ -111,7 +112,7 @@ def test_a_body_that_announces_nothing_is_counted(monkeypatch):
         assert (reply.status, reply.code) == (413, "BODY_TOO_LARGE")
         assert reply.parts_read == 4
         assert reply.headers["connection"] == "close"
-        assert (service.seen, app.admission.admitted) == ([], 0)
+        assert (service.seen, app.admission.places.taken) == ([], 0)
 
     asyncio.run(run())
 
@@ -120,14 +121,24 @@ def chunked(app, parts):
     return call(app, headers={"transfer-encoding": "chunked"}, parts=parts)
 
 
+def announced(length):
+    return {"content-type": "application/json", "content-length": length}
+
+
 def test_bodies_have_so_many_bytes_together():
-    """What is announced counts from the head on, and else what has come."""
+    """What has come counts, and as much again must be free."""
 
     async def run():
         service, app = served(max_queue=9, max_queue_bytes=100)
-        waiting = [asyncio.ensure_future(call(app, headers=announced(60), parts=HELLO))]
+        waiting = [asyncio.ensure_future(chunked(app, [b"{" + b" " * 30, *HELLO]))]
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
+        assert app.admission.places.held_bytes == 0
+        waiting = [asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))]
         await service.began.wait()
-        refused = await call(app, headers=announced(41), parts=HELLO)
+        held = 30 + len(HELLO[0])
+        assert app.admission.places.held_bytes == held
+        refused = await call(app, headers=announced(30), parts=HELLO)
         assert (refused.status, refused.code, refused.parts_read) == (429, "BUSY", 0)
         assert 1 <= int(refused.headers["retry-after"]) <= 120
         assert "connection" not in refused.headers  # so little is read all the same
@@ -135,26 +146,75 @@ def test_bodies_have_so_many_bytes_together():
         while len(service.seen) < 2:
             await asyncio.sleep(0)
         counted = await chunked(app, [bytes(10)] * 4)
-        assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 3)
-        assert (app.admission.held_bytes, app.admission.admitted) == (80, 2)
+        assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 2)
+        assert app.admission.places.held_bytes == held + len(HELLO[0])
+        assert app.admission.places.taken == 2
         service.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
-        assert app.admission.held_bytes == 0
+        assert app.admission.places.held_bytes == 0
         assert (await chunked(app, [bytes(10)] * 10)).status == 200
 
     asyncio.run(run())
 
 
-def announced(length):
-    return {"content-type": "application/json", "content-length": length}
+def test_what_is_announced_reserves_nothing():
+    """Three senders announce more than there is and send a byte each; others are answered."""
+
+    async def run():
+        service, app = served(max_queue=9, max_queue_bytes=3000)
+        service.release.set()
+        slow = [client(app, headers=announced(1400), parts=[b"{"], ends=False) for _ in range(3)]
+        running = []
+        for each in slow:
+            running.append(asyncio.ensure_future(each.run()))
+            await asyncio.sleep(0)
+        while app.admission.places.held_bytes < 3:
+            await asyncio.sleep(0)
+        assert (await call(app, headers=announced(1000), parts=HELLO)).status == 200
+        for each in slow:
+            each.gone.set()
+        await asyncio.wait(running)
+        assert app.admission.places.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_slow_sender_gives_its_place_to_who_asks():
+    """Two of them have both places; the slower one is told, and the other goes on sending."""
+    now = [0.0]
+
+    async def run():
+        service, app = served(max_queue=2)
+        app.admission.places.now = lambda: now[0]
+        service.release.set()
+        senders, running = [], []
+        for _ in range(2):
+            sender = client(app, headers={"transfer-encoding": "chunked"}, ends=False)
+            senders.append(sender)
+            running.append(asyncio.ensure_future(sender.run()))
+            while not sender.reply.parts_read:
+                await asyncio.sleep(0)
+            now[0] += 1
+        assert (await call(app, headers=JSON, parts=HELLO)).code == "BUSY"
+        now[0] = PATIENCE_S + 0.1
+        assert (await call(app, headers=JSON, parts=HELLO)).status == 200
+        refused = await running[0]
+        assert (refused.status, refused.code) == (408, "BODY_TIMEOUT")
+        assert refused.headers["connection"] == "close"
+        assert not running[1].done()
+        senders[1].gone.set()
+        await running[1]
+        assert app.admission.places.taken == 0
+
+    asyncio.run(run())
 
 
 def test_a_body_that_announces_too_little_is_counted():
     async def run():
         service, app = served(max_queue_bytes=100)
-        first = asyncio.ensure_future(call(app, headers=announced(60), parts=HELLO))
+        first = asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))
         await service.began.wait()
-        liar = await call(app, headers=announced(5), parts=[bytes(30)] * 2)
+        liar = await call(app, headers=announced(5), parts=[bytes(20)] * 2)
         assert (liar.status, liar.parts_read) == (429, 2)
         service.release.set()
         assert (await first).status == 200
@@ -169,7 +229,7 @@ def test_a_body_that_is_alone_may_have_more(headers):
         service.release.set()
         headers["content-type"] = "audio/wav"
         assert (await call(app, headers=headers, parts=[bytes(1500)] * 2)).status == 200
-        assert app.admission.held_bytes == 0
+        assert app.admission.places.held_bytes == 0
 
     asyncio.run(run())
 
@@ -259,6 +319,6 @@ def test_a_client_that_leaves_while_it_sends_gives_its_place_back():
         sender = client(app, headers={"transfer-encoding": "chunked"}, parts=[b"x"], ends=False)
         sender.gone.set()
         reply = await sender.run()
-        assert (reply.status, app.admission.admitted) == (0, 0)
+        assert (reply.status, app.admission.places.taken) == (0, 0)
 
     asyncio.run(run())

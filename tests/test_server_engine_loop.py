@@ -44,6 +44,10 @@ class Recording:
     def seconds(self):
         return float(self.windows_read), self.total
 
+    @property
+    def windows_left(self):
+        return len(self.left)
+
     def step(self):
         if not self.left or self.left[0] > self.engine.steps:
             return False

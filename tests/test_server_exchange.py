@@ -20,7 +20,7 @@ async def fed(service) -> None:
 
 
 def freed(service, app) -> bool:
-    return (service.outstanding, service.freed, app.admission.admitted) == (0, 1, 0)
+    return (service.outstanding, service.freed, app.admission.places.taken) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
@@ -100,7 +100,7 @@ def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
-    monkeypatch.setattr("server.exchange.START_S", 0.05)
+    monkeypatch.setattr("server.exchange.PATIENCE_S", 0.05)
 
     async def run():
         _, app = served()
@@ -108,7 +108,7 @@ def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
         reply = await call(app, headers=chunked, parts=[b"x"], ends=False)
         assert (reply.status, reply.code) == (408, "BODY_TIMEOUT")
         assert reply.headers["connection"] == "close"
-        assert app.admission.admitted == 0
+        assert app.admission.places.taken == 0
 
     asyncio.run(run())
 

@@ -94,3 +94,11 @@ def test_the_key_is_asked_for(tiny_handler):
     reply = asyncio.run(call(app, "GET", "/info/", {"authorization": "Bearer secret"}))
     assert reply.json == describe(tiny_handler).model_dump()
     assert asyncio.run(call(app, "HEAD", "/info")).code == "UNAUTHORIZED"
+
+
+def test_what_every_answer_warns_of_is_told_beforehand(tiny_handler):
+    service, app = served()
+    service.handler, service.notice = tiny_handler, "Whisper base could not be fetched"
+    assert asyncio.run(call(app, "GET", "/info")).json["notice"] == service.notice
+    service.notice = None
+    assert asyncio.run(call(app, "GET", "/info")).json["notice"] is None

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx2
 import huggingface_hub.constants
@@ -156,8 +156,11 @@ def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
             thread.join()
 
 
-POST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n"
-GET = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+POST = (
+    b"POST / HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\ncontent-length: 18\r\n\r\n"
+)
+GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", POST[:-2], GET, GET + b"GET"])
@@ -187,10 +190,69 @@ def test_a_connection_that_waits_for_its_answer_is_kept(draining, monkeypatch):
 
 def test_there_are_fewer_connections_than_open_files(draining, monkeypatch):
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert 0 < draining.config.limit_concurrency < soft
+    assert 0 < draining.gate.most_connections < soft
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, -1))
     service, gate = served()
-    assert DrainingServer(gate, service, 600).config.limit_concurrency == 10_000
+    assert DrainingServer(gate, service, 600).gate.most_connections == 10_000
+
+
+def test_beyond_as_many_connections_as_may_be_only_probes_are_answered(draining):
+    with listening(draining) as where, socket.create_connection(where, timeout=60) as first:
+        draining.gate.most_connections = 1
+        first.sendall(GET)
+        assert first.recv(4096).startswith(b"HTTP/1.1 200")
+        for asked, status in ((GET, b"200"), (POST, b"503")):
+            with socket.create_connection(where, timeout=60) as second:
+                second.sendall(asked)
+                answer = second.recv(4096)
+                assert answer.startswith(b"HTTP/1.1 " + status)
+                assert (b"TOO_MANY_CONNECTIONS" in answer) is (status == b"503")
+                assert (b"connection: close" in answer) is (status == b"503")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_drained_is_the_last_that_is_said(draining, monkeypatch, caplog, ends):
+    """After the threads have ended, or just before the process ends without waiting for one."""
+    caplog.set_level("INFO", "server")
+    ended = threading.Event()
+    closes = ended.set if ends else threading.Event().wait
+    monkeypatch.setattr(draining.service, "close", closes, raising=False)
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_LEAVE", 60 if ends else 0)
+    exits = []
+    monkeypatch.setattr("server.lifecycle.os._exit", exits.append)
+    monkeypatch.setattr("server.lifecycle.logging.shutdown", lambda: None)
+    with listening(draining):
+        draining.handle_exit(signal.SIGTERM, None)
+    assert "drained" not in caplog.messages
+    draining.close()
+    assert caplog.messages[-1] == "drained"
+    assert (ended.is_set(), exits) == ((True, []) if ends else (False, [0]))
+
+
+@pytest.mark.slow
+def test_nothing_is_left_where_files_are_temporary_when_the_process_is_killed(
+    whisper_folder, wav, tmp_path
+):
+    """Bodies of 60 MB that have half come, as forms, bytes and JSON, never touched the disk."""
+    types = ("multipart/form-data; boundary=x", "audio/wav", "application/json")
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    with (
+        ours(ASR_MODEL=str(whisper_folder), TMPDIR=str(tmp_path)) as running,
+        following(running, LISTENS) as server,
+        ExitStack() as senders,
+    ):
+        host, port = server.url.removeprefix("http://").split(":")
+        for kind in types:
+            sender = senders.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            lines = f"host: {host}\r\ncontent-type: {kind}\r\ncontent-length: 60000000\r\n\r\n"
+            sender.sendall(b"POST / HTTP/1.1\r\n" + lines.encode() + head + bytes(30_000_000))
+        received = 0.0
+        while received < len(types):
+            text = httpx2.get(f"{server.url}/metrics").text
+            received = float(re.search(r"\nasr_requests_in_progress (\S+)", text)[1])
+        running.kill()
+        running.wait()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
@@ -222,7 +284,7 @@ def fail(engine):
     raise SystemError("nothing works")
 
 EngineLoop.submit, DecodeEngine.step_all = count, fail
-main()
+main([])
 """
 
 
@@ -290,7 +352,7 @@ def fail_to_start(variables, says, monkeypatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as caught:
-        main()
+        main([])
     assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
 

@@ -17,14 +17,14 @@ from server.lingering import LingeringTransport
 
 BODY = b" " * 600_000
 CODES = {401: "UNAUTHORIZED", 413: "BODY_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 429: "BUSY"}
-HEALTH = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.fixture
 def refusing() -> DrainingServer:
     """A server that has a key and no place."""
     service, gate = served(api_key="key", max_queue=1)
-    gate.admission.admitted = 1
+    gate.admission.places.most = 0
     return DrainingServer(gate, service, 600)
 
 
@@ -98,7 +98,7 @@ def test_who_reads_after_sending_everything_gets_the_answer(
     if status == 401:
         given["authorization"] = "Bearer other"
     elif status != 429:
-        admission.admitted = 0
+        admission.places.most = 1
     if status == 413:
         monkeypatch.setattr("server.admission.SLACK_BYTES", 0)
     if status == 415:
@@ -162,7 +162,7 @@ def test_the_end_of_the_server_waits_for_nobody_who_sends(refusing, caplog):
         assert read_answer(client)[0].status_code == 429
         assert client.recv(1) == b""
         assert len(LingeringTransport.all_lingering) == 1
-        refusing.gate.admission.admitted = 0
+        refusing.gate.admission.places.most = 1
         assert not refusing.busy
     assert LingeringTransport.all_lingering == set()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -143,12 +143,20 @@ def test_a_raw_body_is_audio_whatever_its_type_says(app, audio, kind):
     assert post(app, audio, kind, query=b"batch_size=2").body == expected.body
 
 
-@pytest.mark.parametrize(
-    "kind", [None, "application/vnd.api+json", "application/x-www-form-urlencoded"]
-)
-def test_json_is_known_by_its_brace_where_no_type_tells(app, audio, kind):
+@pytest.mark.parametrize("kind", ["application/vnd.api+json", "Application/JSON; charset=utf-8"])
+def test_json_says_that_it_is_json(app, audio, kind):
     body = json_body(audio, language="en")
     assert post(app, b"\n " + body, kind).body == post(app, body, "application/json").body
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "application/octet-stream", "application/x-www-form-urlencoded"]
+)
+def test_json_without_its_type_is_told_which_to_send(app, audio, kind):
+    """No audio begins with a brace, and a foreign page could send it without asking first."""
+    reply = post(app, b"\n " + json_body(audio), kind)
+    assert (reply.status, reply.code) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert reply.json["detail"].endswith("Content-Type: application/json")
 
 
 def test_the_query_string_is_read_as_text(app, audio):

@@ -23,7 +23,7 @@ from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
 from response import response
 from server.engine_loop import Progress
-from server.service import SMALL_SHARE, Decoded, Finished, Service
+from server.service import Decoded, Finished, Service
 from testing.audio_files import conversation
 from transcript import KnownSpeaker, SpeakerTurn
 
@@ -48,7 +48,7 @@ class Speakers:
     def __init__(self):
         self.cancelled = []
 
-    def diarize(self, samples, hints, cancelled):
+    def diarize(self, samples, hints, cancelled, between=None):
         self.cancelled.append(cancelled)
         seconds = range(int(len(samples) / 16_000) + 1)
         turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
@@ -147,7 +147,8 @@ def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
 
 
 def test_a_useless_clip_is_refused_before_the_audio(handler, service, recording, monkeypatch):
-    monkeypatch.setattr(handler, "decode", lambda _: pytest.fail("the audio was touched"))
+    touched = lambda _: pytest.fail("the audio was touched")  # noqa: E731
+    monkeypatch.setattr(handler, "decode", touched)
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
     with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
@@ -364,7 +365,7 @@ def test_who_leaves_while_decoding_frees_the_rows(handler, service, recording):
 def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def diarize(samples, hints, cancelled):
+    def diarize(samples, hints, cancelled, between=None):
         begun.set()
         assert cancelled.wait(60)
         ended.set()
@@ -390,13 +391,13 @@ def test_who_leaves_before_diarization_frees_the_samples(handler, service, recor
     begun, go_on, freed, held = (threading.Event() for _ in range(4))
     decode = handler.decode
 
-    def diarize(samples, hints, cancelled):
+    def diarize(samples, hints, cancelled, between=None):
         begun.set()
         assert go_on.wait(60)
         return Speakers().diarize(samples, hints, cancelled)
 
     def decoded(request):
-        audio = decode(request)
+        audio = yield from decode(request)
         if begun.is_set():
             weakref.finalize(audio.samples, freed.set)
         return audio
@@ -443,7 +444,7 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
     """One of ten seconds is being diarized; of the two behind it the short one is the next."""
     begun, go_on, lengths = threading.Event(), threading.Event(), []
 
-    def diarize(samples, hints, cancelled):
+    def diarize(samples, hints, cancelled, between=None):
         lengths.append(round(len(samples) / 16_000))
         begun.set()
         assert go_on.wait(60)
@@ -485,7 +486,7 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(
         read.append(request)
         reading.set()
         assert go_on.wait(60)
-        return decode(request)
+        return (yield from decode(request))
 
     monkeypatch.setattr(handler, "decode", slow)
     first, second = (parsed(handler, recording(3), language=code) for code in ("en", "de"))
@@ -524,29 +525,50 @@ def test_when_the_engines_thread_ends_everybody_is_told(handler, recording, monk
     service.close()
 
 
-def test_a_small_body_does_not_wait_for_a_large_one_to_be_read(
-    handler, service, recording, monkeypatch
-):
-    go_on = threading.Event()
+def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(handler, recording, monkeypatch):
+    """It comes when the first of eight long ones of fewer bytes has taken one step."""
+    begun, go_on, steps = threading.Event(), threading.Event(), []
     decode = handler.decode
-    monkeypatch.setattr("server.service.LARGE_BODY", len(recording(4)))
+    inputs = {seconds: recording(seconds) for seconds in (3, 12)}
 
-    def slow(request):
-        if len(request.inputs) > len(recording(4)):
+    def watched(request):
+        long, inner = request.inputs == inputs[12], decode(request)
+        while True:
+            try:
+                step = next(inner)
+            except StopIteration as end:
+                return end.value
+            steps.append(long)
+            begun.set()
             assert go_on.wait(60)
-        return decode(request)
+            yield step
 
-    monkeypatch.setattr(handler, "decode", slow)
+    monkeypatch.setattr("audio.STEP_SECONDS", 1)
+    monkeypatch.setattr(handler, "decode", watched)
+    monkeypatch.setattr(handler, "threads", 1)
+    service = Service(handler)
 
-    async def both():
-        large = asyncio.ensure_future(service.answer(parsed(handler, recording(6), language="en")))
-        small = await service.answer(parsed(handler, recording(3), language="en"))
-        assert not large.done()
+    async def together():
+        long = [
+            asyncio.ensure_future(service.answer(parsed(handler, inputs[12], language="en")))
+            for _ in range(8)
+        ]
+        assert await asyncio.to_thread(begun.wait, 60)
+        short = asyncio.ensure_future(service.answer(parsed(handler, inputs[3], language="en")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         go_on.set()
-        return small, await large
+        answer = await short
+        assert not any(each.done() for each in long)
+        before = steps[: len(steps) - steps[::-1].index(False)]
+        await asyncio.gather(*long)
+        return answer, before
 
-    small, large = asyncio.run(both())
-    assert small.duration < large.duration
+    answer, before = asyncio.run(together())
+    assert round(answer.duration) == 3
+    # Its own steps, the one that ran, and one turn in eight of who came first.
+    assert before.count(True) <= 1 + -(-before.count(False) // 7)
+    service.close()
 
 
 def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording, monkeypatch):
@@ -557,13 +579,13 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording
     decode = handler.decode
 
     def counted(request):
-        audio = decode(request)
+        audio = yield from decode(request)
         alive.add(audio)
         most.append(sum(each.samples.nbytes for each in alive))
         return audio
 
     monkeypatch.setattr(handler, "decode", counted)
-    limit = 4 * 5 * 16_000 / SMALL_SHARE  # one of 5 s
+    limit = 4 * 16_000 * (5 + 2 * 5) - 1  # less than one of 5 s and as much room again
     service = Service(handler, max_decoded_bytes=limit)
 
     async def together():
@@ -574,36 +596,35 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording
     config = parsed(handler, bodies[0], language="en").config
     assert [response(answer, config) for answer in answers] == expected
     assert len(most) == len(bodies)
-    assert max(most) < 4 * 16_000 * (5 + 5)
+    assert max(most) <= 4 * 16_000 * (5 + 5)
     assert max(most) > 4 * 16_000 * 5
     assert service.held_audio_bytes == 0
     service.close()
 
 
-def test_a_small_body_does_not_wait_for_room_that_large_ones_have_taken(
+def test_a_short_recording_finds_room_beside_long_ones_that_have_taken_theirs(
     handler, recording, monkeypatch
 ):
     begun, go_on = threading.Event(), threading.Event()
 
-    def diarize(samples, hints, cancelled):
+    def diarize(samples, hints, cancelled, between=None):
         begun.set()
         assert go_on.wait(60)
         return Speakers().diarize(samples, hints, cancelled)
 
     monkeypatch.setattr(handler.diarizer, "diarize", diarize)
-    monkeypatch.setattr("server.service.LARGE_BODY", len(recording(4)))
-    service = Service(handler, max_decoded_bytes=1)
+    service = Service(handler, max_decoded_bytes=4 * 16_000 * 15)
 
     async def all_three():
-        large = [
+        long = [
             asyncio.ensure_future(service.answer(parsed(handler, recording(6), diarize=diarized)))
             for diarized in (True, False)
         ]
         assert await asyncio.to_thread(begun.wait, 60)
-        small = await service.answer(parsed(handler, recording(3)))
-        assert not any(each.done() for each in large)
+        short = await service.answer(parsed(handler, recording(3)))
+        assert not any(each.done() for each in long)
         go_on.set()
-        return small, *await asyncio.gather(*large)
+        return short, *await asyncio.gather(*long)
 
     assert [round(answer.duration) for answer in asyncio.run(all_three())] == [3, 6, 6]
     service.close()

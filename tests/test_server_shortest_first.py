@@ -1,95 +1,185 @@
-"""The order in which work is done, against a queue that grows old in steps."""
+"""Whose step is next and who has room, against recordings that come and leave in any order."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from concurrent.futures import CancelledError
+from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.shortest_first import AUDIO_A_SECOND, ShortestFirst
+from asr.engine.admission import LONGEST_WAITING_EVERY
+from audio import DecodingStep
+from server.shortest_first import BYTES_PER_SECOND, Recording, ShortestFirst, in_one_step
+
+STEP = 30.0
 
 
 class Held:
-    """A queue whose thread waits until `go`, by a clock of its own; `done` are the names of work in
-    the order in which it was done.
-    """
+    """A queue whose thread waits until `go`; `done` are the names of work, one for each step."""
 
-    def __init__(self) -> None:
-        self.time, self.done, self.go = 0.0, [], threading.Event()
-        self.queue = ShortestFirst("test", lambda: self.time)
+    def __init__(self, **options) -> None:
+        self.done, self.go = [], threading.Event()
+        self.queue = ShortestFirst("test", **options)
         running = threading.Event()
-        self.first = self.queue.submit(0, lambda: (running.set(), self.go.wait(60)))
+        self.first = self.queue.submit(
+            Recording(0), in_one_step(lambda: (running.set(), self.go.wait(60)))
+        )
         assert running.wait(60)
 
-    def submit(self, name, seconds):
-        return self.queue.submit(seconds, lambda: self.done.append(name))
+    def submit(self, name, seconds, steps=1):
+        return self.queue.submit(Recording(seconds), self.steps(name, steps))
+
+    def steps(self, name, count):
+        for _ in range(count - 1):
+            self.done.append(name)
+            yield None
+        self.done.append(name)
 
     def end(self):
         self.go.set()
+        self.first.result(60)
         self.queue.shutdown()
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 7200)), max_size=12))
-def test_the_shortest_is_first_and_waiting_makes_shorter(works):
-    """Each time, of what is left, the one with the fewest seconds less its credit for waiting."""
-    held, left = Held(), {}
-    for name, (pause, seconds) in enumerate(works):
-        held.time += pause
-        left[name] = held.time, seconds
-        held.submit(name, seconds)
-    last = held.queue.submit(1e9, lambda: None)
-    held.go.set()
-    last.result(60)
-    held.end()
-
-    def length(name):
-        came, seconds = left[name]
-        return seconds - AUDIO_A_SECOND * (held.time - came)
-
-    lengths = [length(name) for name in held.done]
-    assert sorted(held.done) == list(range(len(works)))
-    assert lengths == pytest.approx(sorted(lengths))
-
-
-def test_ten_minutes_are_passed_for_one_and_no_longer():
+@given(st.lists(st.tuples(st.floats(0, 7200), st.integers(1, 9)), min_size=1, max_size=12))
+def test_of_eight_turns_seven_go_to_the_shortest_and_one_to_the_first(works):
     held = Held()
-    held.submit("long", 600)
-    for minute in range(3):
-        held.time = 60.0 * minute
-        held.submit(minute, 10)
-    last = held.queue.submit(1e9, lambda: None)
+    asked = [held.submit(name, *work) for name, work in enumerate(works)]
     held.go.set()
-    last.result(60)
-    held.end()
-    assert held.done == [0, "long", 1, 2]
+    for each in asked:
+        each.result(60)
+    held.queue.shutdown()
+    left = {name: steps for name, (_, steps) in enumerate(works)}
+    for turn, name in enumerate(held.done, start=2):
+        shortest = min(left, key=lambda each: (works[each][0], each))
+        assert name == (min(left) if turn % LONGEST_WAITING_EVERY == 0 else shortest)
+        left[name] -= 1
+        left = {each: steps for each, steps in left.items() if steps}
+    assert not left
+
+
+def test_a_short_one_waits_for_few_steps_of_a_hundred_long_ones():
+    held = Held()
+    for number in range(100):
+        held.submit(number, 600, 20)
+    short = held.submit("short", 5, 4)
+    held.go.set()
+    short.result(60)
+    steps = held.done[: held.done.index("short") + 1 + 4]
+    held.queue.shutdown()
+    assert steps.count("short") == 4
+    assert len(steps) <= 4 + 2
+
+
+def test_who_says_less_than_it_has_is_short_for_a_step_only():
+    """Files that announce a second and decode to an hour, before an honest one of a minute."""
+    held = Held()
+
+    def lying(name):
+        for step in range(120):
+            held.done.append(name)
+            yield DecodingStep(STEP * step, max(1.0, STEP * step))
+
+    for name in range(8):
+        held.queue.submit(Recording(1.0), lying(name), decodes=True)
+    honest = held.submit("honest", 60, 10)
+    held.go.set()
+    honest.result(60)
+    before = held.done[: held.done.index("honest")]
+    held.queue._pool.shutdown(cancel_futures=True)
+    assert len(before) <= 8 * 4 + 8
+
+
+class Client:
+    """A recording of some seconds, which is decoded, held and let go."""
+
+    def __init__(self, queue, seconds, said) -> None:
+        self.context = queue.recording(said)
+        self.recording = self.context.__enter__()
+        self.result = queue.submit(self.recording, self.decode(seconds, said), decodes=True)
+
+    def decode(self, seconds, said):
+        yield DecodingStep(0.0, said)
+        decoded = 0.0
+        while decoded < seconds:
+            decoded = min(seconds, decoded + STEP)
+            yield DecodingStep(decoded, max(said, decoded))
+
+    def leave(self):
+        self.result.cancel()
+        self.context.__exit__(None, None, None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    recordings=st.lists(
+        st.tuples(st.floats(1, 2000), st.sampled_from([0.0, 0.5, 1.0, 2.0])), min_size=1, max_size=9
+    ),
+    limit=st.floats(1, 4000),
+    threads=st.integers(1, 3),
+)
+def test_all_are_decoded_within_the_limit_and_one_recording(recordings, limit, threads):
+    """Whatever files say of themselves; who is decoded leaves some time after."""
+    queue = ShortestFirst("test", threads, limit * BYTES_PER_SECOND)
+    highest, put_back = [0.0], queue._put_back
+
+    def watched(work, step):
+        goes_on = put_back(work, step)
+        highest.append(queue.held_bytes / BYTES_PER_SECOND)
+        return goes_on
+
+    queue._put_back = watched
+    clients = [Client(queue, seconds, seconds * said) for seconds, said in recordings]
+    left = list(clients)
+    while left:
+        wait([each.result for each in left], 60, FIRST_COMPLETED)
+        done = [each for each in left if each.result.done()]
+        assert done
+        for each in done:
+            each.result.result(0)
+            each.leave()
+            left.remove(each)
+    queue.shutdown()
+    assert queue.held_bytes == 0
+    assert max(highest) <= limit + max(seconds for seconds, _ in recordings) + threads * STEP
+
+
+def test_short_ones_find_room_beside_long_ones_that_wait_for_it():
+    queue = ShortestFirst("test", 1, 2048 * BYTES_PER_SECOND)
+    long = [Client(queue, 460.0, 460.0) for _ in range(30)]
+    for number in range(20):
+        short = Client(queue, 5.0, 5.0)
+        short.result.result(60)
+        assert number or not long[-1].result.done()
+        short.leave()
+    for each in long:
+        each.leave()
+    queue.shutdown()
 
 
 def test_what_it_returns_and_raises_comes_back():
     queue = ShortestFirst("test")
-    assert queue.submit(1, lambda: 5).result(60) == 5
+    assert queue.submit(Recording(1), in_one_step(lambda: 5)).result(60) == 5
     with pytest.raises(ZeroDivisionError):
-        queue.submit(1, lambda: 1 / 0).result(60)
-    assert queue.submit(1, lambda: 6).result(60) == 6
+        queue.submit(Recording(1), in_one_step(lambda: 1 / 0)).result(60)
+    assert queue.submit(Recording(1), in_one_step(lambda: 6)).result(60) == 6
     queue.shutdown()
     with pytest.raises(RuntimeError):
-        queue.submit(1, lambda: 7)
+        queue.submit(Recording(1), in_one_step(lambda: 7))
 
 
 def test_cancelled_work_is_not_begun_and_the_end_cancels_what_waits():
     held = Held()
     cancelled, kept = held.submit("cancelled", 1), held.submit("kept", 2)
     assert cancelled.cancel()
-    after = held.queue.submit(3, lambda: None)
     held.go.set()
-    after.result(60)
+    kept.result(60)
     assert held.done == ["kept"]
-    assert kept.done()
     held.end()
     held = Held()
     waiting = held.submit("never", 1)
@@ -100,6 +190,32 @@ def test_cancelled_work_is_not_begun_and_the_end_cancels_what_waits():
     assert held.done == []
 
 
+def test_who_leaves_between_two_steps_is_closed_and_holds_nothing():
+    queue, closed, stepped, go_on = (
+        ShortestFirst("test"),
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def steps():
+        try:
+            stepped.set()
+            assert go_on.wait(60)
+            yield DecodingStep(STEP, STEP)
+        finally:
+            closed.set()
+
+    with queue.recording(1.0) as recording:
+        result = queue.submit(recording, steps(), decodes=True)
+        assert stepped.wait(60)
+        result.cancel()
+    go_on.set()
+    assert closed.wait(60)
+    queue.shutdown()
+    assert queue.held_bytes == 0
+
+
 class Samples:
     """What work holds on to."""
 
@@ -107,7 +223,10 @@ class Samples:
 def test_cancelled_work_is_forgotten_while_other_work_runs():
     held = Held()
     samples = [Samples(), Samples()]
-    asked = [held.queue.submit(number, partial(id, each)) for number, each in enumerate(samples)]
+    asked = [
+        held.queue.submit(Recording(number), in_one_step(partial(id, each)))
+        for number, each in enumerate(samples)
+    ]
     cancelled, kept = map(weakref.ref, samples)
     del samples
     assert asked[0].cancel()
@@ -116,3 +235,26 @@ def test_cancelled_work_is_forgotten_while_other_work_runs():
     assert not held.first.done()
     held.end()
     assert kept() is None
+
+
+def test_within_a_long_step_those_that_are_shorter_pass():
+    queue, begun, go_on, order = ShortestFirst("test"), threading.Event(), threading.Event(), []
+    long = Recording(600)
+
+    def in_batches():
+        begun.set()
+        assert go_on.wait(60)
+        for _ in range(3):
+            order.append("long")
+            queue.let_pass(long)
+
+    results = [queue.submit(long, in_one_step(in_batches))]
+    assert begun.wait(60)
+    for name, seconds in [("like it", 400), *[("short", 5)] * 10]:
+        work = in_one_step(partial(order.append, name))
+        results.append(queue.submit(Recording(seconds), work))
+    go_on.set()
+    for each in results:
+        each.result(60)
+    queue.shutdown()
+    assert order == ["long", *["short"] * 7, "long", *["short"] * 3, "long", "like it"]

@@ -26,7 +26,7 @@ class Runner(EagerRunner):
 
     released = 0
 
-    def release(self):
+    def release(self, state):
         self.released += 1
 
 
@@ -78,7 +78,7 @@ def marked(state):
 
 def test_bytes_of_a_row_are_those_of_its_tensors():
     state = DecodeState.allocate(decoder(), None, 2, MAX_DRAFTS)
-    tensors = [each for kind in state.main.cache._kinds() for each in kind]
+    tensors = state.main.cache.tensors
     taken = sum(each.numel() * each.element_size() for each in tensors) / 2
     assert DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS) == taken
 

@@ -171,6 +171,22 @@ def test_pauses_are_found(detector, scenes):
     assert found >= 0.9 * pauses
 
 
+@pytest.mark.parametrize("clicks", [1, 2])
+@pytest.mark.parametrize("db", [0, -50])
+def test_a_click_hides_no_quiet_speech(detector, scenes, clicks, db):
+    """The gain of a block follows what is long enough for speech, not its peak."""
+    samples = scenes[0].samples[: 30 * SAMPLE_RATE] * np.float32(10 ** (db / 20))
+    clicked = samples.copy()
+    for place in range(clicks):
+        clicked[400 + 6 * SAMPLE_RATE * place] = 1.0
+    found = np.zeros((2, len(samples)), bool)
+    for row, each in zip(found, (samples, clicked), strict=True):
+        for span in detector(each):
+            row[span.start : span.stop] = True
+    assert found[0].mean() > 0.5
+    assert (found[0] & found[1]).sum() >= 0.97 * found[0].sum()
+
+
 # ---- and nothing else
 
 

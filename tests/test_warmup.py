@@ -7,7 +7,7 @@ import logging
 import oracle
 import pytest
 import torch
-from graph_stand_ins import ACCELERATOR_ERROR, stand_in_graphs
+from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, models_of, with_assistant
 
 from asr.engine import cuda_graphs, warmup
@@ -22,9 +22,14 @@ NO_MEMORY = [
 ]
 
 
+TIMED_ROWS = (1, 4)
+
+
 @pytest.fixture
 def graphs(monkeypatch):
-    return stand_in_graphs(monkeypatch)
+    emulated = emulate_graphs(monkeypatch)
+    monkeypatch.setattr(warmup, "TIMED_ROWS", TIMED_ROWS)
+    return emulated
 
 
 def check_tokens(engine, options, count=5):
@@ -67,7 +72,7 @@ def test_too_little_memory_while_shapes_are_prepared(graphs, monkeypatch, caplog
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
-    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 12)
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == TIMED_ROWS[-1])
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert engine.context.drafting is None
     assert engine.memory.state is None
@@ -83,7 +88,7 @@ def test_other_errors_end_the_load(graphs, monkeypatch):
     with pytest.raises(RuntimeError) as caught:
         DecodeEngine(models_of(TINY, 142))
     assert caught.value is error
-    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 12)
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == TIMED_ROWS[-1])
     with pytest.raises(RuntimeError, match="shapes do not match"):
         DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
 
@@ -92,7 +97,7 @@ def test_a_state_of_few_rows_is_prepared_for_those(graphs, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 8)
     monkeypatch.setattr("asr.engine.state_memory.StateMemory._fitting", lambda *_: 5)
     engine = DecodeEngine(models_of(TINY, 142))
-    assert {key.rows for key in engine.runner._captured} == {4, 2, 1}
+    assert {key.rows for key in held_steps(engine.runner)} == {4, 2, 1}
     assert engine.memory.capacity == 5
 
 
@@ -104,7 +109,7 @@ def test_costs_are_those_of_replays(graphs, monkeypatch, prepared):
         monkeypatch.setattr("asr.engine.engine.prepare_shapes", lambda *_: None)
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     seconds = engine.context.drafting.costs.seconds
-    assert set(seconds) == {(rows, drafts) for rows in (1, 4, 12) for drafts in (0, 2, 8)}
+    assert set(seconds) == {(rows, drafts) for rows in TIMED_ROWS for drafts in (0, 2, 8)}
     assert set(seconds.values()) == {graphs.replay_seconds}
 
 

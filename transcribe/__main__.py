@@ -8,23 +8,24 @@ line there.
 from __future__ import annotations
 
 import math
+import os
 import queue
 import sys
 import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from commands.options import parameters
 from commands.parser import FAILED, INTERRUPTED, WRONG
-from config import REPOSITORY, InferenceConfig, ServerSettings
-from errors import StartError
-from model_sources.choice import Screen, choose
-from transcribe.client import Client, Failed, OnProgress
+from config import REPOSITORY, InferenceConfig, ServerSettings, misspelt_variables
+from model_sources.choice import Screen, as_given, choose
+from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_transcribe
 from transcribe.recordings import (
     Recording,
@@ -34,19 +35,22 @@ from transcribe.recordings import (
     find_recordings,
     write_outputs,
 )
-from transcribe.screen import Lines, Tally, shown
+from transcribe.screen import Lines, Tally, Terminal
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
 
 
 class Endpoint(Protocol):
-    """What answers: `Client` or `LocalEndpoint`."""
+    """`Client` or `LocalEndpoint`. Their methods raise Failed; Unusable ends the run."""
+
+    def prepare(self, data: bytes) -> None:
+        """Do what is needed before the time of a recording begins."""
 
     def transcribe(
         self, data: bytes, parameters: dict[str, Any], on_progress: OnProgress
     ) -> dict[str, Any]:
-        """The answer to an audio file. Raises Failed; StartError ends the run."""
+        """The answer to an audio file, which was prepared for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +61,51 @@ class Job:
     parameters: dict[str, Any]
     formats: Sequence[str]
 
-    def run(self, recording: Recording, lines: Lines) -> None:
-        """Transcribe one recording into its files, or say why that was not possible.
+    def answer(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float]:
+        """The endpoint's answer to a recording, and the seconds it took.
 
-        Raises StartError.
+        Raises what the endpoint does, and OSError.
         """
+        lines.begin(path)
+        data = path.read_bytes()
+        self.endpoint.prepare(data)
         started = time.monotonic()
+        answer = self.endpoint.transcribe(data, self.parameters, partial(lines.advance, path))
+        return answer, time.monotonic() - started
+
+    def hear(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float] | None:
+        """An answer that has the formats, and the seconds it took; None where there is none, which
+        is told. Raises Unusable.
+        """
+        with failures_told(path, lines):
+            answer, seconds = self.answer(path, lines)
+            as_texts(answer, self.formats)
+            return answer, seconds
+        return None
+
+    def write(self, recording: Recording, lines: Lines) -> None:
+        """Transcribe one recording into its files, or tell why there are none. Raises Unusable."""
         path = recording.path
-        try:
-            lines.begin(path)
-            answer = self.endpoint.transcribe(
-                path.read_bytes(),
-                self.parameters,
-                lambda done, total: lines.advance(path, done, total),
-            )
+        with failures_told(path, lines):
+            answer, seconds = self.answer(path, lines)
             write_outputs(recording, answer, self.formats)
             warnings = [str(each) for each in answer.get("warnings") or ()]
-            lines.finish(path, _duration(answer), time.monotonic() - started, warnings)
-        except StartError:
-            raise
-        except Exception as error:
-            lines.fail(path, reason(error))
+            lines.finish(path, _duration(answer), seconds, warnings)
+
+
+@contextmanager
+def failures_told(path: Path, lines: Lines) -> Iterator[None]:
+    """Whatever goes wrong with one recording is a line, and no end of the others."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except Exception as error:
+        lines.fail(path, reason(error))
 
 
 def reason(error: Exception) -> str:
-    """Why a recording has no answer, in one line."""
+    """What went wrong, in one line."""
     if isinstance(error, Failed):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -95,82 +119,77 @@ def _duration(answer: dict[str, Any]) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None
 
 
-def run_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: Lines) -> None:
-    """Transcribe the recordings, `parallel` at a time.
+def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: Lines) -> None:
+    """Transcribe the recordings, `parallel` at a time. Raises Unusable.
 
     The threads are daemons, so that Ctrl+C ends the process at once: nothing is half written. What
     is loaded here computes in this thread.
     """
     if parallel == 1:
         for recording in recordings:
-            job.run(recording, lines)
+            job.write(recording, lines)
         return
-    waiting: queue.SimpleQueue[Recording | None] = queue.SimpleQueue()
-    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[Recording] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Unusable | None] = queue.SimpleQueue()
+    for recording in recordings:
+        waiting.put(recording)
 
     def work() -> None:
-        while (recording := waiting.get()) is not None:
-            job.run(recording, lines)
-            ended.put(None)
+        with suppress(queue.Empty):
+            while True:
+                try:
+                    job.write(waiting.get_nowait(), lines)
+                    ended.put(None)
+                except Unusable as error:
+                    ended.put(error)
+                    return
 
-    workers = min(parallel, len(recordings))
-    for recording in (*recordings, *[None] * workers):
-        waiting.put(recording)
-    for _ in range(workers):
+    for _ in range(min(parallel, len(recordings))):
         threading.Thread(target=work, daemon=True).start()
     for _ in recordings:
-        ended.get()
+        if error := ended.get():
+            raise error
 
 
-def write_files(options: Namespace, endpoint: Endpoint) -> int:
-    """Write every recording's files; the exit status."""
+def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
+    """Write every recording's files; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
     formats = options.output_format
     left = [each for each in found if options.force or not complete(each, formats)]
     sizes = {each.path: each.path.stat().st_size for each in left}
     job = Job(endpoint, request_parameters(options), formats)
-    with shown(Tally(sizes, len(found) - len(left))) as lines:
-        parallel = 1 if options.url is None else options.parallel or PARALLEL
-        run_all(job, left, parallel, lines)
+    with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
+        write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
     return FAILED if lines.tally.failures else 0
 
 
-def print_answers(options: Namespace, endpoint: Endpoint) -> int:
-    """Print every recording's answer; the exit status."""
+def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
+    """Print every recording's answer; the exit status. Raises Failed."""
+    found = find_recordings(options.recordings, None)
+    job = Job(endpoint, request_parameters(options), options.output_format or ())
+    status = 0
+    for recording in found:
+        with terminal.shown(Tally({recording.path: 0})) as lines:
+            heard = job.hear(recording.path, lines)
+        if heard is None:
+            status = FAILED
+            continue
+        if len(found) > 1 and not job.formats:
+            print(f"{recording.path}:")
+        print_answer(*heard, job.formats)
+    return status
+
+
+def print_answer(answer: dict[str, Any], seconds: float, formats: Sequence[str]) -> None:
+    """Print an answer, which took so many `seconds`, as a person reads it or in one format."""
+    if formats:
+        sys.stdout.write("".join(as_texts(answer, formats).values()))
+        return
     from rich.console import Console
 
     from transcribe.printing import show
 
-    status, found = 0, find_recordings(options.recordings, None)
-    for recording in found:
-        with _bar(recording.path) as on_progress:
-            started = time.monotonic()
-            try:
-                answer = endpoint.transcribe(
-                    recording.path.read_bytes(), request_parameters(options), on_progress
-                )
-            except (Failed, OSError) as error:
-                say(f"{recording.path}: {reason(error)}")
-                status = FAILED
-                continue
-        if options.output_format:
-            sys.stdout.write("".join(as_texts(answer, options.output_format).values()))
-            continue
-        if len(found) > 1:
-            print(f"{recording.path}:")
-        show(answer, time.monotonic() - started, Console())
-    return status
-
-
-@contextmanager
-def _bar(path: Path) -> Iterator[OnProgress]:
-    """A bar on the terminal that disappears; nothing elsewhere."""
-    with shown(Tally({path: 0})) if sys.stderr.isatty() else nullcontext() as lines:
-        if lines is None:
-            yield lambda done, total: None
-        else:
-            lines.begin(path)
-            yield lambda done, total: lines.advance(path, done, total)
+    show(answer, seconds, Console())
 
 
 def request_parameters(options: Namespace) -> dict[str, Any]:
@@ -184,14 +203,17 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
     return given
 
 
-def make_endpoint(options: Namespace, bundled: bool) -> Endpoint:
+def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
     """The server of `--url`, or an endpoint of this process."""
     if options.url is not None:
         key = ServerSettings.from_environment().api_key
         return Client(options.url, key.get_secret_value() if key else None)
     from transcribe.local import LocalEndpoint
 
-    return LocalEndpoint(lambda: choose(options, Screen(say, nullcontext), bundled))
+    bundled = [path.resolve() for path in options.recordings] == [CONVERSATION]
+    screen = Screen(say, terminal.without_bars)
+    speakers = options.diarize is not False
+    return LocalEndpoint(lambda: choose(options, screen, bundled, speakers))
 
 
 def say(line: str) -> None:
@@ -201,21 +223,29 @@ def say(line: str) -> None:
 
 def run(options: Namespace) -> int:
     """Answer a command line; the exit status."""
-    bundled = not options.recordings or options.recordings == [CONVERSATION]
     options.recordings = options.recordings or [CONVERSATION]
+    for line in misspelt_variables():
+        say(line)
     try:
         request_parameters(options)
     except ValueError as error:
-        say(str(error))
+        name, _, wrong = str(error).partition(": ")
+        say(f"{options.program}: --{name.replace('_', '-')}: {wrong}")
         return WRONG
+    terminal = Terminal()
     try:
-        endpoint = make_endpoint(options, bundled)
-        return (print_answers if options.prints else write_files)(options, endpoint)
-    except (Failed, StartError, ValueError) as error:
-        say(str(error).removeprefix(f"{StartError.code}: "))
-        return FAILED
+        endpoint = make_endpoint(options, terminal)
+        return (print_answers if options.prints else write_files)(options, endpoint, terminal)
+    except Unusable as error:
+        say(str(error) if options.url else as_given(str(error), options))
+    except BrokenPipeError:
+        # Whoever reads the answers has enough of them; nor is there anything to flush at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (Failed, OSError, ValueError) as error:
+        say(str(error) if isinstance(error, ValueError) else reason(error))
     except KeyboardInterrupt:
         return INTERRUPTED
+    return FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
@@ -24,8 +26,10 @@ MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
 LONGEST_WAIT_S = 120.0
 
 PAGE = "/app"
-NOBODY_LISTENS = "is the server running? scripts/serve starts one"
-KEY_WANTED = "the server wants its key: set API_KEY to it"
+ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
+NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
+KEY_WANTED = "the server asks for its key: set API_KEY to it"
+KEY_REFUSED = "the server does not take the key that API_KEY holds"
 
 OnProgress = Callable[[float, float], None]
 
@@ -35,6 +39,12 @@ class Failed(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()) or "no reason was given")
+
+
+class Unusable(Failed):
+    """No recording can be transcribed: the models do not load, the server is not there or does not
+    let this client in.
+    """
 
 
 class _Retry(Exception):
@@ -63,21 +73,26 @@ class _LostConnection(_Retry):
 class Client:
     """One server; safe to use from several threads.
 
-    `seconds` is the longest silence that is waited out. `sleep` takes seconds.
+    `seconds` is the longest silence that is waited out. `sleep` takes seconds. Where nobody listens
+    is told at once, but waited for if somebody did before: a server may be restarted.
     """
 
     url: str
     api_key: str | None = None
     seconds: float = 3600.0
     sleep: Callable[[float], object] = time.sleep
+    _reached: threading.Event = field(default_factory=threading.Event)
+
+    def prepare(self, data: bytes) -> None:
+        """Nothing: the server looks at everything itself."""
 
     def transcribe(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
     ) -> dict[str, Any]:
         """The server's answer to an audio file.
 
-        `on_progress` is told the seconds done and in total. Raises Failed. Where the queue is full
-        or the server drains (429, 503), it is asked again after the time that it names.
+        `on_progress` is told the seconds done and in total. Raises Failed or Unusable. Where the
+        queue is full or the server drains (429, 503), it is asked again after the time it names.
         """
         body = json.dumps(
             {"inputs": base64.b64encode(data).decode(), "parameters": dict(parameters)}
@@ -103,19 +118,35 @@ class Client:
             with httpx2.stream(
                 "POST", endpoint(self.url), content=body, headers=headers, timeout=timeout
             ) as response:
+                self._reached.set()
                 if response.status_code != 200:
-                    raise _refusal(response)
+                    raise self._refusal(response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     return _follow(response.iter_bytes(), on_progress)
                 return _answer(json.loads(response.read()))
-        except httpx2.ConnectError as error:
-            raise _LostConnection(f"{self.url}: {error}; {NOBODY_LISTENS}") from error
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise self._nobody_listens(error) from error
         except httpx2.TransportError as error:
             raise _LostConnection(f"{self.url}: {error or type(error).__name__}") from error
         except httpx2.InvalidURL as error:
-            raise Failed(f"{self.url}: {error}") from error
+            raise Unusable(f"{self.url}: {error}") from error
         except ValueError as error:
-            raise Failed(f"{self.url} does not answer as a transcription server") from error
+            raise Unusable(f"{self.url} does not answer as a transcription server") from error
+
+    def _nobody_listens(self, error: Exception) -> Exception:
+        why = ERROR_NUMBER.sub("", str(error)) or "no answer"
+        reason = f"{self.url}: {why}; {NOBODY_LISTENS}"
+        return _LostConnection(reason) if self._reached.is_set() else Unusable(reason)
+
+    def _refusal(self, response: httpx2.Response) -> Exception:
+        reason = _reason(response)
+        if response.status_code == UNAUTHORIZED:
+            return Unusable(f"{reason} ({KEY_REFUSED if self.api_key else KEY_WANTED})")
+        if response.status_code not in RETRIED:
+            return Failed(reason)
+        seconds = response.headers.get("retry-after", "")
+        wait = float(seconds) if seconds.isdecimal() else None
+        return _Refused(reason, wait)
 
 
 def endpoint(url: str) -> str:
@@ -165,17 +196,6 @@ def _answer(body: object) -> dict[str, Any]:
     if not isinstance(body, dict) or "text" not in body:
         raise ValueError("no transcription")
     return body
-
-
-def _refusal(response: httpx2.Response) -> Exception:
-    reason = _reason(response)
-    if response.status_code == UNAUTHORIZED:
-        return Failed(f"{reason} ({KEY_WANTED})")
-    if response.status_code not in RETRIED:
-        return Failed(reason)
-    seconds = response.headers.get("retry-after", "")
-    wait = float(seconds) if seconds.isdecimal() else None
-    return _Refused(reason, wait)
 
 
 def _reason(response: httpx2.Response) -> str:

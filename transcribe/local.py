@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from audio import announced_seconds
+from audio import check_container
 from config import REPOSITORY, ModelSettings
-from errors import ClientError, EndpointError, StartError
-from transcribe.client import Failed, OnProgress
+from errors import EndpointError, StartError
+from transcribe.client import Failed, OnProgress, Unusable
 
 if TYPE_CHECKING:
     from handler import EndpointHandler
@@ -37,32 +36,37 @@ class LocalEndpoint:
         self._choose = choose
         self._handler: EndpointHandler | None = None
 
+    def prepare(self, data: bytes) -> None:
+        """Load the models the first time, but for nothing that is no audio: that raises Failed."""
+        try:
+            check_container(data)
+        except EndpointError as error:
+            raise Failed(str(error)) from error
+        self._loaded()
+
     def transcribe(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
     ) -> dict[str, Any]:
         """The endpoint's answer to an audio file.
 
-        Raises Failed where there is none, and StartError where the models cannot be loaded.
+        Raises Failed where there is none, and Unusable where the models cannot be loaded.
         """
-        with _progress_told(on_progress):
-            try:
-                announced_seconds(BytesIO(data))  # what is no audio is known without a model
+        try:
+            with _progress_told(on_progress):
                 return self._loaded()({"inputs": data, "parameters": dict(parameters)})
-            except (ClientError, EndpointError) as error:
-                if isinstance(error, StartError):
-                    raise
-                raise Failed(str(error)) from error
+        except EndpointError as error:
+            raise Failed(str(error)) from error
 
     def _loaded(self) -> EndpointHandler:
         """The endpoint, which is imported here because that takes seconds."""
         if self._handler is None:
-            settings = self._choose()
-            from handler import EndpointHandler
-
             try:
+                settings = self._choose()
+                from handler import EndpointHandler
+
                 self._handler = EndpointHandler(str(REPOSITORY), settings)
-            except SystemExit as end:
-                raise StartError(str(end).removeprefix(f"{StartError.code}: ")) from end
+            except (StartError, SystemExit) as error:
+                raise Unusable(str(error).removeprefix(f"{StartError.code}: ")) from error
         return self._handler
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commands.options import add_models, add_parameters, refuse_models_beside_embedded
-from commands.parser import CommandParser, option, some_of, whole_number
+from commands.parser import CommandParser, option, some_of, web_address, whole_number
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 STATUSES = (
@@ -35,6 +35,7 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
             ),
         ),
         STATUSES,
+        "FILE_OR_FOLDER ...",
     )
     _add_options(parser, "+", "default: json,srt,vtt,txt", "default: beside each recording")
     option(parser, "--force", "transcribe again what is done", action="store_true")
@@ -59,6 +60,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
             ),
         ),
         STATUSES,
+        "[FILE_OR_FOLDER ...]",
     )
     _add_options(
         parser,
@@ -71,6 +73,8 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
     if options.output_dir is None and len(options.output_format or ()) > 1:
         parser.error("--output-format: one can be printed; several need --output-dir")
     options.prints = options.output_dir is None
+    if options.prints and options.parallel is not None:
+        parser.error("--parallel: goes with --output-dir; answers are printed one after the other")
     if not options.prints:
         options.output_format = options.output_format or list(FORMATS)
     return options
@@ -78,6 +82,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
 
 def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
     options: Namespace = parser.parse_args(arguments)
+    options.program = parser.prog
     refuse_models_beside_embedded(parser, options)
     if options.url is None and options.parallel is not None:
         parser.error("--parallel: goes with --url; models that are loaded here hear one at a time")
@@ -88,7 +93,13 @@ def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespac
 
 
 def _add_options(parser: CommandParser, number: str, formats: str, folder: str) -> None:
-    parser.add_argument("recordings", nargs=number, type=Path, metavar="FILE_OR_FOLDER")
+    parser.add_argument(
+        "recordings",
+        nargs=number,
+        type=Path,
+        metavar="FILE_OR_FOLDER",
+        help="any sound or video; of a folder all that it holds",
+    )
     add_parameters(parser)
     group = parser.add_argument_group("output")
     option(
@@ -105,6 +116,7 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
         group,
         "--url",
         "scripts/serve's, or an endpoint's; API_KEY holds its key",
+        type=web_address,
         metavar="URL",
     )
     option(

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from transcribe.screen import speed
+
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
 
 
@@ -61,7 +63,7 @@ def summary(response: dict[str, Any], wall: float) -> str:
     speakers = {entry["speaker"] for entry in response["speakers"] if entry["speaker"]}
     if speakers:
         about += f", speakers {len(speakers)}"
-    return f"{about}; took {wall:.1f} s, {duration / wall:.1f} times faster than playing it"
+    return f"{about}; took {wall:.1f} s, {speed(duration, wall)}"
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:

@@ -73,10 +73,11 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def asked_formats(formats: Sequence[str]) -> list[str]:
-    """What a request's `output` names. A JSON file keeps all of them, so that others can be written
-    later without hearing the recording again.
+    """What a request's `output` names. A JSON file keeps all texts, so that others can be written
+    later without hearing the recording again; RTTM tells of speakers alone, and there may be none.
     """
-    return [name for name in (FORMATS if "json" in formats else formats) if name != "json"]
+    kept = [name for name in FORMATS if name != "rttm"] if "json" in formats else []
+    return [name for name in dict.fromkeys((*kept, *formats)) if name != "json"]
 
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
@@ -106,7 +107,7 @@ def complete(recording: Recording, formats: Sequence[str]) -> bool:
         answer = json.loads(recording.output("json").read_text(encoding="utf-8"))
         missing = [name for name in formats if not recording.is_done([name])]
         write_outputs(recording, answer, missing)
-    except (Failed, ValueError, TypeError, AttributeError):
+    except (Failed, OSError, ValueError, TypeError, AttributeError):
         return False
     return True
 

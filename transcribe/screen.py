@@ -51,10 +51,17 @@ class Tally:
         counts = [f"{self.done} done"]
         counts += [f"{self.skipped} done before"] if self.skipped else []
         counts += [f"{len(self.failures)} failed"] if self.failures else []
+        waiting = len(self.sizes) - self.ended
+        counts += [f"{waiting} not done"] if waiting else []
         took = f"; {clock(self.audio)} of audio in {clock(wall)}" if self.done else ""
-        speed = f", {self.audio / wall:.1f} times faster than playing it" if self.audio else ""
-        first = f"{len(self.sizes) + self.skipped} recordings: {', '.join(counts)}{took}{speed}"
+        fast = f", {speed(self.audio, wall)}" if self.audio else ""
+        first = f"{len(self.sizes) + self.skipped} recordings: {', '.join(counts)}{took}{fast}"
         return [first, *(f"failed: {path}: {reason}" for path, reason in self.failures)]
+
+
+def speed(audio: float, wall: float) -> str:
+    """How many times faster than playing it, `audio` and `wall` in seconds."""
+    return f"{audio / wall:.1f}x real time" if wall else "at once"
 
 
 def clock(seconds: float) -> str:
@@ -87,8 +94,7 @@ class Lines:
             self.tally.end(path)
             took = f"done in {seconds:.1f} s"
             if duration is not None:
-                speed = f", {duration / seconds:.1f} times faster" if seconds else ""
-                took = f"{clock(duration)} of audio in {seconds:.1f} s{speed}"
+                took = f"{clock(duration)} of audio in {seconds:.1f} s, {speed(duration, seconds)}"
             self._show(path, f"{path}: {took}{self.tally.left()}")
             for warning in warnings:
                 self._say(f"{path}: warning: {warning}")
@@ -108,19 +114,23 @@ class Lines:
                 self._say(line)
 
     def _show(self, path: Path, line: str, failed: bool = False) -> None:
-        self._say(f"[{self.tally.ended}/{len(self.tally.sizes)}] {line}", failed)
+        count = len(self.tally.sizes)
+        self._say(f"[{self.tally.ended}/{count}] {line}" if count > 1 else line, failed)
 
     def _say(self, line: str, failed: bool = False) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
 class Bars(Lines):
-    """A bar for each recording that is being transcribed and one for all, above them the lines."""
+    """A bar for each recording that is being transcribed and, of several, one for all; above them
+    the lines.
+    """
 
     def __init__(self, tally: Tally, progress: Any) -> None:  # noqa: ANN401
         super().__init__(tally)
         self._progress = progress
-        self._all = progress.add_task("all", total=len(tally.sizes))
+        count = len(tally.sizes)
+        self._all = progress.add_task(f"{count} recordings", total=count, visible=count > 1)
         self._bars: dict[Path, Any] = {}
 
     def begin(self, path: Path) -> None:
@@ -131,8 +141,15 @@ class Bars(Lines):
         """Fill the recording's bar."""
         self._progress.update(self._bars[path], completed=done, total=total)
 
+    def end(self) -> None:
+        """Tell how it went, and take all bars away."""
+        super().end()
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)
+
     def _show(self, path: Path, line: str, failed: bool = False) -> None:
-        self._progress.remove_task(self._bars[path])
+        if path in self._bars:
+            self._progress.remove_task(self._bars.pop(path))
         self._progress.advance(self._all)
         super()._show(path, line, failed)
 
@@ -142,14 +159,32 @@ class Bars(Lines):
         )
 
 
-@contextmanager
-def shown(tally: Tally) -> Iterator[Lines]:
-    """What is fitting for where stderr goes; at the end, the summary."""
-    progress = _progress() if sys.stderr.isatty() else None
-    with progress or nullcontext():
-        lines = Lines(tally) if progress is None else Bars(tally, progress)
-        yield lines
-        lines.end()
+class Terminal:
+    """Where stderr goes: to a terminal that shows bars, or else to lines alone."""
+
+    def __init__(self) -> None:
+        self._progress = _progress() if sys.stderr.isatty() else None
+
+    @contextmanager
+    def shown(self, tally: Tally) -> Iterator[Lines]:
+        """What becomes of recordings in a block; the summary, however it ends."""
+        with self._progress or nullcontext():
+            lines = Bars(tally, self._progress) if self._progress else Lines(tally)
+            try:
+                yield lines
+            finally:
+                lines.end()
+
+    @contextmanager
+    def without_bars(self) -> Iterator[None]:
+        """Leave the terminal to others in a block that runs in one of `shown`."""
+        if self._progress:
+            self._progress.stop()
+        try:
+            yield
+        finally:
+            if self._progress:
+                self._progress.start()
 
 
 def _progress() -> Any | None:  # noqa: ANN401

@@ -1,66 +1,84 @@
-"""Steps on CUDA: each shape is captured once as a graph and replayed.
+"""Passes on CUDA: each shape is captured once as a graph and replayed.
 
-A step of Whisper's decoder is hundreds of small kernels; launched one by one from Python they leave
-the device idle most of the time. A step never asks the device for a value (see
-`asr.engine.speculative`), so it can be captured whole: drafts, verification, acceptance, result.
+A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder;
+launched one by one from Python they leave the device idle most of the time. None of them asks the
+device for a value (see `asr.engine.speculative`), so each can be captured whole.
 
-The one decision: shapes are rounded up to few sizes, so that few graphs exist, and a shape runs
-eagerly before it is captured: libraries that create handles or compile kernels at first use must
-not do so inside a capture (pytorch#99397). Padding rows are computed; their results are masked out.
-All graphs share one memory pool, which is safe because steps run one after the other and every
-result is copied out before the next step begins. Where a capture fails, all graphs are dropped and
-steps run eagerly from then on: slower, but right.
+Shapes are rounded up to few sizes, so that few graphs exist. Padding rows of a step are computed,
+and their results masked out; windows that enter are encoded and prefilled in passes of few sizes,
+so that none of them is padding. Every result is copied out before the next pass begins, so that all
+graphs over a state can share memory (see `asr.engine.captures`).
 """
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from asr.checkpoint.special_tokens import SpecialTokens
+from asr.engine.captures import Captures
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
+from asr.engine.prefill import PrefillBatch, PrefillShape, prefill, upload
 from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, collect
 from asr.engine.speculative import decode_step
-from device_errors import is_device_lost, is_out_of_memory
-from versions import end_capture_allocation
-
-logger = logging.getLogger("endpoint")
+from asr.model.encoder import run_encoder
 
 ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
 SHARED_LEN_STEP = 64  # positions
 WARMUP_ROWS, WARMUP_KV_LEN = 24, 256
 DRAFTED_WARMUP_ROWS = (1, 24)
-MAX_REFUSED = 3  # shapes without memory for their graph; then all run eagerly
+# Windows that are encoded, and rows that are prefilled, by one graph. More take several passes; the
+# encoder's intermediate values of the largest stay in the graphs' memory (see docs/gpu.md).
+PASS_SIZES = (4, 2, 1)
+# Positions of prompts: without earlier text, with a few hotwords, with as much as one may hold.
+PROMPT_LENGTHS = (8, 64, 256)
+ENCODERS = "encoders"  # the owner of their graphs, which read no state
 CAPTURED_LAG = 2  # shapes with a longer lag are rare: they follow a pause in drafting
 
 
-class GraphKey(NamedTuple):
-    """What a graph was captured for: the memory of the state, the number of rows, the shape."""
+class StepKey(NamedTuple):
+    """What a step's graph was captured for, besides the memory of the state."""
 
-    state: int
     rows: int
     shape: StepShape
 
+    def __str__(self) -> str:
+        return f"{self.rows} rows"
 
-@dataclass(frozen=True)
-class CapturedStep:
-    """A graph and where it leaves its result."""
 
-    graph: torch.cuda.CUDAGraph
-    result: Tensor
+class PrefillKey(NamedTuple):
+    """What a prefill's graph was captured for, besides the memory of the state; `audio` counts the
+    encoders' outputs that it projects.
+    """
+
+    rows: int
+    shape: PrefillShape
+    audio: int
+
+    def __str__(self) -> str:
+        return f"a prefill of {self.rows} rows"
+
+
+class EncoderKey(NamedTuple):
+    """What an encoder's graph was captured for."""
+
+    windows: int
+    encoder: nn.Module
+
+    def __str__(self) -> str:
+        return f"an encoder of {self.windows} windows"
 
 
 class CudaGraphRunner:
-    """Eager at a shape's first use, captured at its second, replayed afterwards.
+    """Passes through `Captures`: eager at a shape's first use, captured at its second.
 
     A state's memory must outlive its graphs: see `release`. With `enabled` False nothing is
     captured, in the same shapes.
@@ -71,16 +89,19 @@ class CudaGraphRunner:
     timed_drafts = (0, 2, 8)
 
     def __init__(self, enabled: bool = True) -> None:
-        self.enabled = enabled
-        self._captured: dict[GraphKey, CapturedStep] = {}
-        self._seen: set[GraphKey] = set()
-        self._refused: set[GraphKey] = set()  # shapes for whose graph memory was too short
-        self._pool: Any = None
+        self.captures = Captures(enabled)
+        # Where graphs read what differs between replays, by their owners and keys.
+        self._inputs: dict[Hashable, dict[Hashable, tuple[Tensor, ...]]] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether graphs are captured and replayed."""
+        return self.captures.enabled
 
     @property
     def graph_count(self) -> int:
         """How many graphs are held."""
-        return len(self._captured)
+        return self.captures.graph_count
 
     def rows(self, live: int) -> int:
         """The next of a few sizes."""
@@ -108,94 +129,89 @@ class CudaGraphRunner:
                 shapes.append((rows, StepShape(0, 1, length)))
         return shapes
 
+    def prompt_len(self, needed: int) -> int:
+        """The next of a few sizes."""
+        return round_up(needed, PROMPT_LENGTHS)
+
+    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
+        """A few windows a graph; see `asr.model.encoder.run_encoder`."""
+        encode = partial(run_encoder, encoder)
+        return torch.cat(
+            [
+                self._run(ENCODERS, EncoderKey(len(part), encoder), encode, (part,))
+                for part in torch.split(features, pass_sizes(len(features)))
+            ]
+        )
+
+    def prefill(
+        self,
+        state: DecodeState,
+        start: int,
+        batch: PrefillBatch,
+        filters: LogitFilter,
+        special_tokens: SpecialTokens,
+    ) -> Tensor:
+        """A few rows a graph, which serves any: it reads their numbers where it is replayed."""
+        device = state.rows.tokens.device
+        shape = batch.shape._replace(forgotten=state.main.cache.max_len)
+        batch = batch._replace(numbers=upload(batch.numbers, device), shape=shape)
+
+        def begin(rows: Tensor, *inputs: Tensor) -> Tensor:
+            taken = state.take(rows)
+            said = prefill(taken, batch.with_inputs(*inputs), filters, special_tokens)
+            state.put(rows, taken)
+            return said
+
+        rows = torch.arange(start, start + len(batch.numbers), device=device)
+        parts = [torch.split(each, pass_sizes(len(rows))) for each in (rows, *batch.inputs)]
+        owner, starts = _memory_of(state), []
+        for part in zip(*parts, strict=True):
+            key = PrefillKey(len(part[0]), shape, len(part) - 2)
+            worth_it = not shape.sampled and shape.prompt_len in PROMPT_LENGTHS
+            starts.append(self._run(owner, key, begin, part, worth_it))
+        return torch.cat(starts)
+
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
         """Replay the step, or run it; what is returned waits for its result."""
-        key = GraphKey(state.rows.tokens.data_ptr(), state.capacity, shape)
-        captured = self._captured.get(key) if self.enabled else None
-        if captured is None and self._worth_capturing(key):
-            captured = self._capture(key, state, filters)
-        if captured is None:
-            self._seen.add(key)
+        key = StepKey(state.capacity, shape)
+
+        def step() -> Tensor:
             decode_step(state, filters, shape)
-            return _copy_out(collect(state.rows))
-        captured.graph.replay()
-        return _copy_out(captured.result)
+            return collect(state.rows)
 
-    def release(self) -> None:
-        """Drop all graphs, before the memory they were captured over is freed.
+        worth_it = shape.assistant_lag <= CAPTURED_LAG
+        return _copy_out(self.captures.run(_memory_of(state), key, step, worth_it))
 
-        All or none: newer versions of torch free the cuBLAS workspace that the graphs of one pool
-        share as soon as one of them goes (pytorch#193402).
-        """
-        self._captured.clear()
-        self._seen.clear()
-        self._refused.clear()
-        self._pool = None
+    def release(self, state: DecodeState) -> None:
+        """Drop the graphs over a state's memory, before it is freed."""
+        self.captures.release(_memory_of(state))
+        self._inputs.pop(_memory_of(state), None)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def _run(
+        self,
+        owner: Hashable,
+        key: Hashable,
+        work: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+        worth_it: bool = True,
+    ) -> Tensor:
+        """A copy of what `work` makes of `inputs`, tensors from anywhere."""
+        if not (self.enabled and worth_it):
+            return work(*inputs)
+        held = self._inputs.setdefault(owner, {})
+        if key not in held:
+            held[key] = tuple(torch.empty_like(each) for each in inputs)
+        for target, source in zip(held[key], inputs, strict=True):
+            target.copy_(source)
+        return self.captures.run(owner, key, lambda: work(*held[key])).clone()
+
+    def paused(self) -> AbstractContextManager[None]:
         """Run eagerly for a while, in the same shapes; graphs are kept."""
-        enabled, self.enabled = self.enabled, False
-        try:
-            yield
-        finally:
-            self.enabled = enabled
+        return self.captures.paused()
 
     def disable(self, reason: str) -> None:
         """Run eagerly from now on, and say so."""
-        self.release()
-        if self.enabled:
-            self.enabled = False
-            logger.error("CUDA graphs are off, decoding is slower from now on: %s", reason)
-
-    def _worth_capturing(self, key: GraphKey) -> bool:
-        if not self.enabled or key.shape.assistant_lag > CAPTURED_LAG:
-            return False
-        return key in self._seen and key not in self._refused
-
-    def _capture(
-        self, key: GraphKey, state: DecodeState, filters: LogitFilter
-    ) -> CapturedStep | None:
-        """The step as a graph; None where it could not be captured.
-
-        A capture runs nothing, so the step can still be run eagerly after one that failed.
-        """
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        # A capture that fails leaves this thread on the capture's stream: the outer context mends
-        # that. Another thread, that of diarization, may allocate during a capture.
-        with torch.cuda.stream(torch.cuda.current_stream()):
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with (
-                    _objects_frozen(),
-                    torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"),
-                ):
-                    decode_step(state, filters, key.shape)
-                    result = collect(state.rows)
-                captured = CapturedStep(graph, result)
-            except RuntimeError as error:
-                if is_device_lost(error) and not _is_capture_error(error):
-                    raise
-                failure = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-                out_of_memory = is_out_of_memory(error)
-                captured = None
-        if captured is None:
-            self._give_up(key, failure, out_of_memory)
-            return None
-        self._captured[key] = captured
-        return captured
-
-    def _give_up(self, key: GraphKey, failure: str, out_of_memory: bool) -> None:
-        """Drop all graphs; capture no more, or no more of this shape where memory was too short."""
-        end_capture_allocation(self._pool)
-        refused = self._refused | {key}
-        self.release()
-        if out_of_memory and len(refused) < MAX_REFUSED:
-            logger.warning("no memory for the CUDA graph of %d rows: it runs eagerly", key.rows)
-            self._refused = refused
-        else:
-            self.disable(f"a capture failed ({failure})")
+        self.captures.disable(reason)
 
 
 def round_up(needed: int, sizes: tuple[int, ...]) -> int:
@@ -203,20 +219,18 @@ def round_up(needed: int, sizes: tuple[int, ...]) -> int:
     return next((size for size in sizes if size >= needed), needed)
 
 
-def _is_capture_error(error: RuntimeError) -> bool:
-    """Whether CUDA refused the capture, which is over then, rather than lost the device."""
-    text = str(error).lower()
-    return "captur" in text or "cublas" in text or "graph" in text
+def pass_sizes(count: int) -> list[int]:
+    """Numbers of rows that graphs are captured for and that sum up to `count`, largest first."""
+    sizes: list[int] = []
+    for size in PASS_SIZES:
+        sizes += [size] * (count // size)
+        count %= size
+    return sizes
 
 
-@contextmanager
-def _objects_frozen() -> Iterator[None]:
-    """Keep all objects out of the garbage collection with which torch 2.5 begins each capture."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def _memory_of(state: DecodeState) -> int:
+    """What tells the memory of a state, and of views of its first rows, from that of others."""
+    return state.rows.tokens.data_ptr()
 
 
 def _copy_out(result: Tensor) -> PendingResult:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from asr.engine.drafters import Drafter, DraftModel, allocate_drafter, drafter_bytes_per_row
 from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
 from asr.model.decoder import Decoder
@@ -77,6 +79,23 @@ class DecodeState:
         beams = None if self.beams is None else self.beams.view(start, stop)
         rows = self.rows.view(start, stop)
         return DecodeState(self.main.view(start, stop), drafter, rows, beams)
+
+    def take(self, rows: Tensor) -> DecodeState:
+        """The rows with the numbers (n,), in any places: caches shared, all else copied.
+
+        What is copied is written back by `put`. A CUDA graph over `take` serves any rows.
+        """
+        drafter = None if self.drafter is None else self.drafter.take(rows)
+        beams = None if self.beams is None else self.beams.take(rows)
+        return DecodeState(self.main.select(rows), drafter, self.rows.take(rows), beams)
+
+    def put(self, rows: Tensor, taken: DecodeState) -> None:
+        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
+        if self.drafter is not None and taken.drafter is not None:
+            self.drafter.put(rows, taken.drafter)
+        if self.beams is not None and taken.beams is not None:
+            self.beams.put(rows, taken.beams)
+        self.rows.put(rows, taken.rows)
 
     def forget(self, length: int) -> None:
         """Zero what earlier texts left in the first `length` positions of all rows.

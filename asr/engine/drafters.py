@@ -63,6 +63,12 @@ class Drafter(Protocol):
     def view(self, start: int, stop: int) -> Self:
         """Rows `start` to `stop`, sharing memory."""
 
+    def take(self, rows: Tensor) -> Self:
+        """The rows with the numbers (n,): caches shared, all else copied until `put`."""
+
+    def put(self, rows: Tensor, taken: Self) -> None:
+        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
+
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""
 
@@ -106,6 +112,13 @@ class AssistantDrafter:
     def view(self, start: int, stop: int) -> AssistantDrafter:
         """Rows `start` to `stop`, sharing memory."""
         return AssistantDrafter(self.decoder, self.cache.view(start, stop))
+
+    def take(self, rows: Tensor) -> AssistantDrafter:
+        """The rows with the numbers (n,), sharing memory."""
+        return AssistantDrafter(self.decoder, self.cache.select(rows))
+
+    def put(self, rows: Tensor, taken: AssistantDrafter) -> None:
+        """Nothing: all is in the cache."""
 
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""
@@ -161,6 +174,15 @@ class MedusaDrafter:
         """Rows `start` to `stop`, sharing memory."""
         cache = None if self.cache is None else self.cache.view(start, stop)
         return MedusaDrafter(self.model, self.newest[start:stop], cache)
+
+    def take(self, rows: Tensor) -> MedusaDrafter:
+        """The rows with the numbers (n,): their states copied, the cache shared."""
+        cache = None if self.cache is None else self.cache.select(rows)
+        return MedusaDrafter(self.model, self.newest.index_select(0, rows), cache)
+
+    def put(self, rows: Tensor, taken: MedusaDrafter) -> None:
+        """Overwrite the states of the rows with the numbers (n,)."""
+        self.newest.index_copy_(0, rows, taken.newest)
 
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""

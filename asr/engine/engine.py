@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Sequence as Requests
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.admission import Admission
+from asr.engine.captures import HIGH_PRIORITY
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.drafters import draft_model
 from asr.engine.lanes import Lanes
@@ -67,7 +68,7 @@ class DecodeEngine:
         self.runner = runner_for(models.device, cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
         self.context = DecodeContext(
-            encoder=Encoder(models, self.threads),
+            encoder=Encoder(models, self.threads, self.runner.encode),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
             special_tokens=models.special_tokens,
             runner=self.runner,
@@ -80,9 +81,11 @@ class DecodeEngine:
         self.memory = self.scheduler.memory
         self._lock, self._next = Lock(), Lock()
         self._lost: Exception | None = None  # set once the device is
-        prepare_shapes(self.memory, self.context)
-        if self.draft_model is not None:
-            self.context.drafting = measured_drafting(self.memory, self.context)
+        self._stream = decoding_stream(models.device)
+        with self._on_stream():
+            prepare_shapes(self.memory, self.context)
+            if self.draft_model is not None:
+                self.context.drafting = measured_drafting(self.memory, self.context)
         self.threads.restore()
 
     def session(self, options: DecodeOptions) -> Session:
@@ -139,6 +142,22 @@ class DecodeEngine:
             for lane in self.lanes if self._lost is None else ():
                 lane.cancel(session)
 
+    @contextmanager
+    def endless_texts(self) -> Iterator[None]:
+        """Let no text end before its greatest length meanwhile."""
+        with self._turn():
+            ends = self.context.filters.forbid_ends()
+        try:
+            yield
+        finally:
+            with self._turn():
+                self.context.filters.restore_ends(ends)
+
+    def rows_beside(self, num_beams: int, wanted: int) -> int:
+        """How many of `wanted` rows of so many beams fit beside what is held now; 0 is possible."""
+        with self._turn():
+            return self.lanes.lane(num_beams).memory.rows_beside(wanted)
+
     @property
     def running_rows(self) -> int:
         """How many windows are being decoded; takes no lock."""
@@ -183,9 +202,14 @@ class DecodeEngine:
             self._lock.acquire()
         try:
             self.threads.adjust()
-            yield
+            with self._on_stream():
+                yield
         finally:
             self._lock.release()
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        """What computes in the block is decoding, for the device."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _within_memory(self, work: Callable[[], T], make_room: Callable[[], None]) -> T:
         """What `work` returns, tried again after `make_room` as often as memory runs out."""
@@ -293,3 +317,14 @@ class DecodeEngine:
 def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:
     """How steps run on a device."""
     return CudaGraphRunner(cuda_graphs) if device.type == "cuda" else EagerRunner()
+
+
+def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Where an engine computes on CUDA: ahead of what runs beside it, diarization for one, and
+    after all that was queued before it was made, weights for one. None on other devices.
+    """
+    if device.type != "cuda":
+        return None
+    stream = torch.cuda.Stream(device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream

@@ -49,6 +49,11 @@ def best_text(
     return _read_back(beams, row, begin, rank(found[: beams.num_beams], begin, length_penalty))
 
 
+def likeliest_text(beams: BeamState, row: int, begin: int, length: int) -> Text:
+    """The likeliest of those that go on in a row of `length` tokens with `begin` of a prompt."""
+    return _read_back(beams, row, begin, _live(beams, row, length)[0])
+
+
 def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_text: int) -> Text:
     """What a finished row without beams says: `length` tokens with `begin` of a prompt."""
     tokens = rows.tokens[row, begin:length].tolist()

@@ -30,7 +30,7 @@ class Lanes:
         self._make = make
         self._lanes: dict[int, Scheduler] = {}
         self._waiting: Scheduler | None = None  # the lane that found no memory beside the others
-        self.greedy = self._lane(1)
+        self.greedy = self.lane(1)
 
     def __iter__(self) -> Iterator[Scheduler]:
         """Every lane that has been used."""
@@ -44,14 +44,14 @@ class Lanes:
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queue sequences, each in its lane."""
         for each in sequences:
-            self._lane(each.num_beams).add([each])
+            self.lane(each.num_beams).add([each])
 
     def move(self) -> None:
         """Queue what has left its lane in the lane of its next attempt, before what waits there."""
         for lane in self:
             for each in reversed(lane.take_leaving()):
                 each.gathers_until = self.greedy.steps + GATHERING_STEPS
-                self._lane(each.num_beams).waiting.appendleft(each)
+                self.lane(each.num_beams).waiting.appendleft(each)
 
     def is_gathering(self, sequence: Sequence) -> bool:
         """Whether a sequence waits for others of its session, which plain rows may yet send after
@@ -59,7 +59,7 @@ class Lanes:
         """
         if sequence.attempts == 1 or self.greedy.steps >= sequence.gathers_until:
             return False
-        running = self._lane(sequence.num_beams).own_rows()
+        running = self.lane(sequence.num_beams).own_rows()
         return sequence.session in self.greedy.own_rows() and sequence.session not in running
 
     def may_step(self, lane: Scheduler) -> bool:
@@ -95,7 +95,8 @@ class Lanes:
         """Those that wait for a row in any lane."""
         return {each.session for lane in self for each in lane.waiting}
 
-    def _lane(self, num_beams: int) -> Scheduler:
+    def lane(self, num_beams: int) -> Scheduler:
+        """The lane of rows with so many beams, made where it is new."""
         if num_beams not in self._lanes:
             self._lanes[num_beams] = self._make(num_beams, self)
         return self._lanes[num_beams]

@@ -1,9 +1,10 @@
-"""How sequences enter the batch: rows are initialised, prompts read, first tokens chosen.
+"""How sequences enter the batch: their audio is projected, prompts read, first tokens chosen.
 
-The one decision: what else is asked of a window comes from this pass. The logits at the start of
-transcript hold the probability of no speech, and those at the prompt's end the first token, so
-neither costs a pass of its own. Prompts of different lengths share it, each padded at its end with
-tokens whose keys are overwritten before anything attends to them.
+What else is asked of a window comes from this pass. The logits at the start of transcript hold the
+probability of no speech, and those at the prompt's end the first token, so neither costs a pass of
+its own. Prompts of different lengths share it, each padded at its end with tokens whose keys are
+overwritten before anything attends to them. Like a step it asks the device for nothing, so that
+CUDA can replay it as a graph.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
-from asr.engine.drafters import Drafter
+from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter, upcast
-from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
+from asr.engine.row_state import ModelWithCache, SequenceState
 from asr.engine.speculative import accept, sample_first
+from asr.model.encoder import EncoderOutput
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,66 @@ class PrefillInput:
     uniform: Tensor | None = None  # (max_length,) for sampling
 
 
-def init_rows(inputs: Sequence[PrefillInput], rows: SequenceState) -> None:
-    """Write one input into each of `rows`, forgetting what they held.
+class PrefillShape(NamedTuple):
+    """All that a CUDA graph of a prefill depends on besides the number of rows."""
+
+    prompt_len: int  # positions that are read: as many as the longest prompt, or more
+    forgotten: int  # positions that earlier texts may have written, which are zeroed
+    drafted: bool = False  # whether the drafter reads the prompts, and the audio, too
+    sampled: bool = False  # whether any row samples
+
+
+class PrefillBatch(NamedTuple):
+    """What rows start from; `encoded` is None where their audio has been projected already.
+
+    `numbers` (rows, prompt_len + 6), float64, on the device or the host: each row's prompt, padded,
+    and what else tells it from others in the order of `init_rows`. `uniform` as in PrefillInput.
+    """
+
+    numbers: Tensor
+    shape: PrefillShape
+    encoded: EncoderOutput | None = None
+    uniform: Sequence[Tensor | None] = ()
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Sequence[PrefillInput],
+        shape: PrefillShape,
+        max_len: int,
+        encoded: EncoderOutput | None = None,
+    ) -> PrefillBatch:
+        """Rows of at most `max_len` positions that start from `inputs`."""
+        rows = [_numbers(each, shape.prompt_len, max_len) for each in inputs]
+        numbers = torch.tensor(rows, dtype=torch.float64)  # exact for every id
+        sampled = any(each.temperature for each in inputs)
+        uniform = [each.uniform for each in inputs]
+        return cls(numbers, shape._replace(sampled=sampled), encoded, uniform)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that a CUDA graph reads: the numbers, and what encoders have made."""
+        if self.encoded is None:
+            return (self.numbers,)
+        main, own = self.encoded
+        return (self.numbers, main) if own is None or own is main else (self.numbers, main, own)
+
+    def with_inputs(self, numbers: Tensor, *encoded: Tensor) -> PrefillBatch:
+        """The same with other tensors of those shapes, or with some rows of them."""
+        if self.encoded is None or not encoded:
+            return self._replace(numbers=numbers)
+        main, own = encoded[0], None if self.encoded.assistant is None else encoded[-1]
+        return self._replace(numbers=numbers, encoded=EncoderOutput(main, own))
+
+
+def init_rows(batch: PrefillBatch, rows: SequenceState) -> None:
+    """Write what each of `rows` starts from, forgetting what it held.
 
     All numbers of all rows go to the device in one transfer.
     """
-    max_len = rows.tokens.shape[1]
-    longest = max(len(each.prompt) for each in inputs)
-    columns = _upload([_numbers(each, longest, max_len) for each in inputs], rows.tokens.device)
-    rows.tokens[:, :longest] = columns[:, :longest]
+    prompt_len, device = batch.shape.prompt_len, rows.tokens.device
+    columns = upload(batch.numbers, device)
+    rows.tokens[:, :prompt_len] = columns[:, :prompt_len]
     targets = (
         rows.prompt_len,
         rows.grammar_start,
@@ -53,70 +106,81 @@ def init_rows(inputs: Sequence[PrefillInput], rows: SequenceState) -> None:
         rows.timestamps,
         rows.temperature,
     )
-    for target, column in zip(targets, columns[:, longest:].unbind(1), strict=True):
+    for target, column in zip(targets, columns[:, prompt_len:].unbind(1), strict=True):
         target.copy_(column)
     rows.length.copy_(rows.prompt_len)
-    for row, each in enumerate(inputs):
-        if each.uniform is not None:
-            rows.uniform[row, : len(each.uniform)] = _upload(each.uniform, rows.uniform.device)
+    for row, uniform in enumerate(batch.uniform):
+        if uniform is not None:
+            rows.uniform[row, : len(uniform)] = upload(uniform, device)
     for counter in (rows.finished, rows.accepted, rows.drafted):
         counter.zero_()
 
 
-def _numbers(each: PrefillInput, longest: int, max_len: int) -> list[float]:
-    """A row's prompt, padded to `longest`, and its parameters in the order of `init_rows`."""
-    padding = [0] * (longest - len(each.prompt))
+def _numbers(each: PrefillInput, prompt_len: int, max_len: int) -> list[float]:
+    """A row's prompt, padded to `prompt_len`, and its parameters in the order of `init_rows`."""
+    padding = [0] * (prompt_len - len(each.prompt))
     length = len(each.prompt)
     grammar_start = length if each.timestamps else max_len
     parameters = (grammar_start, each.max_length, each.draftable, each.timestamps)
     return [*each.prompt, *padding, length, *parameters, each.temperature]
 
 
-def _upload(values: Sequence[Sequence[float]] | Tensor, device: torch.device) -> Tensor:
-    """A float64 copy on `device`, exact for every id; on CUDA the host does not wait for it."""
-    numbers = torch.as_tensor(values, dtype=torch.float64)
-    if device.type != "cuda":
-        return numbers.to(device)
-    pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-    return pinned.copy_(numbers).to(device, non_blocking=True)
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """`values` on `device`; the host does not wait for CUDA."""
+    if values.device == device or device.type != "cuda":
+        return values.to(device)
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return pinned.copy_(values).to(device, non_blocking=True)
 
 
 def prefill(
-    main: ModelWithCache,
-    drafter: Drafter | None,
-    rows: SequenceState,
-    filters: LogitFilter,
-    special_tokens: SpecialTokens,
-    beams: BeamState | None = None,
+    state: DecodeState, batch: PrefillBatch, filters: LogitFilter, special_tokens: SpecialTokens
 ) -> Tensor:
-    """Read each row's prompt and make its first token final, or begin its beams.
+    """Let every row of `state` start: project its audio, read its prompt, make its first token
+    final or begin its beams.
 
     Returns (rows, 4). Three say what the start of transcript does: the probability of no speech,
     the id of the likeliest language and its probability among all; the latter two are 0 where the
     vocabulary has none. The last is the probability that a text without timestamps begins with an
     annotation, which the filters suppress; 0 where it has timestamps.
     """
-    longest = int(rows.prompt_len.max())
-    tokens = rows.tokens[:, :longest]
-    positions = torch.arange(longest, device=tokens.device).expand(tokens.shape)
-    hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), longest)
+    main, rows, shape = state.main, state.rows, batch.shape
+    drafter = state.drafter if shape.drafted else None
+    if batch.encoded is not None:
+        main.decoder.fill_cross_kv(batch.encoded.main, main.cache)
+        if drafter is not None:
+            drafter.listen(batch.encoded)
+    state.forget(shape.forgotten)
+    init_rows(batch, rows)
+    tokens = rows.tokens[:, : shape.prompt_len]
+    positions = torch.arange(shape.prompt_len, device=tokens.device).expand(tokens.shape)
+    hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), shape.prompt_len)
     if drafter is not None:
         drafter.read_prompt(tokens, positions, hidden, rows.prompt_len)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
     at_start = main.decoder.logits(hidden[every, start], whisper_alone=True)
     unfiltered = main.decoder.logits(hidden[every, rows.prompt_len - 1])
+    _choose_first(state, unfiltered, shape, filters)
     annotation = _annotation_prob(unfiltered, filters.annotations) * ~rows.timestamps
+    return torch.cat((_read_start(at_start, special_tokens), annotation[:, None]), dim=1)
+
+
+def _choose_first(
+    state: DecodeState, unfiltered: Tensor, shape: PrefillShape, filters: LogitFilter
+) -> None:
+    """Make each row's first token final, or begin its beams, by logits (rows, vocabulary)."""
+    rows, beams = state.rows, state.beams
     logits = (unfiltered + filters.first_bias)[:, None]
     history = rows.before(rows.length[:, None])
     if beams is not None:
-        main.cache.copy_first_beams(longest)
+        state.main.cache.copy_first_beams(shape.prompt_len)
         begin_beams(beams, rows, filters.best(logits, history, beams.num_beams + 1), filters.eos)
-    else:
-        choice = filters.choose(logits, history)
+        return
+    choice = filters.choose(logits, history)
+    if shape.sampled:
         choice = sample_first(choice, logits, rows, filters, grammar=True)
-        accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
-    return torch.cat((_read_start(at_start, special_tokens), annotation[:, None]), dim=1)
+    accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
 
 
 def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:

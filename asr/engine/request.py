@@ -46,7 +46,9 @@ class Request:
     `samples` (n,) are mono at 16 kHz, at most as many as the encoder reads at once. The text has at
     most `max_tokens` tokens after the prompt, by default as many as the model allows. `encoded`
     (1, frames, d_model) is the main encoder's output where language detection has made it already.
-    What is decoded `once` has no further attempt, whatever its session's fallback.
+    What is decoded `once` has no further attempt, whatever its session's fallback. So many
+    `windows_left` of the recording are to be decoded, this one among them; short recordings go
+    first.
     """
 
     key: Any
@@ -55,6 +57,7 @@ class Request:
     max_tokens: int | None = None
     encoded: Tensor | None = None
     once: bool = False
+    windows_left: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
 from asr.engine.fallback import START_TOKENS
-from asr.engine.hypotheses import Text, best_text, only_text
-from asr.engine.repetition import ends_in_repetition, find_repetition
+from asr.engine.hypotheses import Text, best_text, likeliest_text, only_text
+from asr.engine.repetition import Attend, Loop, ends_in_repetition, read_repetitions
 from asr.engine.request import DecodeResult
-from asr.engine.row_state import SequenceState
 from asr.engine.sequence import Sequence
 from asr.model.alignment_heads import normalize_attention
 from timebase import SAMPLES_PER_TOKEN
@@ -38,15 +40,16 @@ class ResultReader:
         assert state is not None
         text = self._text(state, row, length, sequence)
         sequence.stats.tokens += len(text.tokens)
-        return _with_attention(state, row, sequence, self._cut(sequence, text), text.beams)
+        decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
+        return _with_attention(state, row, sequence, decoded, text.beams)
 
-    def stop_rejected(self, rows: SequenceState, sequences: list[Sequence], longest: int) -> None:
+    def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
         """Stop the rows whose texts, of at most `longest` tokens, loop or have a start to reject.
 
         What they write beyond that is dropped in any case, so it does not matter when anybody
         looks. Texts that are written `once` are read by somebody who drops such starts too.
         """
-        live = len(sequences)
+        rows, live = state.rows, len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
         log_probs = rows.log_probs[:live, :longest].tolist()
         for row, sequence in enumerate(sequences):
@@ -57,7 +60,10 @@ class ResultReader:
             start = self._start_logprob(sequence, text, log_probs[row][written])
             dropped = sequence.next_attempt() is not None or sequence.request.once
             hopeless = dropped and fallback.rejects_start(start, sequence.no_speech_prob)
-            if hopeless or ends_in_repetition(self.words(text)):
+            if hopeless or (
+                ends_in_repetition(self.words(text))
+                and self._loops(state, row, sequence, Text(tuple(text), (), (0,) * len(text)))
+            ):
                 rows.finished[row] = True
 
     def stop_looping_beams(self, state: DecodeState, row: int, sequence: Sequence) -> None:
@@ -66,11 +72,13 @@ class ResultReader:
         The other beams go on, so it matters when one looks: after the same number of steps, always.
         """
         assert state.beams is not None
+        begin, length = len(sequence.prompt), int(state.rows.length[row])
         likeliest = state.beams.sums[row].argmax()
-        begin = len(sequence.prompt)
-        text = state.beams.tokens[row, likeliest, begin : state.rows.length[row]].tolist()
-        if ends_in_repetition(self.words(text)):
-            state.rows.finished[row] = True
+        words = self.words(state.beams.tokens[row, likeliest, begin:length].tolist())
+        if ends_in_repetition(words):
+            text = likeliest_text(state.beams, row, begin, length)
+            if self._loops(state, row, sequence, text):
+                state.rows.finished[row] = True
 
     def words(self, tokens: Iterable[int]) -> list[int]:
         """The text tokens among `tokens`."""
@@ -82,17 +90,36 @@ class ResultReader:
             return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
         return only_text(state.rows, row, begin, length, self.special_tokens.end_of_text)
 
-    def _cut(self, sequence: Sequence, text: Text) -> DecodeResult:
+    def _loops(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> bool:
+        """Whether the text so far holds a loop, by its attention."""
+        attend = self._attend(state, row, sequence, text)
+        return read_repetitions(self.words(text.tokens), attend).loop is not None
+
+    def _attend(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> Attend:
+        """The attention of a text's first text tokens, as far as they and what precedes them go."""
+        places = self._places(text.tokens)
+
+        def attend(count: int) -> NDArray[np.float32]:
+            stop = places[count - 1] + 1
+            return _attention(state, row, sequence, text.beams[:stop])[places[:count]]
+
+        return attend
+
+    def _places(self, tokens: Values[int]) -> list[int]:
+        """Where in `tokens` the text tokens stand."""
+        end_of_text = self.special_tokens.end_of_text
+        return [place for place, token in enumerate(tokens) if token < end_of_text]
+
+    def _cut(self, sequence: Sequence, text: Text, attend: Attend) -> DecodeResult:
         """The result without attention; with fallback it is cut where the text loops."""
-        fallback, words = sequence.options.fallback, self.words(text.tokens)
-        repetition = find_repetition(words) if fallback else None
-        end, repetitive = len(text.log_probs), repetition is not None
-        if repetition is not None:
-            end_of_text = self.special_tokens.end_of_text
-            places = [place for place, each in enumerate(text.tokens) if each < end_of_text]
-            end = places[repetition.kept - 1] + 1
-        elif fallback is not None:
-            repetitive = fallback.repeats_itself(str(self.decode_text(words)))
+        fallback, end = sequence.options.fallback, len(text.log_probs)
+        loop: Loop | None = None
+        repetitive = False
+        if fallback is not None:
+            loop, once = read_repetitions(self.words(text.tokens), attend)
+            repetitive = not loop.heard if loop else fallback.repeats_itself(self._decode(once))
+        if loop is not None:
+            end = self._places(text.tokens)[loop.kept - 1] + 1
         tokens, log_probs = text.tokens[:end], text.log_probs[:end]
         return DecodeResult(
             tokens,
@@ -101,12 +128,15 @@ class ResultReader:
             sequence.temperature,
             timestamps=sequence.timestamps,
             repetitive=repetitive,
-            cut=repetition is not None,
+            cut=loop is not None,
             language=sequence.language,
             language_probability=sequence.language_probability,
             text_logprob=_mean(self._of_text(tokens, log_probs)),
             start_logprob=self._start_logprob(sequence, tokens, log_probs),
         )
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self.decode_text(tokens))
 
     def _start_logprob(
         self, sequence: Sequence, tokens: Values[int], log_probs: Values[float]
@@ -139,8 +169,21 @@ def _with_attention(
     untimed = sequence.options.timestamps and not sequence.timestamps
     if not (sequence.options.words or untimed or decoded.cut) or not decoded.tokens:
         return decoded
-    main, first, count = state.main, len(sequence.prompt) - 1, len(decoded.log_probs)
-    positions = slice(first, first + count)
+    return replace(
+        decoded, attention=_attention(state, row, sequence, beams[: len(decoded.log_probs)])
+    )
+
+
+def _attention(
+    state: DecodeState, row: int, sequence: Sequence, beams: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """What sets the attention of a row's first tokens apart, (tokens, frames of 20 ms).
+
+    `beams` are those that chose them.
+    """
+    main, first = state.main, len(sequence.prompt) - 1
+    positions = slice(first, first + len(beams))
     frames = min(-(-len(sequence.request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
-    heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams[:count])
-    return replace(decoded, attention=normalize_attention(heads).cpu().numpy())
+    heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams)
+    attention: NDArray[np.float32] = normalize_attention(heads).cpu().numpy()
+    return attention

@@ -27,6 +27,10 @@ class ModelWithCache(NamedTuple):
         """Rows `start` to `stop` of the cache, sharing memory."""
         return ModelWithCache(self.decoder, self.cache.view(start, stop))
 
+    def select(self, rows: Tensor) -> ModelWithCache:
+        """The rows with the numbers (n,), sharing memory; see `KVCache.select`."""
+        return ModelWithCache(self.decoder, self.cache.select(rows))
+
 
 class StepShape(NamedTuple):
     """All that a CUDA graph of a step depends on besides the number of rows; known to the host."""
@@ -46,6 +50,15 @@ class RowTensors:
     def view(self, start: int, stop: int) -> Self:
         """Rows `start` to `stop`, sharing memory."""
         return type(self)(*(each[start:stop] for each in self._tensors()))
+
+    def take(self, rows: Tensor) -> Self:
+        """A copy of the rows with the numbers (n,)."""
+        return type(self)(*(each.index_select(0, rows) for each in self._tensors()))
+
+    def put(self, rows: Tensor, taken: Self) -> None:
+        """Overwrite the rows with the numbers (n,) with those of `taken`."""
+        for target, source in zip(self._tensors(), taken._tensors(), strict=True):
+            target.index_copy_(0, rows, source)
 
     def move(self, source: int, target: int) -> None:
         """Overwrite row `target` with row `source`."""

@@ -1,4 +1,4 @@
-"""Runs decode steps on a device and tells the host what became of each row.
+"""Runs encoders, prefill and steps on a device, and tells the host what became of each row.
 
 The one decision: one transfer a step carries all that the host needs. On the CPU it is read at
 once. A CUDA device is still at work when the host asks, so there the result of a step is read after
@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
+from asr.engine.prefill import PrefillBatch, prefill
 from asr.engine.row_state import SequenceState, StepShape
 from asr.engine.speculative import decode_step
+from asr.model.encoder import run_encoder
 
 
 class StepResult(NamedTuple):
@@ -32,7 +35,7 @@ PendingResult = Callable[[], StepResult]
 
 
 class StepRunner(Protocol):
-    """How a device runs a step over the first rows of a decode state."""
+    """How a device encodes windows, lets rows start, and runs a step over the first rows."""
 
     @property
     def pipelined(self) -> bool:
@@ -58,10 +61,26 @@ class StepRunner(Protocol):
     def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
         """Numbers of rows and shapes worth preparing at load, largest first."""
 
+    def prompt_len(self, needed: int) -> int:
+        """How many positions of prompts to read so that `needed` are among them."""
+
+    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
+        """See `asr.model.encoder.run_encoder`."""
+
+    def prefill(
+        self,
+        state: DecodeState,
+        start: int,
+        batch: PrefillBatch,
+        filters: LogitFilter,
+        special_tokens: SpecialTokens,
+    ) -> Tensor:
+        """Let the rows from `start` on start; see `asr.engine.prefill.prefill`."""
+
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
         """Start a step; what is returned waits for its result."""
 
-    def release(self) -> None:
+    def release(self, state: DecodeState) -> None:
         """Let go of a decode state's memory before it is freed."""
 
 
@@ -88,13 +107,33 @@ class EagerRunner:
         """None: there is nothing to prepare."""
         return ()
 
+    def prompt_len(self, needed: int) -> int:
+        """As many as needed."""
+        return needed
+
+    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
+        """All windows in one pass."""
+        return run_encoder(encoder, features)
+
+    def prefill(
+        self,
+        state: DecodeState,
+        start: int,
+        batch: PrefillBatch,
+        filters: LogitFilter,
+        special_tokens: SpecialTokens,
+    ) -> Tensor:
+        """All rows in one pass, in place."""
+        view = state.view(start, start + len(batch.numbers))
+        return prefill(view, batch, filters, special_tokens)
+
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
         """Run the step to its end."""
         decode_step(state, filters, shape)
         result = StepResult(*collect(state.rows).tolist())
         return lambda: result
 
-    def release(self) -> None:
+    def release(self, state: DecodeState) -> None:
         """Nothing is held."""
 
 

@@ -22,14 +22,14 @@ from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import DraftLength
 from asr.engine.draft_policy import DraftPolicy
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import init_rows, prefill
+from asr.engine.prefill import PrefillBatch, PrefillShape
 from asr.engine.request import DecodeResult
 from asr.engine.results import ResultReader
 from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.sequence import Sequence
 from asr.engine.state_memory import StateMemory
-from asr.model.encoder import Encoder
+from asr.model.encoder import Encoder, EncoderOutput
 from transcript import DecodeStats
 
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
@@ -197,7 +197,8 @@ class Scheduler:
         ready = [each for each in self.waiting if not self._is_gathering(each)]
         allowed = self._quarantine.allowed(ready, self.running)
         free, rows = most - len(self.running), self._running_rows()
-        return admission.choose(allowed, rows, free, admission.share(most, rows))
+        for_long = admission.rows_for_long(most, allowed, self.running)
+        return admission.choose(allowed, rows, free, admission.share(most, rows), for_long)
 
     def _prepare(
         self, state: DecodeState, sequences: list[Sequence], stop: Callable[[], bool]
@@ -217,10 +218,6 @@ class Scheduler:
         )
         sequences = sequences[: len(encoded.main)]
         self.attempted = live + len(sequences)
-        view = state.view(live, self.attempted)
-        view.main.decoder.fill_cross_kv(encoded.main, view.main.cache)
-        if view.drafter is not None and drafted:
-            view.drafter.listen(encoded)
         self._add_seconds(sequences, "encode_seconds", started)
         for number, sequence in enumerate(sequences):
             sequence.drafted = drafted
@@ -228,20 +225,29 @@ class Scheduler:
                 sequence.encoded = encoded.main[number : number + 1].clone()
             self.waiting.remove(sequence)
         self.running += sequences
-        self._prefill(live, self.attempted)
+        self._prefill(live, self.attempted, encoded)
         self.admission.count(sequences, began)
 
-    def _prefill(self, start: int, stop: int) -> None:
-        """Read the prompts of rows `start` to `stop` and choose their first tokens."""
-        assert self.memory.state is not None
-        view, sequences = self.memory.state.view(start, stop), self.running[start:stop]
-        started, longest = time.perf_counter(), view.main.decoder.max_positions
-        view.forget(self._written)
-        init_rows([each.prefill_input(longest) for each in sequences], view.rows)
-        drafter = view.drafter if any(each.draftable for each in sequences) else None
-        context = self.context
-        starts = prefill(
-            view.main, drafter, view.rows, context.filters, context.special_tokens, view.beams
+    def _prefill(self, start: int, stop: int, encoded: EncoderOutput | None = None) -> None:
+        """Let rows `start` to `stop` read their prompts, with new audio where there is some, and
+        choose their first tokens.
+        """
+        state, sequences = self.memory.state, self.running[start:stop]
+        assert state is not None
+        started, context = time.perf_counter(), self.context
+        max_len, longest = state.main.cache.max_len, state.main.decoder.max_positions
+        longest_prompt = max(len(each.prompt) for each in sequences)
+        prompt_len = min(context.runner.prompt_len(longest_prompt), max_len)
+        drafted = any(each.drafted for each in sequences)
+        self._written = max(self._written, prompt_len)
+        batch = PrefillBatch.of(
+            [each.prefill_input(longest) for each in sequences],
+            PrefillShape(prompt_len, self._written, drafted),
+            max_len,
+            encoded,
+        )
+        starts = context.runner.prefill(
+            state, start, batch, context.filters, context.special_tokens
         )
         for sequence, said in zip(sequences, starts.tolist(), strict=True):
             sequence.read_start(said, context.special_tokens)
@@ -256,7 +262,7 @@ class Scheduler:
         assert state is not None
         if self.num_beams == 1:
             if self.steps % STEPS_BETWEEN_LOOKS == 0:
-                looks.stop_rejected(state.rows, self.running, self._longest)
+                looks.stop_rejected(state, self.running, self._longest)
             return
         for row, sequence in enumerate(self.running):
             due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0

@@ -76,9 +76,16 @@ class StateMemory:
         assert self.state is not None
         return self.state
 
+    def rows_beside(self, wanted: int) -> int:
+        """How many of `wanted` rows fit beside what everybody holds now; 0 where none does."""
+        if self.capacity >= wanted or self.device.type != "cuda":
+            return wanted
+        return max(self.capacity, min(wanted, self._free_rows()))
+
     def release(self) -> None:
         """Give the memory back, and with it every graph captured over it."""
-        self.runner.release()
+        if self.state is not None:
+            self.runner.release(self.state)
         self.state = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -139,15 +146,13 @@ class StateMemory:
         """How many rows the device has memory for now; unknown on a CPU, where it is `wanted`."""
         if self.device.type != "cuda":
             return wanted
-        fitting = self._free_rows()
-        if fitting < wanted:
+        if self._free_rows() < wanted:
             self.make_room()
-            fitting = self._free_rows()
-        return fitting
+        return max(1, self._free_rows())
 
     def _free_rows(self) -> int:
         free, total = torch.cuda.mem_get_info(self.device)
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
         per_row = DecodeState.bytes_per_row(self.main, self.draft_model, MAX_DRAFTS, self.num_beams)
-        return max(1, (free + cached - headroom) // per_row)
+        return max(0, free + cached - headroom) // per_row

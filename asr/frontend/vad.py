@@ -15,7 +15,7 @@ eleven times faster.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.metadata import distribution
 
 import numpy as np
@@ -31,6 +31,7 @@ STEP, CONTEXT = 512, 64
 BLOCK = 512 * STEP  # samples processed at once, 16 s
 # Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
 TARGET_PEAK, MAX_GAIN = 0.5, 300
+CLICK = 4  # times (12 dB) the loudest samples of what is long enough for speech: what is louder
 # Speech starts at the first probability and lasts down to the second (hysteresis).
 START_THRESHOLD, STOP_THRESHOLD = 0.3, 0.15
 PEAK_THRESHOLD = 0.5  # which a span must reach once; the onset of noise may come close to it
@@ -51,20 +52,30 @@ class SpeechDetector:
         """The spans of speech in `samples` (n,), mono at 16 kHz, in order and without overlap."""
         return find_speech(self.probabilities(samples), len(samples))
 
-    @torch.inference_mode()
+    def steps(self, samples: NDArray[np.float32]) -> Generator[None, None, tuple[Span, ...]]:
+        """The same in small steps, a block each."""
+        found = [np.zeros(0, np.float32)]
+        for block in self._listen(samples):
+            found.append(block)
+            yield
+        return find_speech(np.concatenate(found), len(samples))
+
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """The probability of speech in each step of 512 samples, (steps,); the last step is padded
         with silence.
 
         Blocks are amplified first: the network misses speech that was recorded quietly.
         """
+        return np.concatenate([np.zeros(0, np.float32), *self._listen(samples)])
+
+    @torch.inference_mode()
+    def _listen(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """The probabilities of each block in turn."""
         state: tuple[Tensor, Tensor] | None = None
-        found = [np.zeros(0, np.float32)]
         for steps in _blocks(samples):
-            gain = min(max(TARGET_PEAK / max(float(steps.abs().max()), 1e-9), 1.0), MAX_GAIN)
-            block, state = self.network(steps * gain, state)
-            found.append(block.numpy())
-        return np.concatenate(found)
+            gain = min(max(TARGET_PEAK / max(_level(steps), 1e-9), 1.0), MAX_GAIN)
+            block, state = self.network((steps * gain).clamp(-1, 1) if gain > 1 else steps, state)
+            yield block.numpy()
 
 
 class SileroNetwork(nn.Module):
@@ -157,6 +168,15 @@ def _join(
         return starts, stops
     apart = starts[1:] - stops[:-1] >= SHORTEST_PAUSE
     return starts[np.append(True, apart)], stops[np.append(apart, True)]
+
+
+def _level(steps: Tensor) -> float:
+    """The peak of a block's steps (steps, samples); of a click above it, as much as counts.
+
+    A click is louder than all but fewer steps than the shortest speech has.
+    """
+    peaks = steps.abs().amax(dim=1).topk(min(SHORTEST_SPEECH, len(steps))).values
+    return float(torch.minimum(peaks[0], CLICK * peaks[-1]))
 
 
 def _blocks(samples: NDArray[np.float32]) -> Iterator[Tensor]:

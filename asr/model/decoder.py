@@ -40,7 +40,7 @@ EXACT_SCORES = 16
 class AttentionContext:
     """Where a pass writes and what it attends to: the same for every layer."""
 
-    rows: Tensor  # (rows, 1)
+    rows: Tensor  # (rows, 1): their places in the cache
     positions: Tensor  # (rows, positions)
     kv_len: int
     mask: Tensor  # (rows, 1, positions, kv_len), 0 or minus infinity
@@ -49,8 +49,8 @@ class AttentionContext:
 class Layer:
     """One decoder layer: self-attention, cross-attention, two-layer perceptron.
 
-    `aligned` are the heads whose cross-attention queries are kept; `dtype` is that of its products
-    (see `PackedLinear`).
+    `aligned` are the heads whose cross-attention queries are kept, from place `first_aligned` of
+    the cache's on; `dtype` is that of its products (see `PackedLinear`).
     """
 
     def __init__(
@@ -58,9 +58,11 @@ class Layer:
         source: WhisperDecoderLayer,
         aligned: Sequence[int] = (),
         dtype: torch.dtype | None = None,
+        first_aligned: int = 0,
     ) -> None:
         own, cross = source.self_attn, source.encoder_attn
         self.aligned = torch.tensor(aligned, dtype=torch.long, device=cross.q_proj.weight.device)
+        self.aligned_places = slice(first_aligned, first_aligned + len(aligned))
         self.heads: int = own.num_heads
         gelu = isinstance(source.activation_fn, GELUActivation)
         self.activation: Callable[[Tensor], Tensor] | None = None if gelu else source.activation_fn
@@ -81,45 +83,40 @@ class Layer:
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
         """(rows, positions, d_model) in and out; `number` is the layer's place in the cache."""
-        x = x + self.self_attention(x, cache.keys[number], cache.values[number], context)
-        x = x + self.cross_attention(
-            x,
-            cache.cross_keys[number],
-            cache.cross_values[number],
-            cache.alignment_queries[number],
-            context,
-        )
+        x = x + self.self_attention(x, cache, number, context)
+        x = x + self.cross_attention(x, cache, number, context)
         return x + self.feed_forward(x)
 
     def self_attention(
-        self, x: Tensor, keys: Tensor, values: Tensor, context: AttentionContext
+        self, x: Tensor, cache: KVCache, number: int, context: AttentionContext
     ) -> Tensor:
-        """(rows, positions, d_model) in and out.
-
-        Writes `keys` and `values` (rows, heads, max_len, head size) at the pass's positions.
-        """
+        """(rows, positions, d_model) in and out; keys and values of the positions are cached."""
         query, key, value = self._split_heads(self.query_key_value(_normed(x, self.self_norm)), 3)
+        keys, values = cache.keys[number], cache.values[number]
         keys[context.rows, :, context.positions] = key
         values[context.rows, :, context.positions] = value
         mixed = F.scaled_dot_product_attention(
             query.transpose(1, 2),
-            keys[:, :, : context.kv_len],
-            values[:, :, : context.kv_len],
+            cache.gathered(keys[:, :, : context.kv_len]),
+            cache.gathered(values[:, :, : context.kv_len]),
             attn_mask=context.mask,
         )
         return self.self_out(_merge_heads(mixed))
 
     def cross_attention(
-        self, x: Tensor, keys: Tensor, values: Tensor, queries: Tensor, context: AttentionContext
+        self, x: Tensor, cache: KVCache, number: int, context: AttentionContext
     ) -> Tensor:
-        """(rows, positions, d_model) in and out; `keys` and `values` (rows, heads, frames, size).
+        """(rows, positions, d_model) in and out; queries of the alignment heads are cached.
 
-        Writes `queries` (rows, aligned heads, max_len, head size). Of several beams for each row of
-        keys, x and queries have a row a beam: beams are more positions that ask the same audio.
+        Of several beams for each row of the audio's keys, x and the queries have a row a beam:
+        beams are more positions that ask the same audio.
         """
         (query,) = self._split_heads(self.cross_query(_normed(x, self.cross_norm)), 1)
         if len(self.aligned):
-            queries[context.rows, :, context.positions] = query[:, :, self.aligned]
+            queries = cache.alignment_queries[self.aligned_places]
+            queries[:, context.rows, context.positions] = query[:, :, self.aligned].movedim(2, 0)
+        keys = cache.gathered(cache.cross_keys[number])
+        values = cache.gathered(cache.cross_values[number])
         query = query.reshape(keys.shape[0], -1, *query.shape[2:])
         mixed = _merge_heads(attention(query.transpose(1, 2), keys, values))
         return self.cross_out(mixed.reshape(x.shape))
@@ -168,10 +165,12 @@ class Decoder:
         base_head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         source = model.model.decoder
-        self.layers = [
-            Layer(each, [head for layer, head in aligned if layer == number], dtype)
-            for number, each in enumerate(source.layers)
-        ]
+        self.layers: list[Layer] = []
+        for number, each in enumerate(source.layers):
+            heads = [head for layer, head in aligned if layer == number]
+            before = sum(len(layer.aligned) for layer in self.layers)
+            self.layers.append(Layer(each, heads, dtype, before))
+        self.aligned = _numbers_of_aligned(self.layers)
         self.token_embeddings: Tensor = source.embed_tokens.weight
         self.position_embeddings: Tensor = source.embed_positions.weight
         # Cross-attention's keys and values in memory: what a step mostly reads.
@@ -188,24 +187,28 @@ class Decoder:
     def with_layers(self, layers: Sequence[Layer]) -> Decoder:
         """The same decoder with other layers, and so with caches of other layers."""
         other = copy.copy(self)
-        other.layers = list(layers)
+        other.layers, other.aligned = list(layers), _numbers_of_aligned(layers)
         return other
 
     def allocate(self, rows: int, max_len: int, num_beams: int = 1) -> KVCache:
         """A cache of `rows` rows of `max_len` positions each (more than a text, for drafts)."""
-        like, every = self.token_embeddings, [layer.heads for layer in self.layers]
+        like, layers, heads = self.token_embeddings, len(self.layers), self.layers[0].heads
+        aligned = sum(len(layer.aligned) for layer in self.layers)
+        size, every = self.head_size, rows * num_beams
 
-        def zeros(heads: Sequence[int]) -> tuple[Tensor, ...]:
-            size = max_len, self.head_size
-            return tuple(like.new_zeros(rows * num_beams, each, *size) for each in heads)
-
-        def cross(make: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        def cross(make: Callable[..., Tensor]) -> Tensor:
             each = like.new_empty(0, dtype=self.cross_dtype)
-            return tuple(make(each, rows, heads, self.frames, self.head_size) for heads in every)
+            of_all = make(each, layers * rows, heads, self.frames, size)
+            return of_all.view(layers, rows, *of_all.shape[1:])
 
-        aligned = [len(layer.aligned) for layer in self.layers]
-        keys, values = cross(empty_keys), cross(empty_transposed)
-        return KVCache(zeros(every), zeros(every), keys, values, zeros(aligned), num_beams)
+        return KVCache(
+            like.new_zeros(layers, every, heads, max_len, size),
+            like.new_zeros(layers, every, heads, max_len, size),
+            cross(empty_keys),
+            cross(empty_transposed),
+            like.new_zeros(aligned, every, max_len, size),
+            num_beams,
+        )
 
     def cache_bytes_per_row(self, max_len: int, num_beams: int = 1) -> int:
         """Memory of one row of such a cache, in bytes."""
@@ -219,12 +222,11 @@ class Decoder:
         together = encoder_batch_size(encoded.shape[0], encoded.device)
         for start in range(0, encoded.shape[0], together):
             rows = slice(start, start + together)
+            places = cache.places(rows)
             for layer, keys, values in zip(
                 self.layers, cache.cross_keys, cache.cross_values, strict=True
             ):
-                key, value = layer.project_cross_kv(encoded[rows])
-                keys[rows].copy_(key)
-                values[rows].copy_(value)
+                keys[places], values[places] = layer.project_cross_kv(encoded[rows])
 
     def forward(self, tokens: Tensor, positions: Tensor, cache: KVCache, kv_len: int) -> Tensor:
         """Hidden states (rows, positions, d_model) after `tokens` at `positions`, both (rows, n).
@@ -239,7 +241,7 @@ class Decoder:
 
     def through_layers(self, x: Tensor, positions: Tensor, cache: KVCache, kv_len: int) -> Tensor:
         """The layers alone, (rows, positions, d_model) in and out; see `forward`."""
-        context = self._context(positions, kv_len)
+        context = self._context(positions, kv_len, cache.selected)
         for number, layer in enumerate(self.layers):
             x = layer.forward(x, cache, number, context)
         return x
@@ -276,25 +278,23 @@ class Decoder:
         audio; float32 or wider; sums to 1 over the frames. `beams` says which beam of the row holds
         the query of each position, by default the first.
         """
-        heads = []
         every = range(positions.start, positions.stop)
         of_row = [row * cache.num_beams + beam for beam in beams or [0] * len(every)]
         device = self.token_embeddings.device
         places = torch.tensor([of_row, [*every]], dtype=torch.long).to(device)
-        for layer, keys, queries in zip(
-            self.layers, cache.cross_keys, cache.alignment_queries, strict=True
-        ):
-            query = _upcast(queries[places[0], :, places[1]]).transpose(0, 1)
-            key = _upcast(keys[row, layer.aligned, :frames])
-            scores = query @ key.transpose(1, 2) * self.head_size**-0.5
-            heads.append(scores.softmax(dim=-1))
-        return torch.cat(heads)
+        queries = _upcast(cache.alignment_queries[:, places[0], places[1]])
+        layers, heads = self.aligned
+        keys = _upcast(cache.cross_keys[:, row][layers, heads, :frames])
+        scores: Tensor = queries @ keys.transpose(1, 2) * float(self.head_size**-0.5)
+        return scores.softmax(dim=-1)
 
-    def _context(self, positions: Tensor, kv_len: int) -> AttentionContext:
+    def _context(self, positions: Tensor, kv_len: int, selected: Tensor | None) -> AttentionContext:
         device = positions.device
         future = torch.arange(kv_len, device=device) > positions[:, None, :, None]
         mask = torch.zeros(future.shape, device=device, dtype=self.token_embeddings.dtype)
-        rows = torch.arange(positions.shape[0], device=device)[:, None]
+        if selected is None:
+            selected = torch.arange(positions.shape[0], device=device)
+        rows = selected[:, None]
         return AttentionContext(rows, positions, kv_len, mask.masked_fill_(future, float("-inf")))
 
 
@@ -305,6 +305,12 @@ class Norm(NamedTuple):
     weight: Tensor
     bias: Tensor
     epsilon: float
+
+
+def _numbers_of_aligned(layers: Sequence[Layer]) -> Tensor:
+    """The layer and the number in it of every alignment head, (2, heads)."""
+    of_layer = [torch.full_like(layer.aligned, number) for number, layer in enumerate(layers)]
+    return torch.stack((torch.cat(of_layer), torch.cat([layer.aligned for layer in layers])))
 
 
 def _norm(source: nn.LayerNorm) -> Norm:

@@ -8,12 +8,12 @@ Language detection hands its output back to the caller, who gives it along with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from asr.checkpoint.loading import WhisperModels
@@ -24,20 +24,36 @@ from asr.model.cpu_threads import CpuThreads
 Samples = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class EncoderOutput:
+class EncoderOutput(NamedTuple):
     """Outputs (windows, frames, d_model); `assistant` where one will draft."""
 
     main: Tensor
     assistant: Tensor | None = None
 
 
+EncoderPass = Callable[[nn.Module, Tensor], Tensor]
+
+
+def run_encoder(encoder: nn.Module, features: Tensor) -> Tensor:
+    """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
+    encoded: Tensor = encoder(features).last_hidden_state
+    return encoded
+
+
 class Encoder:
     """The encoders of a set of models, and the spectrogram both read."""
 
-    def __init__(self, models: WhisperModels, threads: CpuThreads | None = None) -> None:
-        """Take the models; `threads` are adjusted before every pass, which is long on a CPU."""
-        self.threads = threads
+    def __init__(
+        self,
+        models: WhisperModels,
+        threads: CpuThreads | None = None,
+        run_pass: EncoderPass = run_encoder,
+    ) -> None:
+        """Take the models; `threads` are adjusted before every pass, which is long on a CPU.
+
+        `run_pass` does what `run_encoder` does, maybe otherwise.
+        """
+        self.threads, self.run_pass = threads, run_pass
         self.model = models.model
         self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
@@ -90,12 +106,9 @@ class Encoder:
             return EncoderOutput(torch.cat([each for each in known if each is not None]))
         features = self.log_mel(windows).to(self.model.dtype)
         new = features if len(missing) == len(windows) else features[missing]
-        fresh = iter(_run(self.model, new) if missing else ())
+        fresh = iter(self._run(self.model, new) if missing else ())
         main = torch.stack([next(fresh) if each is None else each[0] for each in known])
-        return EncoderOutput(main, None if own is None else _run(own.model, features))
+        return EncoderOutput(main, None if own is None else self._run(own.model, features))
 
-
-def _run(model: PreTrainedModel, features: Tensor) -> Tensor:
-    """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
-    encoded: Tensor = model.get_encoder()(features).last_hidden_state
-    return encoded
+    def _run(self, model: PreTrainedModel, features: Tensor) -> Tensor:
+        return self.run_pass(model.get_encoder(), features)

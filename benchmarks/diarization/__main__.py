@@ -30,7 +30,7 @@ from benchmarks.diarization.stages import (
 )
 from benchmarks.report import keep, listed, machine, settings, table
 from benchmarks.timing import ratio
-from config import REPOSITORY, prepare_environment
+from config import REPOSITORY
 from timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "pyannote.audio", "transformers", "numpy")
@@ -44,7 +44,6 @@ Section = tuple[str, list[str], list[list[str]]]
 def main() -> None:
     """Measure, and keep the figures, the page and the picture."""
     options = _options()
-    prepare_environment()
     warnings.filterwarnings("ignore", module="pyannote")
     logging.disable_progress_bar()
     limits = AudioLimits(max_seconds=600, max_bytes=10**7)

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
-import torch
-
-from benchmarks.gpu_check.checks import (
-    check_diarization,
-    check_load,
-    check_log,
-    check_machine,
-    check_texts,
-)
-from benchmarks.gpu_check.page import Finding, Page, judge
-from benchmarks.gpu_check.speed import check_memory, check_speed
-from benchmarks.gpu_check.subject import Subject, log_kept
+from benchmarks.gpu_check.checks import NO_GPU, check_log, check_machine
+from benchmarks.gpu_check.page import Finding, Page, judge, leave_out
+from benchmarks.gpu_check.sections import SECTIONS, Outcome, run_apart, run_here, write
 from benchmarks.options import read_gpu_check
-from config import ModelSettings, nvidia_device_present, prepare_environment
-from device import choose_device, choose_dtype, prepare_device
+from config import ModelSettings, nvidia_device_present
+from device import choose_device, prepare_device
 from errors import StartError
 
 TITLE = "GPU check"
-# Sections after that of the machine, in their order.
-SECTIONS = {
-    "Load": check_load,
-    "Texts": check_texts,
-    "Speed": check_speed,
-    "Memory": check_memory,
-    "Diarization": check_diarization,
-}
 INTRODUCTION = (
     "Written by `scripts/gpu-check{quick}`; [docs/gpu.md](docs/gpu.md) explains the lines. "
     "Models: those that ASR_MODEL, ASSISTANT_MODEL and DIARIZATION_MODEL name, else the demo's."
 )
 
 
-def make_page(settings: ModelSettings, quick: bool) -> Page:
-    """Run every check that this machine allows."""
+def make_page(
+    settings: ModelSettings,
+    quick: bool,
+    run: Callable[[str, ModelSettings, bool], Outcome] = run_apart,
+    keep: Callable[[Page], object] = lambda _: None,
+) -> Page:
+    """Run every check that this machine allows, each section by `run`; `keep` takes the page as it
+    grows, in which a section that runs is one that did not end.
+    """
     page = Page(TITLE, INTRODUCTION.format(quick=" --quick" if quick else ""))
     try:
         device = choose_device(settings.device, nvidia_device_present())
-        dtype = choose_dtype(settings.dtype, device)
     except StartError as error:
         reason = str(error)
         page.check("Machine", lambda: _unusable(settings, reason))
@@ -51,18 +41,25 @@ def make_page(settings: ModelSettings, quick: bool) -> Page:
         return page
     prepare_device(device)
     page.check("Machine", lambda: check_machine(settings, device))
-    subject = Subject(settings, device, dtype, quick)
-    with log_kept() as records:
-        for section, check in SECTIONS.items():
-            if section != "Load" and not subject.loaded:
-                page.leave_out([section], "the models did not load")
-                continue
-            started = time.perf_counter()
-            page.check(section, lambda check=check: check(subject))  # type: ignore[misc]
-            print(f"{section}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
-            if subject.on_cuda:
-                torch.cuda.empty_cache()
-    page.check("Log", lambda: check_log(records))
+    reasons: dict[str, str] = {}
+    if device.type != "cuda":
+        reasons["Without graphs"] = NO_GPU
+    warnings: list[str] = []
+    for section in SECTIONS:
+        if section in reasons:
+            page.leave_out([section], reasons[section])
+            continue
+        page.sections[section] = [leave_out("all", "the check did not end")]
+        keep(page)
+        outcome = run(section, settings, quick)
+        page.sections[section] = outcome.findings
+        warnings += outcome.warnings
+        if section == "Load" and not outcome.loaded:
+            # Where graphs are at fault, the section without them says so.
+            kept = ["Load", "Without graphs"] if settings.cuda_graphs else ["Load"]
+            reasons |= dict.fromkeys(SECTIONS.keys() - kept, "the models did not load")
+    page.check("Log", lambda: check_log(warnings))
+    keep(page)
     return page
 
 
@@ -75,22 +72,28 @@ def _unusable(settings: ModelSettings, reason: str) -> list[Finding]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 0 where all is as expected, 1 where not, 2 where nothing can be checked."""
     options = read_gpu_check(arguments)
-    prepare_environment()
     try:
         settings = ModelSettings.for_demo()
     except ValueError as error:
         print(f"scripts/gpu-check: {error}", file=sys.stderr)
         return 2
-    page = make_page(settings, options.quick)
-    text = page.markdown() + "\n"
-    sys.stdout.write(text)
-    if options.output is not None:
-        try:
-            options.output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            print(f"scripts/gpu-check: {options.output}: {error.strerror}", file=sys.stderr)
-            return 2
+    if options.section is not None:
+        write(options.outcome, run_here(options.section, settings, options.quick))
+        return 0
+    try:
+        page = make_page(settings, options.quick, keep=partial(_keep, options.output))
+        _keep(options.output, page)
+    except OSError as error:
+        print(f"scripts/gpu-check: {options.output}: {error.strerror}", file=sys.stderr)
+        return 2
+    sys.stdout.write(page.markdown() + "\n")
     return 0 if page.fine else 1
+
+
+def _keep(output: Path | None, page: Page) -> None:
+    """Write what is known so far. Raises OSError."""
+    if output is not None:
+        output.write_text(page.markdown() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,20 +14,20 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import joblib
 import torch
 import transformers
 
-from asr.engine.request import Request
-from asr.engine.self_test import run_self_test
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.self_test import NUM_BEAMS, run_self_test
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Samples, count_word_errors, spoken_words
 from benchmarks.gpu_check.subject import (
     BATCH,
     LARGE_BATCH,
-    LogRecords,
     Subject,
     Texts,
     decode,
@@ -50,6 +50,11 @@ QUICK_SECONDS = 20.0  # of audio, where a quick check does without the rest
 FIRST_REQUEST_EXTRA = 5.0
 # How far the ends of turns may move, in seconds, where diarization runs beside recognition.
 TURN_TOLERANCE = 0.05
+
+OTHER_STEPS = {
+    "beam": DecodeOptions(batch_size=BATCH, num_beams=NUM_BEAMS, timestamps=False),
+    "sampled": DecodeOptions(batch_size=LARGE_BATCH, temperature=0.6),
+}
 
 
 class Timed(NamedTuple):
@@ -85,9 +90,23 @@ def _check_gpu(device: torch.device | None) -> list[Finding]:
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     return [
         note("GPU", name),
+        *check_clocks("clocks before load"),
         judge("memory free before load", "at least 90%", found, free >= 0.9 * total),
         judge("cuDNN's attention", "off", "on" if cudnn else "off", not cudnn),
     ]
+
+
+def check_clocks(check: str) -> list[Finding]:
+    """How fast the GPU runs now and at most, and what it draws, as nvidia-smi tells it."""
+    if shutil.which("nvidia-smi") is None:
+        return [leave_out(check, "nvidia-smi is not here")]
+    fields = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    told = done.stdout.strip().partition("\n")[0]
+    if done.returncode or not told:
+        return [leave_out(check, f"nvidia-smi says: {done.stderr.strip()}")]
+    return [note(check, f"{told} ({fields})")]
 
 
 def _check_driver(cuda: str | None) -> list[Finding]:
@@ -131,15 +150,20 @@ def _check_graphs(subject: Subject) -> list[Finding]:
     engine, runner = subject.transcriber.engine, subject.graphs
     if runner is None:
         return [judge(name, "done", "graphs are off: see the log", fine=False) for name in names]
-    fitting = engine.memory.capacity
     shapes = runner.warmup_shapes(subject.assisted)
+    captured, fitting = runner.graph_count, engine.memory.capacity
     wanted = sum(rows <= fitting for rows, _ in shapes)
-    captured = runner.graph_count
     result = run_self_test(engine)
-    return [
+    findings = [
         judge(names[0], f"at least {wanted}", str(captured), captured >= wanted),
-        judge(names[1], "eager tokens", "equal" if result else "they differ", result),
+        judge(names[1], "eager texts", "equal" if result else "they differ", result),
     ]
+    if wanted < len(shapes):
+        reason = f"{len(shapes) - wanted} of {len(shapes)}: memory holds {fitting} rows"
+        findings.append(leave_out("graphs of larger batches", reason))
+    if engine.rows_beside(NUM_BEAMS, 1) < 1:
+        findings.append(leave_out("self-test of beams", "memory is short beside the prepared rows"))
+    return findings
 
 
 def _check_first_request(subject: Subject) -> list[Finding]:
@@ -169,6 +193,9 @@ def check_texts(subject: Subject) -> list[Finding]:
     found = f"{finite} of {len(scores)}"
     findings = [judge("finite log-probabilities", "all", found, finite == len(scores))]
     findings.append(_check_replay(subject, "plain", lambda: decode(engine, windows, 0)))
+    for kind, options in OTHER_STEPS.items():
+        run = partial(decode, engine, windows, 0, options)
+        findings.append(_check_replay(subject, kind, run))
     if subject.assisted:
         drafted = decode(engine, windows, drafts)
         findings.append(_check_replay(subject, "drafted", lambda: decode(engine, windows, drafts)))
@@ -316,10 +343,10 @@ def _largest_difference(one: Diarization, other: Diarization) -> float:
     return max(moved, default=0.0)
 
 
-def check_log(records: LogRecords) -> list[Finding]:
+def check_log(warnings: Sequence[str]) -> list[Finding]:
     """The endpoint's warnings during all checks."""
-    found = "; ".join(dict.fromkeys(records.messages)) or "none"
-    return [judge("warnings in the log", "none", found, not records.messages)]
+    found = "; ".join(dict.fromkeys(warnings)) or "none"
+    return [judge("warnings in the log", "none", found, not warnings)]
 
 
 def _short(dtype: torch.dtype) -> str:

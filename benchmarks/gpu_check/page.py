@@ -1,16 +1,18 @@
 """The page that the check prints: sections of findings, one line each.
 
-The one decision: a check that raises is a finding, so one failure never hides the checks after it.
+A check that raises is a finding with its traceback, so one failure never hides the checks after it.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 HEADER = ("check", "expected", "found", "status")
 LONGEST_CELL = 160
+LONGEST_DETAIL = 6_000  # characters; of more the beginning and the end are kept
 
 
 class Status(StrEnum):
@@ -23,12 +25,16 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the page. `found` of a line that was left out is the reason."""
+    """One line of the page. `found` of a line that was left out is the reason.
+
+    `detail` is printed below the table: the traceback of a check that failed.
+    """
 
     check: str
     expected: str
     found: str
     status: Status
+    detail: str = ""
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
@@ -39,6 +45,11 @@ class Finding:
 def judge(check: str, expected: str, found: str, fine: bool) -> Finding:
     """A finding that is OK where `fine`, else NOT OK."""
     return Finding(check, expected, found, Status.OK if fine else Status.NOT_OK)
+
+
+def failure(found: str, detail: str) -> Finding:
+    """A check that did not run to its end."""
+    return Finding("the check itself", "runs to its end", found, Status.NOT_OK, cut(detail))
 
 
 def note(check: str, found: str) -> Finding:
@@ -65,8 +76,8 @@ class Page:
         try:
             findings += run()
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            findings.append(judge("the check itself", "runs to its end", message, fine=False))
+            trace = "".join(traceback.format_exception(error))
+            findings.append(failure(f"{type(error).__name__}: {error}", trace))
 
     def leave_out(self, sections: Sequence[str], reason: str) -> None:
         """Add sections of which nothing can be checked."""
@@ -83,6 +94,7 @@ class Page:
         parts = [f"# {self.title}", self.introduction, self._summary()]
         for section, findings in self.sections.items():
             parts += [f"## {section}", _table(findings)]
+            parts += [f"```\n{each.detail}\n```" for each in findings if each.detail]
         return "\n\n".join(parts)
 
     def _summary(self) -> str:
@@ -107,3 +119,12 @@ def _cell(text: str) -> str:
     """`text` in one line, cut where it is long, without what would end a Markdown cell."""
     line = " ".join(text.split()).replace("|", "/")
     return line if len(line) <= LONGEST_CELL else f"{line[: LONGEST_CELL - 3]}..."
+
+
+def cut(text: str) -> str:
+    """The text without its middle where it is long; no line of it ends a Markdown block."""
+    text = text.strip().replace("```", "'''")
+    if len(text) <= LONGEST_DETAIL:
+        return text
+    half = LONGEST_DETAIL // 2
+    return f"{text[:half]}\n[...]\n{text[-half:]}"

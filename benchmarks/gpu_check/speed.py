@@ -19,7 +19,7 @@ from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import MedusaDrafter
 from asr.engine.engine import DecodeEngine
 from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
-from benchmarks.gpu_check.checks import NO_GPU
+from benchmarks.gpu_check.checks import NO_GPU, check_clocks
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
@@ -35,6 +35,7 @@ SLACK = 0.9  # what a median of few runs may fall short by
 MODELS_SHARE, MODELS_BYTES = 0.05, 64 << 20
 GROWTH_BYTES = 32 << 20
 MEASURED_ROWS = 2
+COPIED_BYTES, COPIES = 1 << 29, 5
 
 
 @dataclass
@@ -82,7 +83,57 @@ def check_speed(subject: Subject) -> list[Finding]:
     findings = [_judge_batch(subject, rtfx, size) for size in BATCHES]
     findings += _judge_eager(subject, runs, rtfx)
     findings.append(_judge_assisted(subject, runs, rtfx))
+    findings += _note_shares(subject, runs[f"batch {BATCHES[-1]}"])
+    if subject.on_cuda:
+        findings += check_clocks("clocks after load")
     return [note("measured over", audio), *findings]
+
+
+def _note_shares(subject: Subject, run: Run) -> list[Finding]:
+    """Where the seconds of the largest batch go, its steps against what memory allows, and how many
+    graphs the newest request captured and dropped.
+    """
+    assert run.transcript is not None
+    stats, name = run.transcript.stats, f"batch {run.batch_size}"
+    parts = {
+        "encoding": stats.encode_seconds,
+        "prefill": stats.prefill_seconds,
+        "decoding": stats.decode_seconds,
+    }
+    total = sum(parts.values()) or 1.0
+    shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts.items())
+    findings = [note(f"shares of {name}", f"{shares} of {total:.2f} s")]
+    bound = f"a step of {name}, by memory"
+    graphs = subject.graphs
+    if not subject.on_cuda or graphs is None:
+        return [*findings, leave_out(bound, NO_GPU if not subject.on_cuda else "graphs are off")]
+    captures, dropped = graphs.captures.captured, graphs.captures.dropped
+    run()
+    captures, dropped = graphs.captures.captured - captures, graphs.captures.dropped - dropped
+    least = 1e3 * _step_bytes(subject, run.batch_size) / copied_bytes_a_second(subject.device)
+    return [
+        *findings,
+        note(bound, f"{run.step_ms:.2f} ms; {least:.2f} ms to read weights and caches"),
+        note(f"graphs of a request, {name}", f"{captures} captured, {dropped} dropped"),
+    ]
+
+
+def _step_bytes(subject: Subject, rows: int) -> int:
+    """What a step without drafts reads at least: the decoder's weights, and the caches of all rows
+    for half of the longest text.
+    """
+    main = subject.transcriber.engine.main
+    decoder = subject.transcriber.models.model.get_decoder()
+    weights: int = sum(each.nbytes for each in decoder.parameters())
+    return weights + rows * main.cache_bytes_per_row(main.max_positions // 2, 1)
+
+
+def copied_bytes_a_second(device: torch.device) -> float:
+    """How fast the device's memory is, read and written, by copies within it."""
+    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = time_interleaved({"copy": lambda: target.copy_(source)}, COPIES, device)["copy"]
+    return 2 * COPIED_BYTES / min(seconds)
 
 
 def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:
@@ -181,9 +232,7 @@ def _cached_bytes(state: DecodeState) -> int:
     if state.drafter is not None and state.drafter.cache is not None:
         caches.append(state.drafter.cache)
     for cache in caches:
-        kinds = (cache.keys, cache.values, cache.cross_keys, cache.cross_values)
-        for kind in (*kinds, cache.alignment_queries):
-            total += sum(each.nbytes for each in kind)
+        total += sum(each.nbytes for each in cache.tensors)
     return total
 
 

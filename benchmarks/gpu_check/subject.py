@@ -143,9 +143,17 @@ class Subject:
         ]
 
 
-def decode(engine: DecodeEngine, windows: Sequence[Request], drafts: int) -> Texts:
-    """What an engine gives for windows, greedily, with so many drafts a step; by number."""
-    options = DecodeOptions(batch_size=LARGE_BATCH, assisted=drafts > 0, drafts=drafts)
+def decode(
+    engine: DecodeEngine,
+    windows: Sequence[Request],
+    drafts: int,
+    options: DecodeOptions | None = None,
+) -> Texts:
+    """What an engine gives for windows, by number: greedily, with so many drafts a step, unless
+    `options` say otherwise.
+    """
+    if options is None:
+        options = DecodeOptions(batch_size=LARGE_BATCH, assisted=drafts > 0, drafts=drafts)
     results: Texts = {}
     with engine.session(options) as session:
         session.add(list(windows))

@@ -1,8 +1,9 @@
 """The server beside hf-serve under load: `scripts/bench load [--quick] [--model FOLDER]...`.
 
 The demo models, and each FOLDER with a Whisper, through both servers by turns: the table of users,
-arrivals at fixed rates, and short requests beside a recording of ten minutes. Results are kept in
-build/bench/load.json after every measurement; `--render` makes the page again without measuring.
+arrivals at fixed rates, and short requests beside a recording of ten minutes; through ours alone
+short requests beside a hundred of them as Opus. Results are kept in build/bench/load.json after
+every measurement; `--render` makes the page again without measuring.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 
 from benchmarks.charts import publish_page
 from benchmarks.load.clients import Load, arriving, beside, closed
 from benchmarks.load.page import charts, page, summary
-from benchmarks.load.servers import SERVERS, demo_models, running
+from benchmarks.load.servers import OURS, SERVERS, demo_models, running
 from benchmarks.report import RESULTS, keep, read, save, settings
 from benchmarks.speed.recordings import recording
 from testing.audio_files import wav_file
@@ -33,6 +36,7 @@ PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
 SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio
 SHARES = (0.5, 0.8, 1.2)  # of the capacity
 SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests do not fill either
+OPUS_BIT_RATE = 12_000
 DEMO = "demo models"
 
 
@@ -40,7 +44,8 @@ DEMO = "demo models"
 class Plan:
     """What is measured, and for how many seconds each.
 
-    A user asks at least `fewest` times; `beside` short requests are sent beside long ones.
+    A user asks at least `fewest` times; `beside` short requests are sent beside long ones, at last
+    beside a `crowd` of them at once.
     """
 
     users: tuple[int, ...]
@@ -50,10 +55,13 @@ class Plan:
     arrivals: float
     fewest: int
     beside: int
+    crowd: int
 
 
-WHOLE = Plan((1, 4, 16), (SHORT, LONG), VERY_LONG, cell=15.0, arrivals=30.0, fewest=2, beside=40)
-QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, arrivals=4.0, fewest=1, beside=6)
+WHOLE = Plan(
+    (1, 4, 16), (SHORT, LONG), VERY_LONG, cell=15.0, arrivals=30.0, fewest=2, beside=40, crowd=100
+)
+QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, arrivals=4.0, fewest=1, beside=6, crowd=4)
 
 
 def main() -> None:
@@ -84,6 +92,7 @@ def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path
         "users": [],
         "arrivals": [],
         "beside": [],
+        "crowd": [],
     }
     started = time.perf_counter()
     for name, environment in models.items():
@@ -99,6 +108,24 @@ def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path
 def body_of(seconds: int, **parameters: object) -> bytes:
     """The JSON body with a recording of so many seconds."""
     file = wav_file(recording(seconds).astype(np.float64), SAMPLE_RATE)
+    return _json_of(file, parameters)
+
+
+def opus_body_of(seconds: int, **parameters: object) -> bytes:
+    """The same as Ogg Opus at OPUS_BIT_RATE: ten minutes have less than a megabyte."""
+    samples = (np.clip(recording(seconds), -1, 1) * 32767).astype(np.int16)
+    frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+    frame.rate = SAMPLE_RATE
+    file = BytesIO()
+    with av.open(file, "w", format="ogg") as container:
+        stream = container.add_stream("libopus", rate=SAMPLE_RATE, layout="mono")
+        stream.bit_rate = OPUS_BIT_RATE
+        for each in (frame, None):
+            container.mux(stream.encode(each))
+    return _json_of(file.getvalue(), parameters)
+
+
+def _json_of(file: bytes, parameters: dict[str, object]) -> bytes:
     content = {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
     return json.dumps(content).encode()
 
@@ -127,6 +154,7 @@ def _measured(
             load = asyncio.run(arriving(urls[server], short, rate, plan.arrivals))
             yield "arrivals", {"share": share, "asked": rate, "server": server, **load.figures()}
     yield from _beside(urls, plan, short, min(capacity.values()), diarize)
+    yield from _crowd(urls[OURS], plan, short, min(capacity.values()), diarize)
 
 
 def _beside(
@@ -138,6 +166,20 @@ def _beside(
         load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
         took = max(of_long.seconds, default=None)
         yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
+
+
+def _crowd(
+    url: str, plan: Plan, short: bytes, capacity: float, diarize: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Short requests alone, and at the same pace beside many long ones of one client."""
+    long = opus_body_of(plan.very_long, language="en", diarize=diarize)
+    rate = SHARE_BESIDE * capacity
+    alone = asyncio.run(arriving(url, short, rate, plan.beside / rate))
+    facts = {"server": OURS, "pause": 1 / rate}
+    yield "crowd", {**facts, "long ones": 0, "answered": 0, **alone.figures()}
+    load, of_long = asyncio.run(beside(url, short, long, 1 / rate, plan.beside, plan.crowd))
+    answered = len(of_long.seconds)
+    yield "crowd", {**facts, "long ones": plan.crowd, "answered": answered, **load.figures()}
 
 
 def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:

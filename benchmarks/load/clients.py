@@ -94,8 +94,10 @@ async def arriving(url: str, body: bytes, rate: float, seconds: float) -> Load:
     return load
 
 
-async def beside(url: str, body: bytes, long: bytes, pause: float, most: int) -> tuple[Load, Load]:
-    """`most` short requests, one every `pause` seconds, while `long` ones run, one after another;
+async def beside(
+    url: str, body: bytes, long: bytes, pause: float, most: int, at_once: int = 1
+) -> tuple[Load, Load]:
+    """`most` short requests, one every `pause` seconds, while `long` ones run, so many `at_once`;
     and the long ones'.
     """
     load, of_long = Load(), Load()
@@ -105,14 +107,15 @@ async def beside(url: str, body: bytes, long: bytes, pause: float, most: int) ->
             while True:
                 await _ask(client, url, long, time.perf_counter(), of_long)
 
-        running = asyncio.ensure_future(keep_busy())
+        running = [asyncio.ensure_future(keep_busy()) for _ in range(at_once)]
         asked = []
         for _ in range(most):
             await asyncio.sleep(pause)
             asked.append(asyncio.ensure_future(_ask(client, url, body, time.perf_counter(), load)))
         await asyncio.gather(*asked)
-        running.cancel()
-        await asyncio.wait({running})
+        for each in running:
+            each.cancel()
+        await asyncio.wait(running)
     return load, of_long
 
 

@@ -39,6 +39,13 @@ One request for {short} s of audio every so often, the same pause for both serve
 for {long} min come one after another. `long` is the most that one of these took; where it says \
 nothing, none was answered before the last of the short ones."""
 
+CROWD = """## Short requests beside many long ones of one client
+
+The same short requests at the same pace, to ours alone: first with nothing beside them, then \
+while a client has so many requests for {long} min of Opus at 12 kb/s open at once, of which so \
+many were answered before the last short one. A p95 of more than five times that of the first \
+line would be a fault."""
+
 PLAGGY = """## The table of plaggy/fast-whisper-server
 
 One user, an A10, large-v3 with distil-large-v3, as its authors printed it; it is here for its \
@@ -64,12 +71,15 @@ def page(results: Figures) -> str:
     if results["beside"]:
         minutes = f"{results['very long'] / 60:g}"
         parts += [BESIDE.format(short=short, long=minutes), _beside_table(results["beside"])]
+    if results.get("crowd"):
+        minutes = f"{results['very long'] / 60:g}"
+        parts += [CROWD.format(long=minutes), _crowd_table(results["crowd"])]
     return "\n\n".join([*parts, PLAGGY])
 
 
 def summary(figures: Figures) -> str:
     """One measurement in a line."""
-    known = ("models", "server", "seconds", "assisted", "users", "share")
+    known = ("models", "server", "seconds", "assisted", "users", "share", "long ones")
     what = ", ".join(f"{name} {figures[name]}" for name in known if name in figures)
     return f"{what}: {' '.join(_cells(figures))} ({figures['requests']}){_others(figures)}"
 
@@ -160,6 +170,22 @@ def _beside_table(cells: Sequence[Figures]) -> str:
             cell["server"],
             _seconds(cell["pause"]),
             _seconds(cell["long"]),
+            *_cells(cell),
+            f"{cell['requests']}{_others(cell)}",
+        )
+        for cell in cells
+    ]
+    return table(header, rows)
+
+
+def _crowd_table(cells: Sequence[Figures]) -> str:
+    header = ("models", "long ones", "answered", "every", *COLUMNS, "requests")
+    rows = [
+        (
+            cell["models"],
+            str(cell["long ones"]),
+            str(cell["answered"]),
+            _seconds(cell["pause"]),
             *_cells(cell),
             f"{cell['requests']}{_others(cell)}",
         )

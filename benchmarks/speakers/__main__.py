@@ -29,7 +29,7 @@ from benchmarks.speakers.scenes import (
     tell_apart,
 )
 from benchmarks.speakers.scoring import COLLAR, Case, Tally, cases, identification_metric
-from config import DEMO_MODELS, prepare_environment
+from config import DEMO_MODELS
 from demo.build.diarization_error import annotation
 from demo.build.voices import Voice
 from diarization.enrolment import Enrolment
@@ -53,7 +53,6 @@ Results = dict[str, Any]
 def main() -> None:
     """Measure, print the page and, if asked to, write it."""
     options = _options()
-    prepare_environment()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="pyannote")
     path = RESULTS / f"speakers{'-quick' if options.quick else ''}.json"

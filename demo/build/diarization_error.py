@@ -16,7 +16,6 @@ import torch
 from pyannote.core import Annotation, Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from config import prepare_environment
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers, recorded_speakers
 from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
@@ -80,7 +79,6 @@ def _count_speakers(turns: Sequence[SpeakerTurn]) -> int:
 
 def report(folder: Path) -> None:
     """Print the figures of the model card for the pipeline in `folder`."""
-    prepare_environment()
     diarizer = load_diarizer(str(folder), None, None, torch.device("cpu"))
     for name, group in casts().items():
         scenes = draw_dialogues(group, REPORT_SEED)

@@ -42,6 +42,7 @@ def described(task: str) -> dict[str, Any]:
     answers = {
         "200": "The answer, in the response format",
         "400": "A field or the audio is wrong, or cannot be served",
+        "403": "The server does not answer to this host, or for pages of this origin",
         "404": "Another model is meant than the loaded one",
         "413": "The body is too large",
         "415": f"The body is not {FORM}",

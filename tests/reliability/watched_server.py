@@ -76,4 +76,4 @@ if __name__ == "__main__":
         fork_servers()
     from server.__main__ import main
 
-    main()
+    main([])

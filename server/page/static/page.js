@@ -83,9 +83,7 @@ function layOut(given) {
   for (const id of ["source", "result", "options"]) byId(id).hidden = false;
   const limits = `up to ${clock(info.max_audio_seconds)} long and ${size(info.max_audio_bytes)}`;
   byId("formats").textContent = `Any sound or video, ${limits}`;
-  byId("model").textContent = info.embedded
-    ? "Demonstration model: it knows 133 English words. ASR_MODEL names a real one."
-    : `Model: ${info.model}`;
+  byId("model").textContent = modelLine(info);
   options.offer(info);
   const before = kept();
   if (before) {
@@ -93,6 +91,13 @@ function layOut(given) {
     const note = `Kept from before the page was loaded again. To hear it, choose ${before.file} again.`;
     byId("notes").append(element("li", { textContent: note }));
   }
+}
+
+/** @param {any} given the answer of `GET /info` */
+function modelLine({ notice, embedded, model }) {
+  if (notice) return `${notice[0].toUpperCase()}${notice.slice(1)}.`;
+  if (embedded) return "Demonstration model: it knows 133 English words. --model names a real one.";
+  return `Model: ${model}`;
 }
 
 /** @param {api.ApiError} error */

@@ -1,0 +1,174 @@
+"""Faults of captured steps, put in by hand: each must be found, by a Fault or as other texts.
+
+Each takes pytest's monkeypatch.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from asr.engine import captures, cuda_graphs, speculative
+from asr.engine.scheduler import Scheduler
+from asr.model.decoder import Decoder
+
+
+def forget_in_key(field, value):
+    """Graphs of shapes that differ in one field are taken for each other."""
+
+    def fault(patch):
+        key = cuda_graphs.StepKey
+
+        def made(rows, shape):
+            return key(rows, shape._replace(**{field: value}))
+
+        patch.setattr(cuda_graphs, "StepKey", made)
+
+    return fault
+
+
+def cache_positions(patch):
+    """A tensor made in one capture, used by the next."""
+    made, arange, real = {}, torch.arange, Decoder._context
+
+    def cached(*args, **options):
+        if not torch._C._len_torch_dispatch_stack():  # nothing is captured
+            return arange(*args, **options)
+        return made.setdefault(args, arange(*args, **options))
+
+    def context(self, *args):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(torch, "arange", cached)
+            return real(self, *args)
+
+    patch.setattr(Decoder, "_context", context)
+
+
+def read_late(patch):
+    """The result is read where the next replay writes it."""
+
+    def copy_out(result):
+        return lambda: cuda_graphs.StepResult(*result.tolist())
+
+    patch.setattr(cuda_graphs, "_copy_out", copy_out)
+
+
+def do_not_wait(patch):
+    """The host reads before the copy has arrived."""
+
+    def copy_out(result):
+        pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+        pinned.copy_(result, non_blocking=True)
+        return lambda: cuda_graphs.StepResult(*pinned.tolist())
+
+    patch.setattr(cuda_graphs, "_copy_out", copy_out)
+
+
+def keep_graphs_of_freed_memory(patch):
+    """Nothing is dropped, and an allocator gives the same address again."""
+    patch.setattr(cuda_graphs.CudaGraphRunner, "release", lambda *_: None)
+    patch.setattr(cuda_graphs, "_memory_of", lambda state: 0)
+
+
+def share_streams(patch):
+    """All owners capture on one stream."""
+    stream = torch.cuda.Stream()
+    patch.setattr(torch.cuda, "Stream", lambda **_: stream)
+
+
+def drop_one(patch):
+    """A graph goes, and others of its owner stay."""
+    run = captures.Captures.run
+
+    def run_few(self, owner, *rest):
+        graphs = self._sets[owner].graphs if owner in self._sets else {}
+        if len(graphs) > 2:
+            graphs.pop(next(iter(graphs)))
+        return run(self, owner, *rest)
+
+    patch.setattr(captures.Captures, "run", run_few)
+
+
+def bake(patch):
+    """The step attends to as many positions as the host knows of: right, unless it is captured."""
+    launch, step, longest = Scheduler._launch, cuda_graphs.decode_step, [1]
+
+    def told(self):
+        longest[0] = self._longest + 1
+        launch(self)
+
+    def exact(state, filters, shape):
+        step(state, filters, shape._replace(kv_len=min(longest[0], shape.kv_len)))
+
+    patch.setattr(Scheduler, "_launch", told)
+    patch.setattr(cuda_graphs, "decode_step", exact)
+
+
+def in_step(action):
+    """The step does something else besides."""
+
+    def fault(patch):
+        real = speculative.count_accepted
+
+        def faulty(rows, choice):
+            action(rows)
+            return real(rows, choice)
+
+        patch.setattr(speculative, "count_accepted", faulty)
+
+    return fault
+
+
+def read_inputs_of_the_capture(patch):
+    """Encoders and prefill read the windows and rows that they were captured with."""
+
+    def run(self, owner, key, work, inputs, worth_it=True):
+        return self.captures.run(owner, key, lambda: work(*inputs), worth_it).clone()
+
+    patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
+
+
+def hand_out_what_is_overwritten(patch):
+    """What an encoder or a prefill gives is used after the next pass."""
+    kept = {}
+
+    def run(self, owner, key, work, inputs, worth_it=True):
+        held = kept.setdefault((owner, key), [each.clone() for each in inputs])
+        for target, source in zip(held, inputs, strict=True):
+            target.copy_(source)
+        return self.captures.run(owner, key, lambda: work(*held), worth_it)
+
+    patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
+
+
+# Which show in what a replay gives.
+WRONG_VALUES = {
+    "key without length": forget_in_key("kv_len", 64),
+    "key without the prompt of beams": forget_in_key("shared_len", 64),
+    "key without sampling": forget_in_key("sampled", False),
+    "key without grammar": forget_in_key("timestamps", False),
+    "cached tensor of a capture": cache_positions,
+    "result read late": read_late,
+    "host memory read early": do_not_wait,
+    "host number baked in": bake,
+}
+# Which no capture may hold.
+REFUSED = {
+    "value read": in_step(lambda rows: rows.length.max().item()),
+    "host tensor": in_step(lambda rows: rows.length + torch.tensor([1])),
+    "boolean index": in_step(lambda rows: rows.tokens[rows.finished]),
+    "nonzero": in_step(lambda rows: rows.finished.nonzero()),
+    "random": in_step(lambda rows: torch.rand(2)),
+}
+# Which let graphs outlive what they use.
+LIFETIMES = {
+    "graphs over freed memory": keep_graphs_of_freed_memory,
+    "one stream for all owners": share_streams,
+    "a graph dropped alone": drop_one,
+}
+# Of the graphs by which windows enter.
+ENTRIES = {
+    "inputs of the capture": read_inputs_of_the_capture,
+    "result overwritten": hand_out_what_is_overwritten,
+}
+FAULTS = WRONG_VALUES | REFUSED | LIFETIMES | ENTRIES

@@ -1,0 +1,172 @@
+"""What a CUDA device is asked to launch for a step, and for a window that takes another's row.
+
+    PYTHONPATH=. .venv/bin/python tests/launches.py
+
+prints the table of docs/gpu.md. The engine runs with emulated graphs over a model of Whisper
+large-v3's layers and alignment heads, but narrow. Operations are aten's, as they arrive at the
+device: one is about one kernel; views and empty tensors are none, and a replayed graph is one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from graph_emulator import EmulatedGraph, emulate_graphs
+from oracle import models_of, noise_windows
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from asr.checkpoint.loading import WhisperModels
+from asr.engine.cuda_graphs import CudaGraphRunner
+from asr.engine.decode_state import DecodeState
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.results import ResultReader
+from asr.engine.scheduler import Scheduler
+from asr.frontend.features import LogMel
+from asr.model.encoder import Encoder
+from benchmarks import report
+from testing.tiny_whispers import Published
+
+LARGE_V3 = Published(
+    text_entries=300, languages=4, mel_bins=128, seconds=1, encoder_layers=32, decoder_layers=32
+)
+# openai/whisper's `_ALIGNMENT_HEADS`; all heads are the first of their layer here.
+ALIGNED_LAYERS = (7, 10, 12, 13, 16, 17, 19, 21, 24, 25)
+COMPOSITE = "CompositeImplicitAutograd"
+ONE_OPERATION = "scaled_dot_product_attention"  # composite, but a kernel
+# What each part of the work begins with, innermost first.
+PARTS = {
+    "spectrogram": (LogMel, "__call__"),
+    "encoder": (Encoder, "encode"),
+    "prefill": (CudaGraphRunner, "prefill"),
+    "result": (ResultReader, "read"),
+    "moving the last row": (DecodeState, "move"),
+    "step": (CudaGraphRunner, "launch"),
+    "arrival": (Scheduler, "_read"),  # the emulator's own copies, which the device makes unasked
+}
+ROWS, WINDOWS, TOKENS = 4, 8, 16
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts operations by the part of the work that they belong to, outside graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.parts = ["other"]
+        self.replaying = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, schema = kwargs or {}, func._schema
+        name = schema.name.removeprefix("aten::")
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
+        if composite and name != ONE_OPERATION:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        writes = any(each.alias_info and each.alias_info.is_write for each in schema.arguments)
+        is_view = name == "_unsafe_view" or any(each.alias_info for each in schema.returns)
+        is_empty = name.startswith("empty") or not getattr(result, "numel", lambda: 1)()
+        if (writes or not is_view) and not is_empty and not self.replaying:
+            self.counts[self.parts[-1]] += 1
+        return result
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Attribute what runs in each part; count each replay once."""
+        for part, (owner, name) in PARTS.items():
+            patch.setattr(owner, name, self._attributed(part, getattr(owner, name)))
+        replay = EmulatedGraph.replay
+
+        def once(graph: EmulatedGraph) -> None:
+            self.replaying = True
+            replay(graph)
+            self.replaying = False
+            self.counts[self.parts[-1]] += 1
+
+        patch.setattr(EmulatedGraph, "replay", once)
+
+    def _attributed(self, part: str, function: Any) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.parts.append(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.parts.pop()
+
+        return run
+
+
+def count_launches(graphs: bool = True, words: bool = True) -> dict[str, float]:
+    """Operations a window of each part, and those of a step, where rows end one by one.
+
+    What is counted begins with a full batch and ends with a full one, so as many windows have left
+    as have entered.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        emulate_graphs(patch)
+        counter = LaunchCounter()
+        counter.watch(patch)
+        engine = DecodeEngine(_models(), graphs)
+        options = DecodeOptions(batch_size=ROWS, words=words)
+        for _ in range(2):  # each shape runs once, and is captured
+            _decode(engine, options, counter)
+        steps, counts = _decode(engine, options, counter)
+    del counts["arrival"]
+    step = counts.pop("step") / steps
+    return {**{part: n / (WINDOWS - ROWS) for part, n in counts.items()}, "step": step}
+
+
+def _decode(
+    engine: DecodeEngine, options: DecodeOptions, counter: LaunchCounter
+) -> tuple[int, Counter[str]]:
+    """Decode windows of different lengths; how many steps were counted, and what."""
+    prompt = engine.models.special_tokens.prompt("en", "transcribe", True)
+    lengths = [TOKENS // 2 + 3 * n if n < ROWS else TOKENS for n in range(WINDOWS)]
+    samples = noise_windows(WINDOWS)
+    asked = [Request(n, samples[n], prompt, length) for n, length in enumerate(lengths)]
+    with engine.session(options) as session:
+        session.add(asked)
+        session.step()  # the first windows enter
+        before = session.stats.steps
+        counter.counts.clear()
+        with counter:
+            while engine.waiting_windows:
+                session.step()
+        counts = counter.counts.copy()
+        steps = session.stats.steps - before
+        while not session.done:
+            session.step()
+    return steps, counts
+
+
+@functools.cache
+def _models() -> WhisperModels:
+    """In float16, as on CUDA; no text ends before its limit."""
+    models = models_of(LARGE_V3, None, torch.float16)
+    models.model.generation_config.alignment_heads = [[layer, 0] for layer in ALIGNED_LAYERS]
+    return models
+
+
+def table() -> str:
+    """Without graphs, where every operation is launched, and with them; in Markdown."""
+    without, with_ = count_launches(graphs=False), count_launches()
+    parts = [part for part in [*PARTS, "other"] if part in without and part != "step"]
+    rows = [[part, f"{without[part]:.0f}", f"{with_[part]:.0f}"] for part in parts]
+    for columns in (without, with_):
+        columns["window"] = sum(columns.values()) - columns["step"]
+    for name in ("window", "step"):
+        rows.append([f"**a {name}**", f"{without[name]:.0f}", f"{with_[name]:.0f}"])
+    return report.table(["launches", "without graphs", "with graphs"], rows)
+
+
+if __name__ == "__main__":
+    print(table())

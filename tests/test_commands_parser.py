@@ -1,0 +1,129 @@
+"""One look for all command lines."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from commands import __main__ as check
+from commands.options import PARAMETERS, add_parameters, parameters
+from commands.parser import CommandParser, model
+from config import InferenceConfig
+from server.options import read as read_serve
+from transcribe.options import read_demo, read_transcribe
+
+
+def refused(capsys, read, *arguments: str) -> str:
+    """The one line that a wrong command line ends with; its status is 2."""
+    with pytest.raises(SystemExit, match="2"):
+        read(list(arguments))
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert printed.out == ""
+    return line
+
+
+@pytest.mark.parametrize("read", [read_demo, read_transcribe])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ouput-format", "srt"], "unknown option --ouput-format; did you mean --output-format?"),
+        (["--outputformat=srt"], "unknown option --outputformat; did you mean --output-format?"),
+        (["--lang", "de"], "unknown option --lang; did you mean --language?"),
+        (["-x"], "unknown option -x ("),
+        (["--output_format", "str"], "'str' is none of json, .*; did you mean srt?"),
+        (["--task", "Translate"], "--task: 'Translate' is none of .*; did you mean translate?"),
+        (["--num-speakers", "0"], "--num-speakers: should be a whole number, at least 1"),
+        (["--num-speakers", "1e9"], "--num-speakers: should be a whole number"),
+        (["--url", "127.0.0.1:8000"], "--url: should begin with http:// or https://"),
+        (["--parallel", "2"], "--parallel: goes with --url"),
+        (["--embedded", "--model", "a/b"], "--embedded: goes without other models"),
+        (["--url", "http://a", "--embedded"], "--embedded: the server of --url has its own models"),
+        (["--url", "http://a", "--model", "b"], "--model: the server of --url has its own models"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_the_nearest_right_one(capsys, read, arguments, said):
+    line = refused(capsys, read, "talk.mp3", *arguments)
+    before, _, after = said.partition(".*")
+    assert before in line
+    assert after in line
+    assert line.startswith("scripts/")
+    assert line.endswith("--help lists the options)")
+
+
+def test_only_writing_takes_several_formats_and_files_at_a_time(capsys):
+    assert "several need --output-dir" in refused(capsys, read_demo, "--output-format", "srt,vtt")
+    several = ("--parallel", "2", "--url", "http://a")
+    assert "goes with --output-dir" in refused(capsys, read_demo, *several)
+    options = read_demo(["--output-format", "all", "--output-dir", "out"])
+    assert options.output_format == ["json", "srt", "vtt", "txt", "tsv", "rttm"]
+
+
+def test_without_a_recording_only_the_demo_knows_what_to_do(capsys):
+    assert read_demo([]).recordings == []
+    assert "FILE_OR_FOLDER" in refused(capsys, read_transcribe)
+
+
+def test_names_with_underscores_and_values_like_options_are_read():
+    given = ["--output_format=srt", "--num_speakers", "2", "--prompt", "- a list", "--", "--x.mp3"]
+    options = read_demo(given)
+    assert (options.output_format, options.num_speakers, options.prompt) == (["srt"], 2, "- a list")
+    assert [path.name for path in options.recordings] == ["--x.mp3"]
+
+
+def test_what_is_not_given_is_not_sent():
+    assert parameters(read_demo([])) == {}
+    given = ["--words", "--no-speakers", "--multilingual", "--language", "de", "--hotwords", "a,b"]
+    assert parameters(read_demo(given)) == {
+        "return_timestamps": "word",
+        "diarize": False,
+        "multilingual": True,
+        "language": "de",
+        "hotwords": "a,b",
+    }
+
+
+def test_every_parameter_is_the_endpoints_and_has_an_option():
+    parser = CommandParser("x", "", ())
+    add_parameters(parser)
+    assert {action.dest for action in parser._actions} - {"help"} == set(PARAMETERS)
+    assert set(PARAMETERS) <= InferenceConfig.model_fields.keys()
+
+
+def test_a_folder_of_a_model_is_relative_to_where_the_command_was_started(tmp_path, monkeypatch):
+    (tmp_path / "whisper").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert model("whisper") == str(tmp_path / "whisper")
+    assert model("owner/whisper") == "owner/whisper"
+
+
+def test_an_option_that_is_not_given_leaves_its_variable_alone():
+    assert all(value in (None, False) for value in vars(read_serve([])).values())
+    options = read_serve(["--port", "9000", "--host", "::1"])
+    assert (options.port, options.host) == (9000, "::1")
+
+
+@pytest.mark.parametrize("name", check.READERS)
+def test_help_has_examples_that_are_right_and_names_the_variables(name, monkeypatch, capsys):
+    module, function = check.READERS[name].split(":")
+    read = getattr(check.import_module(module), function)
+    with pytest.raises(SystemExit, match="0"):
+        read(["--help"])
+    text = capsys.readouterr().out
+    assert "[ASR_MODEL]" in text
+    assert "A name in brackets is the variable" in text
+    assert max(map(len, text.splitlines())) <= 120
+    examples = [line.split()[1:] for line in text.splitlines() if line.startswith("  scripts/")]
+    assert len(examples) >= 3
+    for example in examples:
+        assert isinstance(read(example), argparse.Namespace)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["demo"], 0), (["demo", "--help"], check.HELPED), (["serve", "--prot", "1"], 2)],
+)
+def test_the_status_tells_scripts_what_to_do(arguments, status, monkeypatch, capsys):
+    monkeypatch.setattr(check.sys, "argv", ["commands", *arguments])
+    assert check.main() == status

@@ -1,0 +1,205 @@
+"""Tokens of emulated CUDA graphs, which execute what was recorded, are those of eager steps.
+
+A part runs with all tests; the rest, marked reliability, by `scripts/test --all`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import oracle
+import pytest
+from graph_emulator import COPY_WHAT_DIFFERS, Fault, emulate_graphs
+from graph_faults import FAULTS
+from oracle import TINY, decode, interleaved, models_of, random_heads, with_assistant
+
+from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
+from asr.engine import beam_search
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import BEAMS, Attempt, Fallback
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.runner import EagerRunner
+
+REJECTING = Fallback((Attempt(0.4),), logprob_threshold=0.0, no_speech_threshold=1.0)
+TO_BEAMS = Fallback((BEAMS,), logprob_threshold=0.0, no_speech_threshold=1.0)
+PLAIN = DecodeOptions(batch_size=5, words=True)
+DRAFTED = DecodeOptions(True, True, 5, drafts=4, words=True)
+
+
+def rarely(*values):
+    """Parameters that only `scripts/test --all` tries."""
+    return pytest.param(*values, marks=pytest.mark.reliability)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    return emulate_graphs(monkeypatch)
+
+
+def windows_of(models, count=8, timestamps=True, max_tokens=40, first=0):
+    prompts = oracle.prompts_of(models.special_tokens, timestamps, count)
+    pairs = enumerate(zip(oracle.noise_windows(count), prompts, strict=True), first)
+    return [Request(n, samples, prompt, max_tokens) for n, (samples, prompt) in pairs]
+
+
+@functools.cache
+def drafting_models(ending=142):
+    return with_assistant(models_of(TINY, ending), 0.1)
+
+
+def check(found, expected):
+    """Texts, log-probabilities and attention are those expected."""
+    assert {key: each.tokens for key, each in found.items()} == {
+        key: each.tokens for key, each in expected.items()
+    }
+    for key, each in expected.items():
+        assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
+        assert (found[key].attention is None) == (each.attention is None)
+        if each.attention is not None:
+            assert found[key].attention == pytest.approx(each.attention, abs=1e-5)
+
+
+def decode_counted(engine, windows, options):
+    """The answers, and how many drafts were accepted and made."""
+    answers = {}
+    with engine.session(options) as session:
+        session.add(windows)
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    return answers, (session.stats.accepted, session.stats.drafted)
+
+
+def check_kind(graphs, models, options, rounds=2, **windows):
+    """Eager steps in the same shapes, then graphs, each shape of which runs once before."""
+    engine = DecodeEngine(models)
+    asked = windows_of(models, timestamps=options.timestamps, **windows)
+    with engine.runner.paused():
+        expected, drafts = decode_counted(engine, asked, options)
+    replays = graphs.replays
+    for _ in range(rounds):
+        found, counted = decode_counted(engine, asked, options)
+        check(found, expected)
+        assert options.drafts is None or counted == drafts
+    assert graphs.replays > replays
+    assert engine.runner.enabled
+    return expected
+
+
+@pytest.mark.parametrize("drafts", [0, 4, rarely(2), rarely(8), rarely(None)])
+def test_tokens_are_those_of_transformers(graphs, drafts):
+    models = drafting_models()
+    found = check_kind(graphs, models, dataclasses.replace(DRAFTED, drafts=drafts))
+    asked = windows_of(models)
+    assert {key: each.tokens for key, each in found.items()} == oracle.greedy(models, asked, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dataclasses.replace(DRAFTED, fallback=REJECTING, timestamps=False),
+        rarely(dataclasses.replace(PLAIN, timestamps=False)),
+        rarely(dataclasses.replace(PLAIN, fallback=REJECTING)),
+        rarely(dataclasses.replace(PLAIN, fallback=TO_BEAMS)),
+        rarely(dataclasses.replace(PLAIN, temperature=0.7)),
+        rarely(dataclasses.replace(DRAFTED, fallback=REJECTING)),
+    ],
+    ids=["all", "no timestamps", "sampled", "to beams", "temperature", "drafted, sampled"],
+)
+def test_every_kind_of_step(graphs, options):
+    check_kind(graphs, drafting_models(), options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drafts"),
+    [(BLOCK, 4), (LINEAR, None)]
+    + [rarely(HEADS_ONLY, drafts) for drafts in (0, 4, None)]
+    + [rarely(BLOCK, 0), rarely(BLOCK, None), rarely(LINEAR, 0), rarely(LINEAR, 4)],
+)
+def test_medusa(graphs, kind, drafts):
+    models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
+    check_kind(graphs, models, DecodeOptions(True, True, 5, drafts=drafts))
+
+
+@pytest.mark.parametrize(
+    ("num_beams", "timestamps"), [(5, True), rarely(5, False), rarely(2, True), rarely(2, False)]
+)
+def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(
+    graphs, monkeypatch, num_beams, timestamps
+):
+    """All places are copied there, on a CPU what differs."""
+    models = models_of(TINY, 142)
+    options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
+    found = check_kind(graphs, models, options)
+    monkeypatch.setattr("asr.engine.engine.runner_for", lambda *_: EagerRunner())
+    monkeypatch.setattr(beam_search, "_copy_what_differs", COPY_WHAT_DIFFERS)
+    asked = windows_of(models, timestamps=timestamps)
+    check(found, decode(DecodeEngine(models), asked, options))
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("drafts", [0, 8])
+def test_long_texts(graphs, drafts):
+    """All cache lengths: no step attends to too few positions."""
+    options = DecodeOptions(True, True, 3, drafts=drafts)
+    check_kind(graphs, drafting_models(None), options, count=3, max_tokens=None)
+
+
+def test_sessions_of_all_kinds_beside_each_other(graphs):
+    """Growth under live rows, lanes, eviction, fallback, mixed grammars: as each session alone."""
+    models = drafting_models()
+    asked = [
+        (DecodeOptions(True, True, 2, drafts=2, words=True), windows_of(models, 4)),
+        (
+            DecodeOptions(False, batch_size=3, fallback=REJECTING),
+            windows_of(models, 4, False, first=20),
+        ),
+        (DecodeOptions(num_beams=3, batch_size=4), windows_of(models, 5, first=40)),
+        (DecodeOptions(batch_size=5, fallback=TO_BEAMS), windows_of(models, 6, first=60)),
+    ]
+    engine = DecodeEngine(models)
+    with engine.runner.paused():
+        alone = [decode(engine, windows, options) for options, windows in asked]
+    for _ in range(2):
+        for found, expected in zip(interleaved(engine, asked), alone, strict=True):
+            check(found, expected)
+    assert engine.runner.enabled
+
+
+# Work in which each fault shows; plain steps where none is named.
+SHOWN_BY = {
+    "key without sampling": dataclasses.replace(PLAIN, fallback=REJECTING),
+    "result read late": DRAFTED,
+}
+
+
+# The self-test at load finds those.
+ELSEWHERE = {"key without the prompt of beams", "key without grammar"}
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS.keys() - ELSEWHERE))
+def test_faults_are_found(graphs, monkeypatch, name):
+    options = SHOWN_BY.get(name, PLAIN)
+    endless = name == "key without length"
+    models = (
+        drafting_models(None if endless else 142)
+        if options.assisted
+        else models_of(TINY, None if endless else 142)
+    )
+    asked = windows_of(models, 5, options.timestamps, max_tokens=90 if endless else 24)
+    expected, drafts = decode_counted(DecodeEngine(models, cuda_graphs=False), asked, options)
+    FAULTS[name](monkeypatch)
+    with pytest.raises((Fault, AssertionError, IndexError, RuntimeError)):
+        decode_with_graphs(models, asked, options, expected, drafts)
+
+
+def decode_with_graphs(models, asked, options, expected, drafts):
+    """All windows and few of them, several times, beside beams whose rows grow; as expected."""
+    engine = DecodeEngine(models)
+    for rows in range(1, 4):
+        for _ in range(2):
+            decode(engine, asked[:rows], DecodeOptions(num_beams=2, batch_size=rows))
+        found, counted = decode_counted(engine, asked, options)
+        check(found, expected)
+        assert counted == drafts, "drafts are counted wrongly"
+        check(decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})

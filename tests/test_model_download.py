@@ -1,0 +1,175 @@
+"""Models of the hub, fetched from a stand-in for it before the endpoint loads them, and the demo as
+a process of its own, where messages of libraries could show.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pysubs2
+import pytest
+
+from config import DEMO_MODELS, REPOSITORY
+from transcribe.__main__ import CONVERSATION, main
+
+
+def demo(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What scripts/demo runs, as it runs it, from a folder that is not the repository's."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
+    scripts = {
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONWARNINGS": "ignore",
+        "HF_HUB_VERBOSITY": "error",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "transcribe", "demo", *map(str, arguments)],
+        env=kept | scripts | variables,
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")]
+)
+def test_offline_one_line_says_which_model_is_missing(variable, value, tmp_path):
+    where = {variable: value, "HF_HOME": str(tmp_path)}
+    done = demo(CONVERSATION, "--model", "owner/whisper", **where)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("--model=owner/whisper: the hub cannot be reached")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextmanager
+def hub(files: dict[str, bytes], asked: list[str]) -> Iterator[str]:
+    """The hub's answers about one model, owner/whisper; `asked` collects the files downloaded."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.do_GET()
+
+        def do_GET(self):
+            path, headers, body = self.path.split("?")[0], {}, None
+            digest = {name: hashlib.sha1(data).hexdigest() for name, data in files.items()}
+            if path == f"/api/models/owner/whisper/tree/{COMMIT}":
+                entries = [
+                    {"type": "file", "path": name, "size": len(data), "oid": digest[name]}
+                    for name, data in files.items()
+                ]
+                body = json.dumps(entries).encode()
+            elif path.startswith("/api/models/owner/whisper"):
+                body = json.dumps({"id": "owner/whisper", "sha": COMMIT}).encode()
+            elif (name := path.removeprefix(f"/owner/whisper/resolve/{COMMIT}/")) in files:
+                body = files[name]
+                headers = {"ETag": f'"{digest[name]}"', "X-Repo-Commit": COMMIT}
+                if self.command == "GET":
+                    asked.append(name)
+            self.send_response(404 if body is None else 200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def published() -> dict[str, bytes]:
+    """The embedded model as a repository of the hub: other formats too, and clean-up asked for."""
+    names = [path for path in (DEMO_MODELS / "asr").iterdir() if path.suffix != ".md"]
+    files = {path.name: path.read_bytes() for path in names}
+    settings = json.loads(files["tokenizer_config.json"])
+    settings["clean_up_tokenization_spaces"] = True
+    files["tokenizer_config.json"] = json.dumps(settings).encode()
+    return files | {"pytorch_model.bin": b"other", "flax_model.msgpack": b"other"}
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, tmp_path):
+    asked: list[str] = []
+    with hub(published, asked) as url:
+        where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path)}
+        done = demo(CONVERSATION, "--output-format", "json", "--model", "owner/whisper", **where)
+    assert (done.returncode, done.stderr) == (0, "")
+    read = (".json", ".safetensors", "merges.txt")
+    assert set(asked) == {name for name in published if name.endswith(read)}
+    response = json.loads(done.stdout)
+    assert response["text"].startswith(" good morning how can i help you")
+    assert response["speakers"] == []
+
+
+@pytest.mark.slow
+def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
+    code = (
+        "from config import ModelSettings\n"
+        "from model_sources.download import with_local_models\n"
+        "settings = ModelSettings.for_models('owner/whisper')\n"
+        "print(with_local_models(settings).asr_model.name)\n"
+    )
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with hub(published, []) as url:
+        where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | where,
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            text=True,
+        )
+    shown = os.read(screen, 1 << 16).decode()
+    os.close(screen)
+    os.close(terminal)
+    assert Path(done.stdout.strip()).parts[-2:] == ("snapshots", COMMIT)
+    assert "100%" in shown
+    assert "Fetching" in shown
+
+
+@pytest.mark.slow
+def test_srt_is_subtitles_of_the_whole_conversation(capsys):
+    assert main(["demo", "--output-format", "srt"]) == 0
+    events = pysubs2.SSAFile.from_string(capsys.readouterr().out, format_="srt").events
+    assert len(events) > 30
+    assert 115_000 < events[-1].end < 121_000
+    assert all(event.text.startswith("SPEAKER_0") for event in events)
+
+
+@pytest.mark.slow
+def test_json_is_the_endpoints_answer_and_nothing_else_is_printed():
+    done = demo("--output-format", "json", HF_HUB_OFFLINE="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    response = json.loads(done.stdout)
+    assert response["language"] == "en"
+    assert len({entry["speaker"] for entry in response["speakers"]}) == 3
+    assert "".join(chunk["text"] for chunk in response["chunks"]) == response["text"]

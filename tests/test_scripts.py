@@ -1,0 +1,109 @@
+"""The scripts as somebody runs them who has just cloned the repository: nothing is installed, and
+what would install something fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands.__main__ import READERS
+from config import REPOSITORY
+
+FOLDERS = ("scripts", "commands", "server", "transcribe")
+# Without .venv these programs are what a script could install with.
+STUBS = ("uv", "pip", "apt-get", "curl")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """What the scripts need of the repository, and a Python that has nothing but itself."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in FOLDERS:
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in STUBS:
+        (programs / name).write_text("#!/bin/sh\necho installs >&2\nexit 99\n")
+        (programs / name).chmod(0o755)
+    python = programs / "python3"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    python.chmod(0o755)
+    return folder
+
+
+def run(clone: Path, script: str, *arguments: str, path: str = "") -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [clone / "scripts" / script, *arguments],
+        env={"PATH": path or f"{clone / 'programs'}:/usr/bin:/bin", "HOME": str(clone / "home")},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+
+
+SCRIPTS = sorted(
+    path.name for path in (REPOSITORY / "scripts").iterdir() if os.access(path, os.X_OK)
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_of_every_script_installs_nothing(clone, script):
+    for option in ("--help", "-h"):
+        done = run(clone, script, option)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout.splitlines()) >= 2
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize("script", READERS)
+def test_a_wrong_option_is_one_line_before_anything_is_installed(clone, script):
+    done = run(clone, script, "--modle", "openai/whisper-small")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"scripts/{script}: unknown option --modle; did you mean --model?"
+    )
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "argument", "said"),
+    [
+        ("check", "nope", "takes no arguments"),
+        ("setup", "--tolkit", "did you mean --toolkit?"),
+        ("setup", "nope", "--archive, --dev, --toolkit or nothing"),
+    ],
+)
+def test_a_script_refuses_what_it_does_not_know_in_one_line(clone, script, argument, said):
+    done = run(clone, script, argument)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"scripts/{script}")
+    assert said in line
+
+
+@pytest.mark.parametrize("script", READERS)
+def test_without_python_help_is_what_the_script_says_of_itself(clone, script, tmp_path):
+    for name in ("bash", "env", "dirname", "sed"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = run(clone, script, "--help", path=str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout
+
+
+def test_a_program_in_the_users_folder_is_not_taken_for_the_commands(clone, tmp_path):
+    (tmp_path / "argparse.py").write_text("raise SystemExit('shadowed')")
+    done = subprocess.run(
+        [clone / "scripts" / "demo", "--help"],
+        env={"PATH": f"{clone / 'programs'}:/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: scripts/demo")

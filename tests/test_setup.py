@@ -1,0 +1,208 @@
+"""scripts/setup and what calls it, with stand-ins for Python, pip and uv that write down what they
+are asked for: nothing is installed here, and nothing but a few programs is found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from config import REPOSITORY
+
+SCRIPTS = sorted(
+    path.name for path in (REPOSITORY / "scripts").iterdir() if os.access(path, os.X_OK)
+)
+PROGRAMS = (
+    *("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "grep", "id", "mkdir"),
+    *("mktemp", "rm", "sed", "uname"),
+)
+PYTHON = r"""#!/usr/bin/env bash
+case "$*" in
+    "-c import sys; print"*) echo "$0" ;;
+    "-c import httpx2"*) exit 1 ;;
+    "-m venv "*)
+        echo "$*" >>"$LOG"
+        mkdir -p "$3/bin" "$3/lib/python3.12/site-packages"
+        cp "$0" "$3/bin/python"
+        ;;
+    "-m pip install "*)
+        echo "$*" >>"$LOG"
+        cp "$STUBS/uv" "${0%/*}/uv"
+        ;;
+    "-m "* | "-c import"*) ;;
+    "--version") echo "Python 3.12.0" ;;
+    *) echo "$*" >>"$LOG" ;;
+esac
+"""
+UV = r"""#!/usr/bin/env bash
+echo "uv $*" >>"$LOG"
+case "$*" in
+    *--torch-backend*)
+        [ ! -e "$STUBS/no-index" ] || exit 2
+        mkdir -p "${0%/bin/uv}/lib/python3.12/site-packages/torch-2.11.0+cpu.dist-info"
+        echo uv >"${0%/bin/uv}/lib/python3.12/site-packages/torch-2.11.0+cpu.dist-info/INSTALLER"
+        ;;
+    *" sync "*) [ ! -e "$STUBS/interrupted" ] || exit 130 ;;
+esac
+"""
+without_gpu = pytest.mark.skipif(
+    bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="this machine has an NVIDIA device"
+)
+
+
+class Clone:
+    """A copy of the scripts and locks, with the stand-ins beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.stubs, self.log = folder / "clone", folder / "bin", folder / "log"
+        self.stubs.mkdir()
+        for name in PROGRAMS:
+            (self.stubs / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
+        for name, text in (("python3.12", PYTHON), ("python3", PYTHON), ("uv-", UV)):
+            (self.stubs / name).write_text(text)
+            (self.stubs / name).chmod(0o755)
+        # Not on the path under the name by which a user's own would be found.
+        self.hidden = folder / "hidden"
+        self.hidden.mkdir()
+        (self.stubs / "uv-").rename(self.hidden / "uv")
+        for name in ("scripts", "locks"):
+            shutil.copytree(REPOSITORY / name, self.root / name)
+        self.site = self.root / ".venv" / "lib" / "python3.12" / "site-packages"
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env={"PATH": str(self.stubs), "LOG": str(self.log), "STUBS": str(self.hidden)}
+            | {"HOME": str(self.root)},
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def calls(self) -> list[str]:
+        """What the stand-ins were asked for since the last time."""
+        found = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return found
+
+    def packages(self) -> set[str]:
+        """What the last installation was to bring."""
+        lines = (self.root / ".venv" / "lock.txt").read_text().splitlines()
+        return {line.partition("==")[0] for line in lines if line[:1].isalnum()}
+
+
+@pytest.fixture
+def clone(tmp_path) -> Clone:
+    return Clone(tmp_path)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_says_what_a_script_does_and_installs_nothing(clone, name, flag):
+    done = clone.run(f"scripts/{name}", flag)
+    assert (done.returncode, done.stderr) == (0, "")
+    second = (REPOSITORY / "scripts" / name).read_text(encoding="utf-8").splitlines()[1]
+    assert done.stdout.startswith(second.removeprefix("# "))
+    assert not (clone.root / ".venv").exists()
+    assert clone.calls() == []
+
+
+def test_an_unknown_option_is_refused_before_anything_is_made(clone):
+    done = clone.run("scripts/setup", "--everything")
+    assert done.returncode == 2
+    assert "--archive, --dev, --toolkit" in done.stderr
+    assert not (clone.root / ".venv").exists()
+
+
+def test_a_user_gets_what_users_need_and_by_its_hashes(clone):
+    done = clone.run("scripts/setup")
+    assert done.returncode == 0, done.stderr
+    made, uv, *_, sync = clone.calls()
+    assert made == "-m venv .venv"
+    assert uv.endswith("--require-hashes -r locks/uv.txt")
+    assert "pip sync" in sync
+    assert "--require-hashes" in sync
+    packages = clone.packages()
+    assert packages > {"torch", "transformers", "pyannote-audio", "silero-vad", "fastapi", "rich"}
+    not_for_users = {"hf-serve", "ray", "onnxruntime", "meeteval", "pytest", "ctranslate2"}
+    assert packages.isdisjoint(not_for_users)
+
+
+def test_a_second_call_does_nothing(clone):
+    clone.run("scripts/setup")
+    clone.calls()
+    assert clone.run("scripts/setup").returncode == 0
+    assert clone.calls() == []
+
+
+def test_an_interrupted_installation_goes_on_and_what_is_half_there_goes(clone):
+    (clone.hidden / "interrupted").touch()
+    assert clone.run("scripts/setup").returncode == 130
+    whole, half = clone.site / "whole-1.dist-info", clone.site / "half-1.dist-info"
+    for folder in (whole, half):
+        folder.mkdir()
+        (folder / "METADATA").touch()
+    (whole / "INSTALLER").touch()
+    (clone.hidden / "interrupted").unlink()
+    clone.calls()
+    done = clone.run("scripts/setup")
+    assert done.returncode == 0, done.stderr
+    assert not any("venv" in call.split()[:2] for call in clone.calls())
+    assert whole.is_dir()
+    assert not half.exists()
+
+
+def test_what_was_once_asked_for_stays(clone):
+    clone.run("scripts/setup", "--dev")
+    assert clone.packages() > {"pytest", "hf-serve", "ray", "torchvision"}
+    with (clone.root / "locks" / "use.txt").open("a") as lock:
+        lock.write("new==1 \\\n    --hash=sha256:0\n")
+    clone.calls()
+    assert clone.run("scripts/setup").returncode == 0
+    assert clone.packages() > {"pytest", "hf-serve", "ray", "new"}
+
+
+def test_an_archive_gets_ray_and_no_tests(clone):
+    assert clone.run("scripts/setup", "--archive").returncode == 0
+    assert "ray" in clone.packages()
+    assert "pytest" not in clone.packages()
+
+
+@without_gpu
+def test_without_an_nvidia_device_torch_comes_without_cuda_in_the_same_version(clone):
+    assert clone.run("scripts/setup").returncode == 0
+    (torch,) = [call for call in clone.calls() if "--torch-backend" in call]
+    locked = (REPOSITORY / "locks" / "use.txt").read_text(encoding="utf-8").split()
+    pins = [word for word in locked if word.startswith(("torch==", "torchaudio=="))]
+    assert torch.endswith(" ".join(["--torch-backend cpu --no-deps", *pins]))
+    assert not {name for name in clone.packages() if name.startswith(("nvidia-", "cuda-"))}
+    assert {"torch", "torchaudio", "sympy"} < clone.packages()
+
+
+@without_gpu
+def test_where_those_builds_are_out_of_reach_the_others_come_and_one_line_says_so(clone):
+    (clone.hidden / "no-index").touch()
+    done = clone.run("scripts/setup")
+    assert done.returncode == 0
+    (line,) = [line for line in done.stderr.splitlines() if "cannot be reached" in line]
+    assert "CUDA" in line
+    assert {"nvidia-cublas", "triton", "torch"} < clone.packages()
+
+
+def test_without_a_compiler_only_a_benchmark_misses_something(clone):
+    done = clone.run("scripts/setup", "--dev")
+    assert done.returncode == 0
+    assert "meeteval" in done.stderr
+    assert "meeteval" not in clone.packages()
+    assert "hypothesis" in clone.packages()
+
+
+def test_with_a_compiler_nothing_is_missing(clone):
+    (clone.stubs / "c++").symlink_to("/bin/true")
+    assert clone.run("scripts/setup", "--dev").returncode == 0
+    assert "meeteval" in clone.packages()

@@ -1,0 +1,153 @@
+"""The client of a server against one that says what the test wants."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+from transcription_server import (
+    ANSWER,
+    DECODED,
+    HALF,
+    FakeHandler,
+    FakeServer,
+    encode,
+    fake_server,
+    refuse,
+    stream,
+)
+
+from transcribe.client import Client, Failed, Unusable, endpoint, events
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    with fake_server() as server:
+        yield server
+
+
+def ask(server: FakeServer, **settings) -> tuple[dict, list[tuple[float, float]], list[float]]:
+    """The answer, the progress told, and the waits between attempts."""
+    told: list[tuple[float, float]] = []
+    waits: list[float] = []
+    client = Client(server.url, sleep=waits.append, **settings)
+    answer = client.transcribe(
+        b"sound", {"output": ["srt"]}, lambda done, total: told.append((done, total))
+    )
+    return answer, told, waits
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_events_are_read_however_they_are_cut(size):
+    messages = [DECODED, {"type": "answer", "answer": ANSWER}]
+    sent = encode(messages)
+    parts = [sent[start : start + size] for start in range(0, len(sent), size)]
+    assert list(events(parts)) == messages
+
+
+def test_progress_is_told_where_the_server_streams(fake):
+    fake.replies = [stream(DECODED, HALF)]
+    answer, told, _ = ask(fake)
+    assert answer == {**ANSWER, "output": {"srt": "1\n"}}
+    assert told == [(0.0, 61.0), (30.5, 61.0)]
+    assert base64.b64decode(fake.bodies[0]["inputs"]) == b"sound"
+    assert fake.headers[0]["accept"].startswith("text/event-stream")
+    assert "authorization" not in fake.headers[0]
+
+
+def test_a_server_without_events_answers_too(fake):
+    answer, told, _ = ask(fake, api_key="secret")
+    assert (answer["text"], told) == (ANSWER["text"], [])
+    assert fake.headers[0]["authorization"] == "Bearer secret"
+
+
+def test_a_busy_server_is_asked_again_when_it_says(fake):
+    fake.replies = [
+        refuse(429, {"detail": "BUSY: full"}, Retry_After="7"),
+        refuse(503, {"detail": "DRAINING: stops"}, Retry_After="9999"),
+        refuse(503),
+        stream(),
+    ]
+    answer, _, waits = ask(fake)
+    assert answer["text"] == ANSWER["text"]
+    assert waits == [7, 120, 8]
+    assert len(fake.bodies) == 4
+
+
+def test_patience_ends(fake):
+    fake.replies = [refuse(429, {"detail": "BUSY: full"}, Retry_After="1")]
+    with pytest.raises(Failed, match=r"^BUSY: full$"):
+        ask(fake)
+    assert len(fake.bodies) == 30
+
+
+def hang_up(handler: FakeHandler, _: dict) -> None:
+    """Close the connection without an answer."""
+    handler.close_connection = True
+
+
+def test_refusals_and_lost_connections_are_counted_apart(fake):
+    fake.replies = [refuse(503), refuse(503), hang_up, refuse(429), hang_up, stream()]
+    answer, _, waits = ask(fake)
+    assert answer["text"] == ANSWER["text"]
+    # Each kind doubles its own.
+    assert waits == [2, 4, 2, 8, 4]
+    fake.replies = [refuse(503), hang_up, refuse(503), hang_up, refuse(503), hang_up, stream()]
+    with pytest.raises(Failed, match=fake.url):
+        ask(fake)
+    assert [reply.__name__ for reply in fake.replies] == ["reply"]
+
+
+def test_a_server_that_is_not_there_is_told_at_once_and_one_that_was_there_waited_for():
+    waits: list[float] = []
+    with fake_server() as server:
+        url = server.url
+        early, late = (Client(url, sleep=waits.append) for _ in range(2))
+        late.transcribe(b"", {}, lambda *_: None)
+        server.server_close()
+        with pytest.raises(Unusable, match=f"{url}: Connection refused; .*scripts/serve"):
+            early.transcribe(b"", {}, lambda *_: None)
+        assert waits == []
+        with pytest.raises(Failed, match=f"{url}: Connection refused"):
+            late.transcribe(b"", {}, lambda *_: None)
+        assert len(waits) == 2
+
+
+@pytest.mark.parametrize(("key", "hint"), [(None, "set API_KEY to it"), ("x", "does not take")])
+def test_a_refused_key_ends_the_run_and_says_what_to_do(fake, key, hint):
+    fake.replies = [refuse(401, {"detail": "UNAUTHORIZED: none"})]
+    with pytest.raises(Unusable, match=f"^UNAUTHORIZED: none .*{hint}"):
+        ask(fake, api_key=key)
+
+
+@pytest.mark.parametrize("ending", ["", "/", "/app", "/app/"])
+def test_the_pages_address_names_the_server_too(ending):
+    assert endpoint(f"http://127.0.0.1:8000{ending}") == "http://127.0.0.1:8000"
+    assert endpoint(f"https://my.server/asr{ending}") == "https://my.server/asr"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (refuse(400, {"detail": "INVALID_AUDIO: none"}), "INVALID_AUDIO: none"),
+        (refuse(400, {"error": "INVALID_AUDIO: none"}), "INVALID_AUDIO: none"),
+        (refuse(413, None, X_Error_Message="BODY_TOO_LARGE: x"), "BODY_TOO_LARGE: x"),
+        (refuse(422, {"detail": [{"msg": "x"}]}), "the server answers with status 422"),
+        (refuse(502), "the server answers with status 502"),
+        (refuse(200, {"status": "ok"}), ".* does not answer as a transcription server"),
+        (
+            stream({"error": {"message": "MODEL_ERROR:\n x", "code": "MODEL_ERROR"}}),
+            "MODEL_ERROR: x",
+        ),
+        (
+            lambda handler, _: handler.send(200, encode([HALF]), Content_Type="text/event-stream"),
+            "the server's answer broke off",
+        ),
+    ],
+)
+def test_a_failure_is_one_line(fake, reply, reason):
+    fake.replies = [reply]
+    with pytest.raises(Failed, match=f"^{reason}$"):
+        ask(fake)
+    assert len(fake.bodies) == 1

@@ -1,0 +1,89 @@
+"""The endpoint of this process: what is loaded, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+import handler
+from config import ModelSettings
+from errors import StartError
+from testing.audio_files import speech, two_seconds
+from transcribe.__main__ import main
+from transcribe.client import Failed, Unusable
+from transcribe.local import LocalEndpoint
+
+
+@pytest.fixture
+def loaded(monkeypatch, tiny_handler) -> list[ModelSettings]:
+    """The settings of every endpoint that is made; each is the tiny one."""
+    made: list[ModelSettings] = []
+
+    def make(folder: str, settings: ModelSettings) -> handler.EndpointHandler:
+        made.append(settings)
+        return tiny_handler
+
+    monkeypatch.setattr(handler, "EndpointHandler", make)
+    return made
+
+
+def test_no_model_is_chosen_or_loaded_before_a_file_is_known_to_be_audio(tmp_path, loaded, capsys):
+    """Neither is anything fetched: nothing is named, and the hub is out of reach."""
+    notes, silent = tmp_path / "notes.mp3", tmp_path / "empty.wav"
+    notes.write_text("no audio")
+    silent.write_bytes(b"")
+    assert main(["demo", str(notes), str(silent)]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"{notes}: INVALID_AUDIO: ")
+    assert second.startswith(f"{silent}: INVALID_AUDIO: ")
+    assert loaded == []
+
+
+def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
+    tmp_path, loaded, capsys
+):
+    for name in ("a.wav", "c.wav"):
+        (tmp_path / name).write_bytes(two_seconds())
+    (tmp_path / "b.wav").write_text("no audio")
+    options = ["--embedded", "--language", "en", "--output-format", "srt,json"]
+    assert main(["transcribe", str(tmp_path), *options]) == 1
+    assert len(loaded) == 1
+    written = {path.name for path in tmp_path.iterdir()} - {"a.wav", "b.wav", "c.wav"}
+    assert written == {"a.srt", "a.json", "c.srt", "c.json"}
+    assert "3 recordings: 2 done, 1 failed; 0:04 of audio" in capsys.readouterr().err
+
+
+def test_progress_is_that_of_the_endpoints_log(loaded, wav):
+    told: list[tuple[float, float]] = []
+    endpoint = LocalEndpoint(ModelSettings.for_embedded)
+    file = wav(speech(5.0))
+    endpoint.prepare(file)
+    answer = endpoint.transcribe(
+        file, {"language": "en"}, lambda done, total: told.append((done, total))
+    )
+    assert answer["duration"] == pytest.approx(5.0)
+    assert told
+    assert told[-1][0] == told[-1][1]
+
+
+def test_what_is_wrong_with_one_request_is_no_end_of_the_run(loaded):
+    endpoint = LocalEndpoint(ModelSettings.for_embedded)
+    with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
+        endpoint.transcribe(two_seconds(), {"language": "klingon"}, lambda *_: None)
+    assert not isinstance(failed.value, Unusable)
+
+
+@pytest.mark.parametrize("end", [StartError("ASR_MODEL: gated"), SystemExit("START_FAILED: x")])
+def test_models_that_cannot_be_had_end_it_in_one_line(monkeypatch, end):
+    def refuse() -> ModelSettings:
+        raise end
+
+    with pytest.raises(Unusable, match=r"^(ASR_MODEL: gated|x)$"):
+        LocalEndpoint(refuse).prepare(two_seconds())
+
+
+def test_a_model_that_does_not_load_is_called_as_it_was_named(tmp_path, capsys):
+    (tmp_path / "a.wav").write_bytes(two_seconds())
+    (tmp_path / "model").mkdir()
+    assert main(["demo", str(tmp_path / "a.wav"), "--model", str(tmp_path / "model")]) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--model={tmp_path / 'model'}: ")

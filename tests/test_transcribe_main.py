@@ -1,0 +1,401 @@
+"""`scripts/transcribe` and `scripts/demo` against a server that says what the test wants, and the
+real one.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from transcription_server import (
+    ANSWER,
+    DECODED,
+    FILES,
+    HALF,
+    FakeHandler,
+    FakeServer,
+    answer_plainly,
+    fake_server,
+    full_answer,
+    refuse,
+    stream,
+)
+
+from config import REPOSITORY
+from transcribe import __main__ as program
+from transcribe.__main__ import main
+from transcribe.client import Client
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    with fake_server() as server:
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for name in ("a.ogg", "deep/b.WAV", "deep/notes.pdf", ".hidden/c.wav"):
+        path = tmp_path / "talks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+        os.utime(path, (1_000_000, 1_000_000))
+    return tmp_path / "talks"
+
+
+def with_texts() -> dict:
+    """What a JSON file keeps."""
+    return {**ANSWER, "output": {name: text for name, text in FILES.items() if name != "rttm"}}
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
+    fake.replies = [stream(DECODED, HALF)]
+    before = tree(folder)
+    options = ["--language", "de", "--words", "--num-speakers", "3", "--hotwords", "Ada, Zuse"]
+    assert main(["transcribe", str(folder), "--url", fake.url, *options]) == 0
+    endings = ("json", "srt", "vtt", "txt")
+    written = {f"{stem}.{ending}" for stem in ("a", "deep/b") for ending in endings}
+    assert tree(folder) == before | written
+    assert json.loads((folder / "a.json").read_text("utf-8")) == with_texts()
+    assert (folder / "deep/b.srt").read_text("utf-8") == FILES["srt"]
+    assert fake.bodies[0]["parameters"] == {
+        "language": "de",
+        "return_timestamps": "word",
+        "num_speakers": 3,
+        "hotwords": "Ada, Zuse",
+        "output": ["srt", "vtt", "txt", "tsv"],
+    }
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 3
+    assert shown[1].startswith("[2/2] ")
+    assert shown[2].startswith("2 recordings: 2 done; 2:02 of audio in ")
+
+    assert main(["transcribe", str(folder), "--url", fake.url]) == 0
+    assert capsys.readouterr().err == "2 recordings: 0 done, 2 done before\n"
+    # What is older than its recording is made again, and what is asked for.
+    later = (folder / "deep/b.json").stat().st_mtime + 10
+    os.utime(folder / "deep/b.WAV", (later, later))
+    assert main(["transcribe", str(folder), "--url", fake.url]) == 0
+    assert len(fake.bodies) == 3
+    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--force"]) == 0
+    assert len(fake.bodies) == 4
+    assert tree(folder) == before | written
+
+
+def test_formats_added_later_come_from_the_json(fake, folder):
+    arguments = ["transcribe", str(folder), "--url", fake.url, "--output-format"]
+    assert main([*arguments, "json"]) == 0
+    assert len(fake.bodies) == 2
+    assert main([*arguments, "srt,tsv"]) == 0
+    assert len(fake.bodies) == 2
+    assert (folder / "a.srt").read_text("utf-8") == FILES["srt"]
+    assert (folder / "deep/b.tsv").read_text("utf-8") == FILES["tsv"]
+    # Not from one that is older than its recording, is no answer, or has not all of them.
+    (folder / "a.json").write_text("{")
+    (folder / "deep/b.json").write_text(json.dumps(ANSWER))
+    assert main([*arguments, "vtt"]) == 0
+    assert len(fake.bodies) == 4
+
+
+def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
+    def by_name(handler: FakeHandler, body: dict) -> None:
+        broken = base64.b64decode(body["inputs"]) == b"a.ogg"
+        reply = refuse(400, {"detail": "INVALID_AUDIO: none"}) if broken else answer_plainly
+        reply(handler, body)
+
+    fake.replies = [by_name]
+    output = folder.parent / "out"
+    arguments = ["transcribe", str(folder), "--output-dir", str(output), "--url", fake.url]
+    formats = ["--output-format", "srt,json", "--parallel", "1"]
+    assert main([*arguments, *formats]) == 1
+    assert tree(output) == {"deep/b.srt", "deep/b.json"}
+    *shown, summary, failed = capsys.readouterr().err.splitlines()
+    assert f"[1/2] {folder / 'a.ogg'}: INVALID_AUDIO: none" in shown
+    assert summary.startswith("2 recordings: 1 done, 1 failed; 1:01 of audio")
+    assert failed == f"failed: {folder / 'a.ogg'}: INVALID_AUDIO: none"
+
+
+def test_what_the_answers_warn_of_is_shown(fake, folder, capsys):
+    def warn(handler: FakeHandler, body: dict) -> None:
+        answer = {**full_answer(body), "warnings": ["half of it is German"]}
+        handler.send(200, json.dumps(answer).encode())
+
+    fake.replies = [warn]
+    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"{folder / 'a.ogg'}: warning: half of it is German"
+    ]
+
+
+@pytest.mark.parametrize("parallel", ["1", "4"])
+def test_a_server_that_lets_nobody_in_is_asked_once(fake, folder, capsys, parallel):
+    """One line says what to do, and no folder is sent recording by recording."""
+    for number in range(20):
+        (folder / f"{number}.wav").write_bytes(b"sound")
+    fake.replies = [refuse(401, {"detail": "UNAUTHORIZED: none"})]
+    assert main(["transcribe", str(folder), "--url", fake.url, "--parallel", parallel]) == 1
+    assert len(fake.bodies) <= int(parallel)
+    summary, reason = capsys.readouterr().err.splitlines()
+    assert summary.startswith("22 recordings: 0 done, 22 not done")
+    assert reason.startswith("UNAUTHORIZED: none (the server asks for its key: set API_KEY")
+
+
+def test_where_nobody_listens_the_command_that_starts_a_server_is_named(folder, capsys):
+    with fake_server() as closed:
+        url = closed.url
+    for command in ("transcribe", "demo"):
+        assert main([command, str(folder / "a.ogg"), "--url", url]) == 1
+        assert capsys.readouterr().err == (
+            f"{url}: Connection refused; is a server running there? scripts/serve starts one\n"
+        )
+
+
+def test_the_demo_prints_every_recording_and_tells_which_failed(fake, folder, capsys):
+    def by_name(handler: FakeHandler, body: dict) -> None:
+        broken = base64.b64decode(body["inputs"]) == b"a.ogg"
+        answer = {"chunks": [{"text": " hi", "timestamp": [0.0, 1.0]}], "warnings": ["noise"]}
+        content = json.dumps({"text": " hi", "language": "en", "speakers": [], **answer})
+        if broken:
+            refuse(400, {"detail": "INVALID_AUDIO: none"})(handler, body)
+        else:
+            handler.send(200, content.replace("{", '{"duration": 2.0, ', 1).encode())
+
+    fake.replies = [by_name]
+    assert main(["demo", str(folder), "--url", fake.url]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"{folder / 'a.ogg'}: INVALID_AUDIO: none\n"
+    title, line, warning, summary = printed.out.splitlines()
+    assert (title, line.split()) == (f"{folder / 'deep/b.WAV'}:", ["0:00.0", "hi"])
+    assert warning == "warning: noise"
+    assert summary.startswith("0:02.0 of audio, language en; took ")
+
+
+def test_the_demo_prints_one_format_and_nothing_else(fake, folder, capsys):
+    assert main(["demo", str(folder), "--url", fake.url, "--output_format", "srt"]) == 0
+    assert capsys.readouterr() == (FILES["srt"] * 2, "")
+    assert [body["parameters"] for body in fake.bodies] == [{"output": ["srt"]}] * 2
+
+
+def test_the_demo_writes_where_it_is_told(fake, folder, capsys):
+    out = folder.parent / "out"
+    assert main(["demo", str(folder), "--url", fake.url, "--output-dir", str(out)]) == 0
+    assert {Path(name).suffix for name in tree(out)} == {f".{name}" for name in ("json", *FILES)}
+    assert capsys.readouterr().out == ""
+
+
+def test_a_reader_that_goes_is_no_failure_with_a_traceback(fake, folder):
+    """As of `scripts/demo --output-format json | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "transcribe", "demo", str(folder / "a.ogg")]
+    done = subprocess.run(
+        [*command, "--output-format", "json", "--url", fake.url],
+        cwd=REPOSITORY,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_ctrl_c_ends_with_its_status_and_says_what_is_left(fake, folder, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "write_all", interrupt)
+    assert main(["transcribe", str(folder), "--url", fake.url]) == 130
+    assert capsys.readouterr().err == "2 recordings: 0 done, 2 not done\n"
+
+
+def test_variables_one_letter_off_are_told(fake, folder, monkeypatch, capsys):
+    for name in ("ASR_MODL", "API_KYE", "PAGER"):
+        monkeypatch.setenv(name, "x")
+    assert main(["demo", str(folder / "a.ogg"), "--url", fake.url, "--output-format", "txt"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "API_KYE is no variable of this endpoint; did you mean API_KEY?",
+        "ASR_MODL is no variable of this endpoint; did you mean ASR_MODEL?",
+    ]
+
+
+def left_on_screen(written: str) -> list[str]:
+    """The lines of a wide terminal: rich goes up (A) and erases lines (2K) to take bars away."""
+    lines, row = [""], 0
+    for control, text in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z]|\r|\n)|([^\x1b\r\n]+)", written):
+        if control == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif control == "\x1b[1A":
+            row -= 1
+        elif control == "\x1b[2K" or text:
+            lines[row] = text
+    return lines
+
+
+def test_bars_on_a_terminal_leave_the_lines_alone(fake, folder):
+    fake.replies = [stream(DECODED, HALF)]
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 200, 0, 0))
+    done = subprocess.run(
+        [sys.executable, "-m", "transcribe", "transcribe", str(folder), "--url", fake.url],
+        cwd=REPOSITORY,
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        check=False,
+    )
+    shown = os.read(screen, 1 << 16).decode()
+    os.close(screen)
+    os.close(terminal)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert "2 recordings" in shown
+    assert re.search(r"\[1/2\] \S+: 1:01 of audio in \d+\.\d s, \d+\.\dx real time", shown)
+    first, second, summary = filter(None, map(str.strip, left_on_screen(shown)))
+    assert (first[:5], second[:5]) == ("[1/2]", "[2/2]")
+    assert summary.startswith("2 recordings: 2 done; 2:02 of audio in ")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MemoryError(), "MemoryError"), (RuntimeError("not\n so"), "RuntimeError: not so")],
+)
+def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys, error, reason):
+    read = Path.read_bytes
+
+    def read_or_raise(path: Path) -> bytes:
+        if path.name == "a.ogg":
+            raise error
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_or_raise)
+    before = tree(folder)
+    options = ["--output-format", "srt", "--url", fake.url, "--parallel", "1"]
+    assert main(["transcribe", str(folder), *options]) == 1
+    assert tree(folder) == before | {"deep/b.srt"}
+    assert f"[1/2] {folder / 'a.ogg'}: {reason}" in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("answer", [{}, {"duration": None}, {"duration": float("nan")}])
+def test_an_answer_without_a_duration_is_no_failure(fake, folder, capsys, answer):
+    content = json.dumps({"text": " good morning", **answer}).encode()
+    fake.replies = [lambda handler, _: handler.send(200, content)]
+    recording = folder / "a.ogg"
+    options = ["--output-format", "json", "--url", fake.url]
+    assert main(["transcribe", str(recording), *options]) == 0
+    assert json.loads((folder / "a.json").read_text("utf-8"))["text"] == " good morning"
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"{re.escape(str(recording))}: done in \d+\.\d s\n", said)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--output-format", "doc"],
+        ["--num-speakers", "0"],
+        ["--num-speakers", "2", "--min-speakers", "3"],
+        ["--parallel", "0"],
+        ["--tongue", "de"],
+    ],
+)
+def test_a_wrong_command_line_sends_nothing(fake, folder, wrong, capsys):
+    try:
+        status = main(["transcribe", str(folder), "--url", fake.url, *wrong])
+    except SystemExit as end:
+        status = end.code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("scripts/transcribe: ")
+    assert (status, wrong[0] in line) == (2, True)
+    assert fake.bodies == []
+
+
+def test_what_does_not_exist_is_said(capsys):
+    assert main(["demo", "/no/such/talk.ogg"]) == 1
+    assert capsys.readouterr().err == "/no/such/talk.ogg: there is no such file or folder\n"
+
+
+def test_a_folder_without_recordings_is_said(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("no sound")
+    assert main(["transcribe", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}: there is no recording in it\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [("a secret", "a secret"), ("secret\n", "secret"), ("schlüssel", "schlüssel")],
+)
+def test_the_key_comes_from_the_environment(fake, folder, monkeypatch, given, sent):
+    monkeypatch.setenv("API_KEY", given)
+    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
+    on_the_wire = fake.headers[0]["authorization"].encode("latin-1")
+    assert on_the_wire == f"Bearer {sent}".encode()
+
+
+def test_it_starts_without_the_models_libraries():
+    script = (
+        "import sys, transcribe.__main__\n"
+        "heavy = {'torch', 'transformers', 'fastapi', 'av', 'numpy'}\n"
+        "sys.exit(bool(heavy & sys.modules.keys()))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=False).returncode == 0
+    )
+
+
+@contextmanager
+def real_server(handler, **settings) -> Iterator[str]:
+    pytest.importorskip("fastapi")
+    from config import ServerSettings
+    from server.app import create_app
+    from server.service import Service
+    from tests.live_app import live
+
+    service = Service(handler)
+    with live(create_app(service, ServerSettings(page=False, **settings))) as url:
+        yield url
+    service.close()
+
+
+def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):
+    from testing.audio_files import speech
+
+    (tmp_path / "talk.wav").write_bytes(wav(speech(5.0)))
+    body = {"inputs": base64.b64encode((tmp_path / "talk.wav").read_bytes()).decode()}
+    parameters = {"output": ["srt", "txt"], "language": "en"}
+    expected = tiny_handler({**body, "parameters": parameters})
+    monkeypatch.setenv("API_KEY", "a secret")
+    with real_server(tiny_handler, api_key="a secret") as url:
+        arguments = ["transcribe", str(tmp_path / "talk.wav"), "--url", url]
+        arguments += ["--output-format", "json,srt,txt"]
+        assert main([*arguments, "--language", "en"]) == 0
+        told: list[tuple[float, float]] = []
+        client = Client(url, "a secret")
+        client.transcribe(
+            (tmp_path / "talk.wav").read_bytes(), parameters, lambda *each: told.append(each)
+        )
+        monkeypatch.setenv("API_KEY", "another")
+        assert main([*arguments, "--force"]) == 1
+    assert "UNAUTHORIZED" in (line := capsys.readouterr().err.splitlines()[-1])
+    assert "the key that API_KEY holds" in line
+    assert told[0] == (0.0, 5.0)
+    assert told[-1][0] == pytest.approx(told[-1][1])
+    outputs = expected.pop("output")
+    written = json.loads((tmp_path / "talk.json").read_text("utf-8"))
+    assert set(written.pop("output")) > set(outputs)
+    assert written == expected
+    assert (tmp_path / "talk.txt").read_text("utf-8") == outputs["txt"]

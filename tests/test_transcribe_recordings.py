@@ -1,0 +1,32 @@
+"""Which recordings are meant, and where their files stand."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from config import OutputFormat
+from transcribe.client import Failed
+from transcribe.options import FORMATS
+from transcribe.recordings import as_texts, find_recordings
+
+
+def test_the_formats_are_the_endpoints_and_json():
+    assert set(FORMATS) == {"json", *get_args(OutputFormat)}
+
+
+def test_files_of_one_name_keep_their_endings(tmp_path):
+    for name in ("a.ogg", "a.mp3", "deep/b.WAV"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = find_recordings([tmp_path, tmp_path / "a.mp3"], None)
+    stems = {str(each.stem.relative_to(tmp_path)) for each in found}
+    assert (len(found), stems) == (3, {"a.mp3", "a.ogg", "deep/b"})
+    below = find_recordings([tmp_path], tmp_path / "out")
+    assert {str(each.stem.relative_to(tmp_path)) for each in below} == {f"out/{s}" for s in stems}
+
+
+def test_a_format_that_was_not_sent_is_named():
+    with pytest.raises(Failed, match="did not send srt, rttm"):
+        as_texts({"text": "", "output": {"vtt": ""}}, ("vtt", "srt", "rttm"))
