@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -118,13 +118,15 @@ def named_models() -> dict[str, str]:
     return {field: given[field] for field in fields if field in given}
 
 
-def misspelt_variables() -> list[str]:
-    """A line for each variable of the environment that is nearly one of ours, but is not read."""
+def misspelt_variables(given: Iterable[str] | None = None) -> list[str]:
+    """A line for each of these variables, by default all of the environment, that is nearly one of
+    ours, but is not read.
+    """
     ours = {
         field.upper() for each in (ModelSettings, ServerSettings) for field in each.model_fields
     }
     lines = []
-    for name in sorted(set(os.environ) - ours):
+    for name in sorted(set(os.environ if given is None else given) - ours):
         if len(name) < SHORTEST_NAME or name.upper() in ours:
             continue
         swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
@@ -329,6 +331,22 @@ class ServerSettings(BaseSettings):
         """
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise ValueError(_first_error(error, str.upper)) from error
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    """Check what another machine's environment will have, but for models; nothing of this one's
+    counts. Raises ValueError naming the first variable that is wrong.
+    """
+    given = {name.lower(): value for name, value in variables.items() if value}
+    models = {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    for settings in (ModelSettings, ServerSettings):
+        fields = settings.model_fields
+        values = {name: field.default for name, field in fields.items()} | models
+        values |= {name: given[name] for name in fields.keys() & given.keys() - models.keys()}
+        try:
+            settings(**{name: values[name] for name in fields})
         except ValidationError as error:
             raise ValueError(_first_error(error, str.upper)) from error
 

@@ -2,7 +2,8 @@
 
 The one decision: the command line says everything, and an endpoint that exists is brought to it.
 All calls are huggingface_hub's, so the body that the API gets is the library's; a dry run lets the
-library build that body and prints it instead of sending it. Tokens come from the environment
+library build that body and prints it instead of sending it, after the checks that a deployment
+begins with (deployment/checks.py). Tokens come from the environment
 (`config.DeploySecrets`, and `HF_TOKEN` or a saved login for the API itself), not from the command
 line, which other users of a machine can read, and are cut out of whatever is printed. The one that
 manages endpoints goes to the API, and to an endpoint only where no other opens it.
@@ -14,7 +15,6 @@ import argparse
 import base64
 import io
 import json
-import re
 import sys
 import time
 import wave
@@ -27,42 +27,30 @@ from huggingface_hub.errors import HfHubHTTPError, InferenceEndpointError
 from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
 from audio import AudioLimits, decode_audio
-from config import MODEL_VARIABLES, REPOSITORY, DeploySecrets, ModelReference
+from commands.parser import FAILED, INTERRUPTED, WRONG
+from config import MODEL_VARIABLES, REPOSITORY, DeploySecrets
+from deployment.checks import Findings, HTTPError, check, command_fault
+from deployment.options import CUSTOM, HF_SERVE, MANAGED, SECRET_NAME, read
 from timebase import SAMPLE_RATE
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 CLIP_SECONDS = 12  # two speakers, three turns
 REFRESH_SECONDS = 5
 REQUEST_SECONDS = 600  # an endpoint scaled to zero first loads its models
-MANAGED, HF_SERVE, CUSTOM = "managed", "hf-serve", "custom"
 PAUSED, SCALED_TO_ZERO, RUNNING = "paused", "scaledToZero", "running"
-FAILED = {"failed": "deploy", "updateFailed": "update"}
+BROKEN = {"failed": "deploy", "updateFailed": "update"}
 # What the API cannot change in an endpoint that exists.
 FIXED = ("vendor", "region", "type")
 OK, NOT_FOUND = 200, 404
 HIDDEN = "<hidden>"
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables with such a name are secrets of the endpoint, and are not printed.
-SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
-SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KEY"}
 STATUS_REASONS = {
     401: "the token is missing, wrong or expired: set HF_TOKEN or run `hf auth login`",
     403: "the token may not manage the endpoints of this namespace",
 }
-# Of the HTTP library that huggingface_hub's release uses: a server that cannot be reached.
-HTTPError: type[BaseException] = HfHubHTTPError.__bases__[0]
 
 
 class DeployError(Exception):
     """What keeps the endpoint from being deployed, in one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 class _Recorded(Exception):
@@ -70,149 +58,6 @@ class _Recorded(Exception):
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body
-
-
-def model_name(text: str) -> str:
-    """A model variable's value, as the endpoint will read it; an absolute path is the container's.
-
-    Raises argparse.ArgumentTypeError where neither a hub id nor a path can be meant.
-    """
-    if not text.startswith("/"):
-        try:
-            ModelReference.parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def variable(text: str) -> tuple[str, str]:
-    """`NAME=VALUE` as a pair; the two secrets that have a variable here are refused, in any case:
-    the endpoint reads `api_key` too.
-    """
-    name, equals, value = text.partition("=")
-    if not equals or not VARIABLE.fullmatch(name):
-        raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
-    if instead := SECRET_VARIABLES.get(name.upper()):
-        raise argparse.ArgumentTypeError(
-            f"{name} is a secret: set {instead} in the environment instead"
-        )
-    return name, value
-
-
-def endpoint_name(text: str) -> str:
-    """Lower-case letters, digits and single hyphens, as the platform wants names."""
-    if not NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError("only lower-case letters, digits and hyphens")
-    return text
-
-
-def replicas(text: str) -> int:
-    """A number of replicas, or of minutes."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError("not a whole number")
-    return int(text[:9])
-
-
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; a wrong one ends the program with status 2 and one line."""
-    parser = _Parser(
-        prog="deploy.py",
-        description="Create or update an Inference Endpoint, wait until it runs, ask it once.",
-        epilog="HF_TOKEN, or a saved login, is the token that manages endpoints. The endpoint gets"
-        " ENDPOINT_HF_TOKEN as its secret HF_TOKEN (read access to gated models is enough) and"
-        " ENDPOINT_API_KEY as its secret API_KEY.",
-    )
-    parser.add_argument("name", type=endpoint_name, help="of the endpoint")
-    parser.add_argument("--repository", required=True, help="on the Hub: owner/name")
-    parser.add_argument("--revision", help="a commit, tag or branch; default: main, or as it is")
-    parser.add_argument("--namespace", help="user or organisation that pays; default: the token's")
-    _add_container(parser)
-    _add_models(parser)
-    _add_hardware(parser)
-    parser.add_argument(
-        "--timeout", type=replicas, default=1800, metavar="SECONDS", help="default: 1800"
-    )
-    last = parser.add_mutually_exclusive_group()
-    last.add_argument("--no-wait", action="store_true", help="neither wait nor ask")
-    last.add_argument("--dry-run", action="store_true", help="print the body, send nothing")
-    options = parser.parse_args(arguments)
-    fault = _contradiction(options)
-    if fault:
-        parser.error(fault)
-    return options
-
-
-def _add_container(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("container")
-    group.add_argument(
-        "--container",
-        choices=(MANAGED, HF_SERVE, CUSTOM),
-        default=MANAGED,
-        help="the platform's image (default), hf-serve by name, or an image of your own",
-    )
-    group.add_argument("--image", metavar="URL", help="of hf-serve's or your own image")
-    group.add_argument("--port", type=replicas, default=8000, help="of your own; default: 8000")
-    group.add_argument(
-        "--health-route", default="/ready", help="of your own, 200 when it serves; default: /ready"
-    )
-    group.add_argument(
-        "--type",
-        choices=("authenticated", "public"),
-        default="authenticated",
-        help="whether the platform asks clients for a token (default)",
-    )
-
-
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models and variables")
-    for name, help_text in zip(
-        MODEL_VARIABLES,
-        ("a Whisper", "what drafts for it", "a pyannote pipeline"),
-        strict=True,
-    ):
-        option = f"--{name.lower().replace('_', '-')}"
-        group.add_argument(
-            option, type=model_name, metavar="MODEL", required=name == "ASR_MODEL", help=help_text
-        )
-    group.add_argument(
-        "--env",
-        type=variable,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any other variable of docs/deploy.md; may be repeated; one whose name has key, token,"
-        " secret or password in it becomes a secret of the endpoint",
-    )
-
-
-def _add_hardware(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("hardware and scaling")
-    for option, default in (
-        ("--vendor", "aws"),
-        ("--region", "us-east-1"),
-        ("--accelerator", "gpu"),
-        ("--instance-type", "nvidia-a10g"),
-        ("--instance-size", "x1"),
-    ):
-        group.add_argument(option, default=default, help=f"default: {default}")
-    group.add_argument("--min-replica", type=replicas, help="default: 1, or 0 with --scale-to-zero")
-    group.add_argument("--max-replica", type=replicas, default=1, help="default: 1")
-    group.add_argument(
-        "--scale-to-zero", type=replicas, metavar="MINUTES", help="stop after so long without work"
-    )
-
-
-def _contradiction(options: argparse.Namespace) -> str | None:
-    """What is wrong between the options, if anything; also settles the number of replicas."""
-    if (options.image is None) != (options.container == MANAGED):
-        return "--image goes with --container hf-serve or custom, and they with it"
-    if options.min_replica is None:
-        options.min_replica = 1 if options.scale_to_zero is None else 0
-    if options.scale_to_zero is not None and (options.min_replica or not options.scale_to_zero):
-        return "--scale-to-zero takes at least 1 minute, and --min-replica 0"
-    if not options.min_replica <= options.max_replica or not options.max_replica:
-        return "--max-replica is at least 1 and at least --min-replica"
-    return None
 
 
 def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, Any]:
@@ -284,30 +129,37 @@ def _record(request: Any) -> NoReturn:  # noqa: ANN401  # a Request of httpx or 
     raise _Recorded(json.loads(request.content))
 
 
-def create_or_update(
-    name: str, arguments: dict[str, Any], namespace: str | None, token: str
-) -> InferenceEndpoint:
-    """Create the endpoint `name`, or bring it to `arguments`; one that is paused starts again.
-
-    Raises DeployError where it exists and differs in what the API cannot change, and what
-    huggingface_hub raises.
-    """
-    api = HfApi(token=token)
-    namespace = namespace or str(api.whoami()["name"])
+def find(api: HfApi, name: str, namespace: str) -> InferenceEndpoint | None:
+    """The endpoint, where it exists. Raises what huggingface_hub raises."""
     try:
-        existing = api.get_inference_endpoint(name, namespace=namespace)
+        return api.get_inference_endpoint(name, namespace=namespace)
     except HfHubHTTPError as error:
         if error.response.status_code != NOT_FOUND:
             raise
-        _say(f"creating {namespace}/{name}")
-        return api.create_inference_endpoint(name, namespace=namespace, **arguments)
+        return None
+
+
+def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
+    """Raises DeployError where the endpoint differs in what the API cannot change."""
     provider = existing.raw.get("provider", {}) | {"type": existing.raw.get("type")}
     for key in FIXED:
         if provider.get(key, arguments[key]) != arguments[key]:
             raise DeployError(
-                f"{namespace}/{name} exists with {key} {provider[key]}, which cannot be changed:"
-                " delete it first, or take another name"
+                f"{existing.namespace}/{existing.name} exists with {key} {provider[key]}, which"
+                " cannot be changed: delete it first, or take another name"
             )
+
+
+def create_or_update(
+    api: HfApi, name: str, arguments: dict[str, Any], namespace: str, exists: bool
+) -> InferenceEndpoint:
+    """Create the endpoint `name`, or bring it to `arguments`; one that is paused starts again.
+
+    Raises what huggingface_hub raises.
+    """
+    if not exists:
+        _say(f"creating {namespace}/{name}")
+        return api.create_inference_endpoint(name, namespace=namespace, **arguments)
     _say(f"updating {namespace}/{name}")
     changes = {key: value for key, value in arguments.items() if key not in FIXED}
     updated = api.update_inference_endpoint(name, namespace=namespace, **changes)
@@ -347,8 +199,8 @@ def wait_until_running(endpoint: InferenceEndpoint, seconds: int, headers: dict[
 
 
 def _serves(endpoint: InferenceEndpoint, headers: dict[str, str]) -> bool:
-    if endpoint.status in FAILED:
-        raise InferenceEndpointError(f"{endpoint.name} failed to {FAILED[endpoint.status]}")
+    if endpoint.status in BROKEN:
+        raise InferenceEndpointError(f"{endpoint.name} failed to {BROKEN[endpoint.status]}")
     if endpoint.status != RUNNING or not endpoint.url:
         return False
     route = f"{endpoint.url.rstrip('/')}/{endpoint.health_route.lstrip('/')}"
@@ -410,13 +262,19 @@ def reason(error: BaseException) -> str:
 def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
     """Do what the command line says. Raises DeployError and what huggingface_hub raises."""
     arguments = endpoint_arguments(options, secrets)
-    if options.dry_run:
-        print(json.dumps(request_body(options.name, arguments), indent=2))
-        return
     managing = get_token()
+    if options.dry_run:
+        rehearse(options, secrets, arguments, managing)
+        return
     if not managing:
         raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
-    endpoint = create_or_update(options.name, arguments, options.namespace, managing)
+    api = HfApi(token=managing)
+    namespace = options.namespace or str(api.whoami()["name"])
+    existing = find(api, options.name, namespace)
+    if existing:
+        check_fixed(existing, arguments)
+    tell(_findings(options, secrets, managing, existing))
+    endpoint = create_or_update(api, options.name, arguments, namespace, existing is not None)
     if options.no_wait:
         print(f"{endpoint.name}: {endpoint.status}")
         return
@@ -426,24 +284,69 @@ def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
     print("\n".join(answer_lines(ask(endpoint, headers))))
 
 
+def rehearse(
+    options: argparse.Namespace,
+    secrets: DeploySecrets,
+    arguments: dict[str, Any],
+    managing: str | None,
+) -> None:
+    """Print what would be sent, and what is wrong. Raises DeployError at a fault."""
+    existing = None
+    if managing:
+        try:
+            api = HfApi(token=managing)
+            namespace = options.namespace or str(api.whoami()["name"])
+            existing = find(api, options.name, namespace)
+        except (HTTPError, OSError, ValueError) as error:
+            _say(f"note: the API could not be asked whether the endpoint exists: {reason(error)}")
+    print(json.dumps(request_body(options.name, arguments), indent=2))
+    if existing:
+        _say(f"note: {options.name} exists, and would be updated")
+        check_fixed(existing, arguments)
+    tell(_findings(options, secrets, managing, existing))
+
+
+def _findings(
+    options: argparse.Namespace,
+    secrets: DeploySecrets,
+    managing: str | None,
+    existing: InferenceEndpoint | None,
+) -> Findings:
+    own = secrets.values().get("HF_TOKEN")
+    return check(options, managing or own, own, keeps=existing is not None)
+
+
+def tell(findings: Findings) -> None:
+    """Print notes, and faults but for the last, which is raised as a DeployError."""
+    for note in findings.notes:
+        _say(f"note: {note}")
+    for fault in findings.faults[:-1]:
+        _say(f"deploy.py: {fault}")
+    if findings.faults:
+        raise DeployError(findings.faults[-1])
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0, 1 where it failed, with one line that says why, or 2 for a wrong command."""
-    options = parse_arguments(arguments)
+    options = read(arguments)
+    if fault := command_fault(options):
+        _say(f"deploy.py: {fault}")
+        return WRONG
     secrets = DeploySecrets()
     try:
         run(options, secrets)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except (DeployError, HTTPError, InferenceEndpointError, OSError, ValueError) as error:
         line = reason(error)
         for secret in filter(None, (get_token(), *all_secrets(options, secrets).values())):
             line = line.replace(secret, HIDDEN)
         _say(f"deploy.py: {line}")
-        return 1
+        return FAILED
     return 0
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import socket
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +27,16 @@ CORES_A_WORKER = 4
 OBJECT_STORE = 256 * 2**20
 # Seconds in which a cluster's machine must answer.
 PATIENCE = 20.0
-REASON = re.compile(r"RuntimeError: (.+)")
+# What a row of the run tells in its text: a record, or why the run is at its end.
+RECORD, NOT_LOADED, ENDED = "record", "not loaded", "ended"
 
 
 class ClusterError(Exception):
     """The cluster cannot be reached, or the run on it has ended; one line."""
+
+
+class LoadError(ClusterError):
+    """The models do not load, or do not take the parameters; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +81,39 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
 
 
 class Actor:
-    """What runs in the processes of the cluster: a worker that is handed blocks."""
+    """What runs in the processes of the cluster: a worker that is handed blocks.
+
+    It raises nothing: an actor that does while it starts is started again for ever, and each time
+    Ray prints hundreds of lines. Whoever reads its rows ends the run.
+    """
 
     def __init__(self, task: Task) -> None:
         import ray
 
-        self._worker = Worker(task, str(ray.get_runtime_context().get_actor_id()))
+        self._fault: dict[str, str] | None = None
+        try:
+            self._worker = Worker(task, str(ray.get_runtime_context().get_actor_id()))
+        except OSError as error:
+            self._fault = _row(ENDED, _line(error))
+        except Exception as error:
+            self._fault = _row(NOT_LOADED, _line(error))
 
-    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The records of a block; texts, because Ray would give columns types of its own."""
+    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, str]]:
+        """The records of a block, or what ends the run."""
+        if self._fault is not None:
+            yield self._fault
+            return
         block = [Recording(**each) for each in json.loads(row["block"])]
-        for record in self._worker.run_block(block):
-            yield {"record": record.to_text()}
+        try:
+            for record in self._worker.run_block(block):
+                yield _row(RECORD, record.to_text())
+        except Exception as error:
+            yield _row(ENDED, _line(error))
+
+
+def _row(kind: str, text: str) -> dict[str, str]:
+    """Of texts, because Ray would give columns types of its own."""
+    return {"kind": kind, "text": text}
 
 
 class Cluster:
@@ -134,8 +159,8 @@ class Cluster:
     def run(self, task: Task, blocks: Sequence[Sequence[Recording]]) -> Iterator[Record]:
         """The records of all recordings, block by block as they are ready.
 
-        Raises ClusterError with the reason where workers cannot be started, cannot write,
-        or find nothing that they could read.
+        Raises LoadError where models do not load, and ClusterError with the reason where workers
+        cannot be started, cannot write, or find nothing that they could read.
         """
         import ray
 
@@ -151,7 +176,11 @@ class Cluster:
         )
         try:
             for row in dataset.iter_rows():
-                yield Record.read(json.loads(row["record"]))
+                if row["kind"] == NOT_LOADED:
+                    raise LoadError(row["text"])
+                if row["kind"] == ENDED:
+                    raise ClusterError(f"the run has ended: {row['text']}")
+                yield Record.read(json.loads(row["text"]))
         except ray.exceptions.RayError as error:
             raise ClusterError(f"the run has ended: {_line(error)}") from error
 
@@ -177,8 +206,6 @@ def _keep_quiet() -> None:
 
 
 def _line(error: BaseException) -> str:
-    """The reason that a worker gave, else the last line of what Ray says."""
-    text = str(error)
-    reasons = REASON.findall(text)
-    lines = [line for line in text.splitlines() if line.strip()]
-    return str(reasons[-1] if reasons else lines[-1] if lines else type(error).__name__).strip()
+    """The last line of what is said; Ray's errors have the reason there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

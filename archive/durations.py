@@ -20,12 +20,12 @@ from concurrent.futures.process import BrokenProcessPool
 from concurrent.futures.thread import ThreadPoolExecutor
 from typing import Any
 
+from archive.options import LONGEST
+
 # A process takes so many files at a time, in so many threads: stores answer slowly.
 FILES, THREADS, MOST_PROCESSES = 64, 16, 8
 # Bytes read of one file; bytes a process may have; seconds for the files it takes at a time.
 MOST_READ, MOST_MEMORY, PATIENCE = 4 * 2**20, 4 * 2**30, 120
-# A header that announces more is wrong, or nothing that the endpoint takes.
-LONGEST = 7 * 86_400.0
 
 
 class HeaderReader(io.RawIOBase):
@@ -141,4 +141,5 @@ def read_duration(address: str) -> float | None:
             seconds = announced_seconds(io.BufferedReader(HeaderReader(file), 2**16))
     except Exception:  # an estimate is missing, no more; the worker's record tells what is wrong
         return None
+    # A header that announces more is wrong, or nothing that the endpoint takes.
     return round(seconds, 3) if 0 < seconds <= LONGEST else None

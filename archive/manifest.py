@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from archive import storage
-from archive.durations import LONGEST
+from archive.options import LONGEST
+from commands.parser import did_you_mean
 from config import InferenceConfig, ModelReference
 from recording_files import ENDING
 
@@ -47,7 +48,7 @@ class Recording:
     `size` is in bytes (MISSING: there is none), `modified` in nanoseconds since 1970 (0: unknown),
     `duration` in seconds as the file's header has it. `parameters` are its own, laid over those of
     the run. `name` is what the user calls it; it begins the id. `block` is which piece of work it
-    belongs to.
+    belongs to, and `result` what the files of its result are to be called (archive/names.py).
     """
 
     id: str
@@ -58,6 +59,7 @@ class Recording:
     parameters: Mapping[str, Any] | None = None
     name: str | None = None
     block: str = ""
+    result: str = ""
 
     @property
     def seconds(self) -> float:
@@ -101,10 +103,14 @@ def _canonical(value: object) -> bytes:
 def in_folder(folder: str, out: str) -> Iterator[Recording]:
     """The recordings in a folder and the folders within, by their endings; none of `out`."""
     for entry in storage.find_files(folder):
-        name = storage.name_of(entry.address)
-        ending = ENDING.fullmatch(name[name.rfind(".") :]) if "." in name else None
-        if ending and not entry.address.startswith(storage.join(out, "")):
+        if is_recording(entry.address) and not entry.address.startswith(storage.join(out, "")):
             yield Recording("", entry.address, entry.size, entry.modified)
+
+
+def is_recording(address: str) -> bool:
+    """Whether a file's name ends as those of recordings do."""
+    name = storage.name_of(address)
+    return "." in name and ENDING.fullmatch(name[name.rfind(".") :]) is not None
 
 
 def in_manifest(
@@ -125,7 +131,9 @@ def in_manifest(
     try:
         text = storage.read(address).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{manifest}: is not UTF-8") from error
+        raise ValueError(
+            f"{manifest}: is no text in UTF-8, and its name does not end as a recording's"
+        ) from error
     seen: dict[bytes, int] = {}
     found: dict[str, Recording] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -179,7 +187,10 @@ def _read_line(
     if not isinstance(fields, dict) or not isinstance(fields.get("path"), str):
         raise ValueError('should be an object with a "path"')
     if unknown := [key for key in fields if key not in KEYS]:
-        raise ValueError(f"{unknown[0][:40]!a} is none of {', '.join(sorted(KEYS))}")
+        raise ValueError(
+            f"{unknown[0][:40]!a} is none of {', '.join(sorted(KEYS))}"
+            f"{did_you_mean(unknown[0], KEYS)}"
+        )
     path, name, own = storage.locate(fields["path"], folder), fields.get("name"), None
     if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
         raise ValueError("name: letters, digits, dots, dashes and underscores, at most 100")
@@ -219,7 +230,8 @@ def check_parameters(own: object, parameters: Mapping[str, Any]) -> None:
         raise ValueError("parameters: should be a JSON object")
     merged = {**parameters, **own}
     if unknown := InferenceConfig.unknown(merged):
-        raise ValueError(f"parameters: {unknown[0][:40]!a} is none")
+        nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
+        raise ValueError(f"parameters: {unknown[0][:40]!a} is none{nearest}")
     InferenceConfig.read(merged)
 
 
@@ -289,12 +301,15 @@ def load(out: str) -> dict[str, Dealt]:
 
 def save(out: str, recordings: Iterable[Recording]) -> None:
     """Write the manifest beside the results, without the clips of known speakers."""
-    lines = (json.dumps(_without_clips(each.to_json())) + "\n" for each in recordings)
+    lines = (json.dumps(_kept(each.to_json())) + "\n" for each in recordings)
     storage.write(storage.join(out, MANIFEST), "".join(lines).encode())
 
 
-def _without_clips(fields: dict[str, Any]) -> dict[str, Any]:
-    """A line in which a hash stands for names and voices, which are kept nowhere."""
+def _kept(fields: dict[str, Any]) -> dict[str, Any]:
+    """A line in which a hash stands for names and voices, which are kept nowhere. What a result is
+    called its entry in the index tells.
+    """
+    del fields["result"]
     own = fields.get("parameters") or {}
     if clips := own.get("known_speakers"):
         digest = hashlib.sha256(_canonical(clips)).hexdigest()[:20]

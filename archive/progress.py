@@ -1,4 +1,4 @@
-"""What is shown of a run: hours of audio done, speed, time left; and what failed, at its end.
+"""What is shown of a run: how much audio is done, speed, time left; and what failed, at its end.
 
 The one decision: everything is counted from records and in seconds of audio, for a recording may
 last a second or two hours. On a terminal one line is written again and again, elsewhere a line now
@@ -55,8 +55,8 @@ class Progress:
         elapsed = self._clock() - self._started
         speed = self.audio / elapsed if elapsed > 0 else 0.0
         parts = [
-            f"{self.records}/{len(self._seconds)} recordings",
-            f"{hours(self.audio)} of {hours(self._total)} of audio",
+            f"{self.records}/{counted(len(self._seconds))}",
+            f"{span(self.audio)} of {span(self._total)} of audio",
             f"{speed:.1f} x real time",
         ]
         if (left := self._seconds_left()) is not None:
@@ -88,22 +88,32 @@ class Progress:
         """What this run has done, in one line."""
         elapsed = self._clock() - self._started
         speed = self.audio / elapsed if elapsed > 0 else 0.0
-        before = f" {self._done_before} were done before." if self._done_before else ""
+        before = f" {self._done_before} done before." if self._done_before else ""
         return (
-            f"{self.records - self.failures} recordings done and {self.failures} failed,"
-            f" {hours(self.audio)} of audio in {clock_time(elapsed)}, {speed:.1f} x real time."
+            f"{counted(self.records - self.failures)} done and {self.failures} failed,"
+            f" {span(self.audio)} of audio in {clock_time(elapsed)}, {speed:.1f} x real time."
             f"{before}"
         )
 
 
-def hours(seconds: float) -> str:
-    """Hours with as many decimals as a person can use."""
-    value = seconds / 3600
-    return f"{value:.0f} h" if value >= 100 else f"{value:.2f} h"
+def counted(recordings: int) -> str:
+    """How many, as a person says it."""
+    return f"{recordings} recording{'' if recordings == 1 else 's'}"
+
+
+def span(seconds: float) -> str:
+    """Seconds, minutes or hours, with as many decimals as a person can use."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.{0 if seconds >= 360_000 else 2}f} h"
 
 
 def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Hours, minutes and seconds; less than a minute in seconds alone."""
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 

@@ -21,7 +21,8 @@ class Record:
     """One recording's outcome.
 
     `duration` is of its audio, `seconds` what it took, `attempt` counts from 1. Without an error
-    `code` and `detail` are empty.
+    `code` and `detail` are empty; with one `result` is, which is what the files of the result are
+    called, without their endings.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Record:
     duration: float | None = None
     seconds: float = 0.0
     attempt: int = 1
+    result: str = ""
 
     @property
     def status(self) -> str:

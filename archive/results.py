@@ -1,15 +1,18 @@
-"""The output place: results, records of failures, and attempts, each named by a recording's id.
+"""The output place: results, called as their recordings are; the rest is named by ids.
 
     manifest.jsonl           which recordings there are (archive/manifest.py)
-    results/ID.json          the endpoint's answer, with its record under "recording"
-    results/ID.srt, ...      the formats asked for, written before the json
-    shards/GROUP-SET.parquet results of many recordings, instead of the two above
+    results/NAME.json        the endpoint's answer, with its record under "recording"
+    results/NAME.srt, ...    the formats asked for, written before the json
+    index/ID.json            the record of a recording that has a result, with its NAME
+    shards/GROUP-SET.parquet results of many recordings, instead of those above
                              (archive/gathering.py)
     errors/ID.json           the record of a recording that failed
     attempts/ID.N            the N-th attempt of the run whose id it holds is running, or has died
 
-The one decision: a recording is done when its json, its shard or its error is there, and each of
-these appears whole, last, and in the same place whoever writes it. Nothing else is remembered.
+The one decision: a recording is done when its entry in the index, its shard or its error is there,
+and each of these appears whole, last, and in the same place whoever writes it. Nothing else is
+remembered. A name belongs to a path: a new result of the same recording, changed or under other
+settings, takes the place of the old one, whose entry goes first; that of another never does.
 """
 
 from __future__ import annotations
@@ -18,13 +21,16 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from archive import shards, storage
+from archive.names import with_id
 from archive.records import NOT_FOUND, UNREADABLE, Record
 from archive.retries import patiently
 
-RESULTS, SHARDS, ERRORS, ATTEMPTS = "results", "shards", "errors", "attempts"
+RESULTS, INDEX, SHARDS = "results", "index", "shards"
+ERRORS, ATTEMPTS = "errors", "attempts"
 # Files of a store that are read or deleted at once.
 PARALLEL = 16
 # So many processes of one run may die of a recording. Each end of a driver that was killed leaves
@@ -51,6 +57,11 @@ def names_in(folder: str, ending: str = "") -> list[str]:
     return [name.removesuffix(ending) for name in names if name.endswith(ending)]
 
 
+def result_address(out: str, name: str, ending: str) -> str:
+    """Where a file of the result called `name` lies."""
+    return storage.join(out, RESULTS, *f"{name}.{ending}".split("/"))
+
+
 class Results:
     """The output place at the address `out`; for shards each result is one file, formats within.
 
@@ -71,7 +82,7 @@ class Results:
 
         Files first: what is gathered meanwhile is found in its shard.
         """
-        ids = set(self._names(RESULTS, ".json"))
+        ids = set(self._names(INDEX, ".json"))
         names = self._names(SHARDS, shards.ENDING)
         addresses = [self._address(SHARDS, name + shards.ENDING) for name in names]
         with ThreadPoolExecutor(PARALLEL) as threads:
@@ -83,30 +94,59 @@ class Results:
 
     def find(self, id: str) -> Record | None:
         """The record of a recording whose result or error lies in a file of its own."""
-        for kind in (RESULTS, ERRORS):
+        for kind in (INDEX, ERRORS):
             try:
-                content = json.loads(patiently(storage.read, self._address(kind, f"{id}.json")))
+                content = patiently(storage.read, self._address(kind, f"{id}.json"))
             except FileNotFoundError:
                 continue
-            return Record.read(content["recording"] if kind == RESULTS else content)
+            return Record.read(json.loads(content))
         return None
 
-    def write(self, record: Record, answer: dict[str, Any]) -> None:
-        """Write a result: its formats first, its json last."""
+    def write(self, record: Record, answer: dict[str, Any], name: str) -> Record:
+        """Write a result: its formats, its json, and last its entry in the index. The record with
+        what it is called: `name`, or where the result of another path is called so, with its id.
+        """
+        record = self._claim(replace(record, result=name))
         body = {"recording": record.to_json(), **answer}
         if not self.in_shards:
-            for name, text in body.pop("output", {}).items():
-                self._write(RESULTS, f"{record.id}.{name}", text)
+            for ending, text in body.pop("output", {}).items():
+                self._write(result_address(self.out, record.result, ending), text)
         content = json.dumps(body, indent=None if self.in_shards else 2, ensure_ascii=False)
-        self._write(RESULTS, f"{record.id}.json", f"{content}\n")
+        self._write(result_address(self.out, record.result, "json"), f"{content}\n")
+        self._write_record(INDEX, record)
+        return record
+
+    def _claim(self, record: Record) -> Record:
+        older = self._holder(record.result)
+        if older and older.path != record.path:
+            record = replace(record, result=with_id(record.result, record.id))
+            older = self._holder(record.result)
+        if older and older.id != record.id:
+            _delete(self._address(INDEX, f"{older.id}.json"))
+            for ending in shards.FORMATS:
+                _delete(result_address(self.out, record.result, ending))
+        return record
+
+    def _holder(self, name: str) -> Record | None:
+        """The record in the result that is called so; one without a path where it is not ours."""
+        try:
+            content = patiently(storage.read, result_address(self.out, name, "json"))
+            return Record.read(json.loads(content)["recording"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError):
+            return Record("", "")
 
     def write_error(self, record: Record) -> None:
         """Write the record of a recording that failed."""
-        content = json.dumps(record.to_json(), indent=2, ensure_ascii=False)
-        self._write(ERRORS, f"{record.id}.json", f"{content}\n")
+        self._write_record(ERRORS, record)
 
-    def _write(self, kind: str, name: str, text: str) -> None:
-        patiently(storage.write, self._address(kind, name), text.encode())
+    def _write_record(self, kind: str, record: Record) -> None:
+        content = json.dumps(record.to_json(), indent=2, ensure_ascii=False)
+        self._write(self._address(kind, f"{record.id}.json"), f"{content}\n")
+
+    def _write(self, address: str, text: str) -> None:
+        patiently(storage.write, address, text.encode())
 
     def errors(self, ids: Collection[str]) -> list[Record]:
         """The records of those of these recordings that failed, and have no result either."""
@@ -151,7 +191,7 @@ class Results:
                 own += patiently(storage.read, address) == run.encode()
             except FileNotFoundError:
                 if own < MOST_ATTEMPTS:
-                    self._write(ATTEMPTS, f"{id}.{number}", run)
+                    self._write(address, run)
                     return number
                 raise Died(number - 1, own) from None
         raise Died(MOST_MARKS, own)

@@ -114,6 +114,20 @@ def is_under(address: str, folder: str) -> bool:
     return same_store and (inner + "/").startswith(outer.rstrip("/") + "/")
 
 
+def parts_below(address: str, folder: str) -> list[str]:
+    """The names that lead from `folder` to the address, by its text alone; none where it does not
+    lie there.
+    """
+    inner, outer = address, folder
+    if is_url(address):
+        inner, outer = address.partition("?")[0], folder.partition("?")[0]
+    top = outer.rstrip("/") + "/"
+    if not inner.startswith(top):
+        return []
+    names = inner.removeprefix(top).split("/")
+    return list(map(unquote, names)) if is_url(address) else names
+
+
 def name_of(address: str) -> str:
     """The last part of it."""
     return unquote(address.partition("?")[0] if is_url(address) else address).rpartition("/")[2]

@@ -143,7 +143,7 @@ class Worker:
         if answer is None:
             self.results.write_error(record)
         else:
-            self.results.write(record, answer)
+            record = self.results.write(record, answer, recording.result)
         return record
 
     def _count_unread(self, recording: Recording, record: Record) -> None:

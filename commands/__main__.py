@@ -14,6 +14,8 @@ READERS = {
     "demo": "transcribe.options:read_demo",
     "transcribe": "transcribe.options:read_transcribe",
     "serve": "server.options:read",
+    "bench": "benchmarks.options:read_bench",
+    "gpu-check": "benchmarks.options:read_gpu_check",
 }
 HELPED = 10
 

@@ -134,15 +134,24 @@ ENDPOINT: dict[str, set[str]] = {
 }
 # What uses the endpoint without being part of it.
 AROUND: dict[str, set[str]] = {
-    "deploy": {"audio", "config", "timebase"},
     "commands": set(),
+    "deployment": {"commands", "config"},
+    "deploy": {"audio", "commands", "config", "deployment", "timebase"},
     "model_sources": {"config", "errors", "model_errors", "timebase", "versions"},
     "server": {*ENDPOINT, "commands", "model_sources"},
     "transcribe": {*ENDPOINT, "commands", "model_sources"},
-    "archive": {*ENDPOINT},
+    "archive": {*ENDPOINT, "commands"},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},
-    "benchmarks": {*ENDPOINT, "commands", "demo", "model_sources", "server", "testing"},
+    "benchmarks": {
+        *ENDPOINT,
+        "commands",
+        "demo",
+        "deployment",
+        "model_sources",
+        "server",
+        "testing",
+    },
     "medusa": {
         *ENDPOINT,
         "benchmarks.accuracy.metrics",
@@ -158,6 +167,7 @@ AROUND: dict[str, set[str]] = {
         "commands",
         "demo",
         "deploy",
+        "deployment",
         "medusa",
         "model_sources",
         "server",

@@ -126,9 +126,8 @@ def outcomes(folder: Path) -> dict[str, tuple[str, int]]:
     out, found = folder / "out", {}
     assert [path for path in out.rglob("*") if path.name.endswith(".part")] == []
     assert list((out / "attempts").iterdir()) == []
-    for path in [*out.glob("results/*.json"), *out.glob("errors/*.json")]:
-        content = json.loads(path.read_text())
-        record = content.get("recording", content)
+    for path in [*out.glob("index/*.json"), *out.glob("errors/*.json")]:
+        record = json.loads(path.read_text())
         name = Path(record["path"]).name
         assert name not in found
         found[name] = record["code"], record["attempt"]
@@ -147,7 +146,7 @@ def test_whatever_a_recording_does_the_others_are_done(start, address, tmp_path)
     write_recordings(tmp_path / "in", good | bad)
     options = ("--address", address, "--actors", "2", "--deadline", "3")
     status, stdout, stderr = start(tmp_path, *options).end()
-    assert (status, "2 workers" in stderr) == (0, True), stderr
+    assert (status, "2 workers" in stderr) == (1, True), stderr
     codes = outcomes(tmp_path)
     assert {name: codes.pop(name) for name in bad} == {
         "kill.wav": ("WORKER_DIED", 3),
@@ -174,11 +173,14 @@ def test_a_killed_run_goes_on_where_it_was(start, address, tmp_path):
     Path(f"{go} {'-' * 99}").touch()
     status, stdout, stderr = start(tmp_path, *with_ray).end()
     assert status == 0, stderr
-    assert "1 recordings done and 0 failed" in stdout
+    assert "1 recording done and 0 failed" in stdout
     assert {path: path.stat().st_mtime_ns for path in first} == first
     assert len(outcomes(tmp_path)) == 7
     status, stdout, stderr = start(tmp_path, "--address", "127.0.0.1:1").end()
-    assert (status, stdout) == (0, "all 7 recordings were done before.\n")
+    assert (status, stdout) == (
+        0,
+        "7 recordings were done before, and nothing is left.\n",
+    )
 
 
 def test_a_run_that_is_told_to_stop_leaves_no_mark(start, address, tmp_path):
@@ -202,6 +204,8 @@ def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
     assert len(results.finished()) == 40
     keys = [each["Key"] for each in client.list_objects_v2(Bucket="calls")["Contents"]]
     written = [key for key in keys if key.startswith("out/") and not key.endswith("/")]
+    # An entry may be left of a result that both have computed; the next run deletes it.
+    written = [key for key in written if not key.startswith("out/index/")]
     gathered = [key for key in written if key.startswith("out/shards/")]
     assert written == ["out/manifest.jsonl", *gathered]
     paths = [row["path"] for key in gathered for row in shards.read(f"{top}/{key}", ["path"])]
@@ -217,16 +221,19 @@ def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
 )
 def test_workers_that_cannot_load_end_the_run(start, address, tmp_path, handler, reason):
     write_recordings(tmp_path / "in", {"a.wav": "say a"})
-    status, _, stderr = start(tmp_path, "--address", address, handler=handler).end()
-    *_, first, named, _ = stderr.splitlines()
-    assert (status, reason in first, "a.wav" in named) == (1, True, True)
+    status, stdout, stderr = start(tmp_path, "--address", address, handler=handler).end()
+    assert (status, "Traceback" in stdout + stderr) == (2, False)
+    # Of a process that was killed Ray tells on stdout.
+    assert handler == "killed_by_loading" or stdout == ""
+    assert stderr.splitlines()[-1] == f"python -m archive: {reason}"
+    assert stderr.count("\n") < 10
 
 
 def test_an_output_place_that_cannot_be_written_ends_the_run(start, address, tmp_path):
     write_recordings(tmp_path / "in", {"a.wav": f"touch {tmp_path / 'out' / 'results'}"})
     status, _, stderr = start(tmp_path, "--address", address).end()
     assert (status, "Traceback" in stderr) == (1, False)
-    assert "File exists: " in stderr
+    assert "Not a directory" in stderr
 
 
 def test_a_cluster_that_is_not_there_is_one_line(start, tmp_path):
@@ -270,7 +277,7 @@ def test_forty_files_of_all_kinds_equal_the_handler_one_by_one(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr  # some are no audio
     assert len(files) == len(outcomes(tmp_path)) == 40
     handler = EndpointHandler(settings=ModelSettings(asr_model=MODEL))
     for path in [*tmp_path.glob("out/results/*.json"), *tmp_path.glob("out/errors/*.json")]:

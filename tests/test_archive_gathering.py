@@ -39,7 +39,8 @@ def files_of(out: str, kind: str) -> list[str]:
 
 def write(out: str, *ids: str, in_shards: bool = True) -> None:
     for id in ids:
-        Results(out, in_shards).write(Record(id, f"/in/{id}"), ANSWER | {"output": {"srt": id}})
+        answer = ANSWER | {"output": {"srt": id}}
+        Results(out, in_shards).write(Record(id, f"/in/{id}"), answer, f"in/{id}")
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -53,7 +54,7 @@ def test_each_group_becomes_one_shard(out):
     ids = [f"id{number}" for number in range(20)]
     write(out, *ids)
     gather(out, ids, 4)
-    assert files_of(out, "results") == []
+    assert (files_of(out, "results"), files_of(out, "index")) == ([], [])
     groups = {shards.group_of(id, 4) for id in ids}
     assert {name.rpartition("-")[0] for name in files_of(out, "shards")} == groups
     assert len(files_of(out, "shards")) == len(groups)
@@ -72,6 +73,7 @@ def test_what_comes_later_is_laid_to_what_is_there(out):
     assert sorted(row["id"] for row in rows_of(out)) == ["a", "b", "c"]
     assert len(files_of(out, "shards")) == 1
     assert files_of(out, "results") == ["of another archive.json"]
+    assert files_of(out, "index") == ["of another archive.json"]
 
 
 def test_an_archive_that_outgrows_its_groups_leaves_them_alone(out):
@@ -90,6 +92,27 @@ def test_results_of_a_run_without_shards_bring_their_formats(out):
     (row,) = rows_of(out)
     assert (row["id"], row["srt"]) == ("name.with.dots-a", "name.with.dots-a")
     assert files_of(out, "results") == []
+
+
+def test_an_entry_whose_files_are_gathered_goes(out):
+    """What a worker leaves that wrote a result between the two deletions of who gathered it."""
+    write(out, "a")
+    entry = storage.join(out, "index", "a.json")
+    content = storage.read(entry)
+    gather(out, "a", 1)
+    storage.write(entry, content)
+    gather(out, "a", 1)
+    assert files_of(out, "index") == []
+    assert [row["id"] for row in rows_of(out)] == ["a"]
+
+
+def test_a_result_whose_name_is_anothers_now_is_not_gathered(out):
+    write(out, "a")
+    entry = storage.read(storage.join(out, "index", "a.json"))
+    Results(out).write(Record("new", "/in/a"), ANSWER, "in/a")
+    storage.write(storage.join(out, "index", "a.json"), entry)
+    gather(out, ["a", "new"], 1)
+    assert [row["id"] for row in rows_of(out)] == ["new"]
 
 
 class Serial:
@@ -165,11 +188,14 @@ class Store(dict[str, bytes]):
         self.pop(address, None)
 
     def ids(self) -> Counter[str]:
-        """How many files hold each recording's result."""
+        """How many files hold each recording's result, where the next run looks for it."""
         found: Counter[str] = Counter()
         for address, content in self.items():
-            shard = address.startswith("/out/shards")
-            found.update(ids_in(content) if shard else [address[len("/out/results/") : -5]])
+            if address.startswith("/out/shards"):
+                found.update(ids_in(content))
+            id = address.removeprefix("/out/index/").removesuffix(".json")
+            if address.startswith("/out/index/") and f"/out/results/in/{id}.json" in self:
+                found.update([id])
         return found
 
 
@@ -200,7 +226,7 @@ def test_two_who_gather_at_once_lose_nothing(order):
             actors[number].step()
             known |= set(store.ids())
             assert set(store.ids()) == known
-        for _ in range(2):
+        for _ in range(12):
             actors[2].step()
         assert [(actor.over, actor.fault) for actor in actors] == [(True, None)] * 3
         gather("/out", "abcde", 1)

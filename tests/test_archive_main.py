@@ -16,12 +16,14 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archive import __main__ as command_line
-from archive import retries, shards, storage, worker
-from archive.__main__ import main, parse_arguments, prepare, teller
-from archive.cluster import ClusterError
+from archive import retries, run, shards, storage, worker
+from archive.__main__ import main
+from archive.cluster import ClusterError, LoadError
+from archive.options import FORMATS
+from archive.options import read as parse_arguments
 from archive.records import Record
 from archive.results import Results
+from archive.run import prepare, teller
 from archive.worker import Worker
 from config import REPOSITORY
 from tests.archive_stand_ins import stand_in, write_recordings
@@ -52,17 +54,15 @@ def finish(folder: Path, *more: str, failed: tuple[str, ...] = ()) -> None:
         if name in failed:
             results.write_error(Record(id, f"/in/{name}", "INVALID_AUDIO", "empty"))
         else:
-            results.write(Record(id, f"/in/{name}"), {"text": ""})
+            results.write(Record(id, f"/in/{name}"), {"text": ""}, Path(name).stem)
 
 
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (["--parameters", "{"], "--parameters: is not JSON"),
-        (["--parameters", "[]"], "parameters: should be a JSON object"),
         (["--parameters", '{"batch_size": 0}'], "batch_size: should be greater"),
-        (["--parameters", '{"langauge": "en"}'], "'langauge' is none"),
-        (["--formats", "json,doc"], "'doc' is none of json"),
+        (["--parameters", '{"langage": "en"}'], "'langage' is none; did you mean language?"),
+        (["--num-speakers", "2", "--min-speakers", "3"], "num_speakers: contradicts"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
         (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
     ],
@@ -87,12 +87,74 @@ def test_settings_and_sources_are_checked_too(folder, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "more", [["--actors", "0"], ["--deadline", "0"], ["--deadline", "1e12"], []]
+    ("more", "reason"),
+    [
+        (["--actors", "0"], "--actors: should be a whole number, at least 1"),
+        (["--deadline", "0"], "--deadline: should be more than 0 seconds"),
+        (["--deadline", "1e12"], "--deadline: should be more than 0 seconds"),
+        (["--parameters", "{"], "--parameters: is not JSON"),
+        (["--parameters", "[]"], "--parameters: should be a JSON object"),
+        (["--formats", "json,srd"], "'srd' is none of json, srt"),
+        (["--retry-error"], "unknown option --retry-error; did you mean --retry-errors?"),
+        (["--embedded", "--model", "a/b"], "--embedded: goes without other models"),
+        ([], "the following arguments are required"),
+    ],
 )
-def test_a_wrong_command_line_ends_the_process(folder, capsys, more):
+def test_a_wrong_command_line_ends_the_process(folder, capsys, more, reason):
     with pytest.raises(SystemExit) as ended:
         parse_arguments(arguments(folder, *more) if more else [])
     assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+
+
+def test_formats_are_those_of_the_endpoint():
+    assert set(FORMATS) == {"json", *shards.FORMATS}
+
+
+def test_a_python_without_the_packages_says_how_to_start_it(folder):
+    """One that has nothing but its standard library reads the command line all the same."""
+    command = [sys.executable, "-I", "-S", "-c"]
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from archive.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    for more, status, told in (
+        (arguments(folder), 2, "scripts/setup --archive, then start it by .venv/bin/python -m"),
+        (arguments(folder, "--modle", "x"), 2, "did you mean --model?"),
+        (["--help"], 0, ""),
+    ):
+        done = subprocess.run(
+            [*command, script, *more], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (status, int(status > 0))
+        assert told in done.stderr
+
+
+def test_models_of_the_command_line_go_before_those_of_the_environment(folder, monkeypatch):
+    monkeypatch.setenv("DIARIZATION_MODEL", "owner/pipeline")
+    options = parse_arguments(arguments(folder, "--model", "openai/whisper-small"))
+    settings = prepare(options, stand_in).task.settings
+    assert settings["asr_model"].name == "openai/whisper-small"
+    assert settings["diarization_model"].name == "owner/pipeline"
+    options = parse_arguments(arguments(folder, "--embedded"))
+    assert prepare(options, stand_in).task.settings["asr_model"].name.endswith("demo/models/asr")
+
+
+def test_no_model_is_one_line(folder, capsys, monkeypatch):
+    monkeypatch.delenv("ASR_MODEL")
+    assert main(arguments(folder)) == 2
+    assert capsys.readouterr().err == (
+        "python -m archive: no model: name one by --model or ASR_MODEL\n"
+    )
+
+
+def test_options_go_before_what_is_given_as_json(folder):
+    given = ["--parameters", '{"language": "en", "num_beams": 5}', "--language", "de", "--words"]
+    task = prepare(parse_arguments(arguments(folder, *given)), stand_in).task
+    assert task.parameters == {"language": "de", "num_beams": 5, "return_timestamps": "word"}
 
 
 def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
@@ -181,16 +243,15 @@ def test_missing_packages_are_one_line(folder, capsys, monkeypatch):
     )
     assert main(arguments(folder)) == 2
     _, stderr = capsys.readouterr()
-    assert stderr.startswith("python -m archive: no ray: scripts/setup --archive")
+    assert stderr.startswith(
+        "python -m archive: this Python has no ray: run scripts/setup --archive"
+    )
     assert stderr.count("\n") == 1
-    monkeypatch.setattr("archive.__main__.find_spec", lambda name: None)
-    assert main(arguments(folder)) == 2
-    assert "no pyarrow and ray: " in capsys.readouterr().err
 
 
 def test_what_takes_long_is_told_now_and_then(capsys, monkeypatch):
     now = 100.0
-    monkeypatch.setattr("archive.__main__.time.monotonic", lambda: now)
+    monkeypatch.setattr("archive.run.time.monotonic", lambda: now)
     tell = teller("looking at")
     for done in range(31):
         tell(done, 30)
@@ -202,15 +263,19 @@ def test_what_takes_long_is_told_now_and_then(capsys, monkeypatch):
 
 def test_what_is_done_needs_no_cluster(folder, capsys):
     finish(folder, failed=("b.wav",))
-    assert main(arguments(folder, "--address", "127.0.0.1:1")) == 0
+    nowhere = ("--address", "127.0.0.1:1")
+    assert main(arguments(folder, *nowhere)) == 1
+    assert main(arguments(folder, *nowhere, "--ignore-errors")) == 0
     stdout, _ = capsys.readouterr()
-    assert stdout.startswith("all 2 recordings were done before.\n1 of 2 recordings failed:\n")
+    assert stdout.startswith(
+        "2 recordings were done before, and nothing is left.\n1 of 2 recordings failed:\n"
+    )
     assert "/in/b.wav: empty" in stdout
 
 
 def test_an_output_place_that_cannot_be_read_is_one_line(folder, capsys):
     (folder / "out").mkdir()
-    (folder / "out" / "results").touch()
+    (folder / "out" / "index").touch()
     assert main(arguments(folder)) == 1
     assert "Not a directory" in capsys.readouterr().err.splitlines()[-1]
 
@@ -221,7 +286,7 @@ def test_errors_are_tried_again_where_asked_for(folder, capsys):
     _, stderr = capsys.readouterr()
     assert "no cluster: " in stderr
     assert stderr.splitlines()[-2].endswith("in/b.wav")
-    assert stderr.splitlines()[-1] == "1 recordings have no record; start again"
+    assert stderr.splitlines()[-1] == "1 recording has no record; start again"
 
 
 def test_a_changed_file_or_setting_is_new_work(folder, monkeypatch):
@@ -255,7 +320,7 @@ def load(folder: Path) -> list:
 
 def test_formats_are_parameters(folder):
     options = parse_arguments(arguments(folder, "--formats", "json,srt,txt"))
-    options.parameters = '{"output": ["vtt", "srt"]}'
+    options.parameters = {"output": ["vtt", "srt"]}
     assert prepare(options, stand_in).task.parameters == {"output": ["vtt", "srt", "txt"]}
 
 
@@ -307,13 +372,65 @@ def cluster(monkeypatch) -> type[InProcess]:
     class Fresh(InProcess):
         pass
 
-    monkeypatch.setattr(command_line, "Cluster", Fresh)
+    monkeypatch.setattr(run, "Cluster", Fresh)
     monkeypatch.setattr(retries.time, "sleep", lambda _: None)
     return Fresh
 
 
 def names(folder: Path, kind: str) -> list[str]:
-    return sorted(path.name for path in folder.glob(f"out/{kind}/*"))
+    return sorted(path.name for path in folder.glob(f"out/{kind}/**/*") if path.is_file())
+
+
+def test_results_are_called_as_their_recordings(folder, cluster):
+    write_recordings(folder / "in" / "talks", {"monday.wav": "say m", "tuesday.mp3": "say t"})
+    write_recordings(folder / "in" / "talks", {"monday.mp3": "say n"})
+    assert main(arguments(folder, "--formats", "srt"), stand_in) == 0
+    top = folder / "out" / "results"
+    stems = ["a", "b", "talks/monday.mp3", "talks/monday.wav", "talks/tuesday"]
+    files = sorted(str(path.relative_to(top)) for path in top.rglob("*.*"))
+    assert files == [f"{stem}.{ending}" for stem in stems for ending in ("json", "srt")]
+    for entry in folder.glob("out/index/*.json"):
+        record = json.loads(entry.read_text())
+        result = json.loads((top / f"{record['result']}.json").read_text())
+        assert (result["recording"], record["id"]) == (record, entry.stem)
+    # One that comes later, and would share the name of one that is done, takes no file of it.
+    before = {path: path.read_bytes() for path in top.rglob("*.*")}
+    write_recordings(folder / "in", {"a.mp3": "say another"})
+    assert main(arguments(folder, "--formats", "srt"), stand_in) == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert (top / "a.mp3.srt").read_text() == "srt of another\n"
+
+
+def test_two_sources_may_share_an_output_place(folder, cluster):
+    write_recordings(folder / "other", {"a.wav": "say of the other"})
+    assert main(arguments(folder), stand_in) == 0
+    assert main([str(folder / "other"), "--out", str(folder / "out")], stand_in) == 0
+    texts = [json.loads(p.read_text())["text"] for p in (folder / "out" / "results").iterdir()]
+    assert sorted(text.rpartition(": ")[2] for text in texts) == ["a", "b", "of the other"]
+
+
+def test_one_recording_may_be_the_source(folder, cluster):
+    command = [str(folder / "in" / "a.wav"), "--out", str(folder / "out")]
+    assert main(command, stand_in) == 0
+    assert names(folder, "results") == ["a.json"]
+
+
+def test_failures_count_in_the_exit_status_unless_they_are_ignored(folder, cluster, capfd):
+    write_recordings(folder / "in", {"x.wav": "refuse"})
+    assert main(arguments(folder), stand_in) == 1
+    assert "2 recordings done and 1 failed" in capfd.readouterr().out
+    assert main(arguments(folder, "--ignore-errors"), stand_in) == 0
+
+
+def test_models_that_do_not_load_are_one_line_and_status_2(folder, cluster, capsys):
+    cluster.fault = LoadError("START_FAILED: ASR_MODEL: there is no such model")
+    assert main(arguments(folder), stand_in) == 2
+    stdout, stderr = capsys.readouterr()
+    assert stdout == ""
+    line = stderr.splitlines()[-1]
+    assert line == "python -m archive: START_FAILED: ASR_MODEL: there is no such model"
+    assert "no record" not in stderr
+    assert names(folder, "attempts") == []
 
 
 @pytest.mark.parametrize(
@@ -364,7 +481,7 @@ def test_shards_after_a_run_that_was_stopped_hold_everything_once(folder, cluste
     assert main(arguments(folder, "--shards"), stand_in) == 1
     cluster.fault = None
     for _ in range(2):
-        assert main(arguments(folder, "--shards"), stand_in) == 0
+        assert main(arguments(folder, "--shards"), stand_in) == 1
         assert (names(folder, "results"), len(names(folder, "errors"))) == ([], 1)
         assert len(names(folder, "shards")) <= 4
         rows = [row for path in folder.glob("out/shards/*") for row in shards.read(str(path))]

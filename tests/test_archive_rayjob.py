@@ -11,7 +11,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from archive.__main__ import parse_arguments
+from archive.options import read
 from config import REPOSITORY, ModelSettings
 
 TEXT = (REPOSITORY / "archive" / "rayjob.yaml").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def container(group):
 def test_the_job_runs_the_command_on_the_cluster_that_it_makes():
     python, flag, module, *arguments = shlex.split(JOB["spec"]["entrypoint"])
     assert (python, flag, module) == ("python", "-m", "archive")
-    options = parse_arguments(arguments)
+    options = read(arguments)
     assert options.address == "auto"
     assert options.out.startswith("s3://")
 

@@ -13,7 +13,7 @@ from archive.records import Record
 from archive.results import MOST_MARKS, Died, Results
 
 ANSWER = {"text": " ü", "duration": 2.0}
-DONE = Record("a", "/in/a.wav", duration=2.0, seconds=0.5, attempt=2)
+DONE = Record("a", "/in/talks/a.wav", duration=2.0, seconds=0.5, attempt=2, result="talks/a")
 FAILED = Record("b", "/in/b.wav", "INVALID_AUDIO", "no audio stream found")
 
 
@@ -27,21 +27,58 @@ def out(request, tmp_path) -> str:
 def test_what_is_written_is_found(out):
     results = Results(out)
     assert (results.finished(), results.errors("ab"), results.find("a")) == (set(), [], None)
-    results.write(DONE, {**ANSWER, "output": {"srt": "1\n"}})
+    assert results.write(DONE, {**ANSWER, "output": {"srt": "1\n"}}, "talks/a") == DONE
     results.write_error(FAILED)
     assert results.finished() == {"a", "b"}
     assert (results.find("a"), results.find("b"), results.errors("ab")) == (DONE, FAILED, [FAILED])
-    written = json.loads(storage.read(storage.join(out, "results", "a.json")))
+    written = json.loads(storage.read(storage.join(out, "results", "talks", "a.json")))
     assert written.pop("recording") == {**DONE.to_json(), "status": "done"}
     assert written == ANSWER
-    assert storage.read(storage.join(out, "results", "a.srt")) == b"1\n"
+    assert storage.read(storage.join(out, "results", "talks", "a.srt")) == b"1\n"
 
 
-def test_the_json_is_written_last(out, monkeypatch):
+def test_the_entry_of_the_index_is_written_last(out, monkeypatch):
     order = []
-    monkeypatch.setattr(storage, "write", lambda address, _: order.append(storage.name_of(address)))
-    Results(out).write(DONE, {**ANSWER, "output": {"srt": "", "txt": ""}})
-    assert order == ["a.srt", "a.txt", "a.json"]
+    monkeypatch.setattr(
+        storage, "write", lambda address, _: order.append(address.removeprefix(f"{out}/"))
+    )
+    Results(out).write(DONE, {**ANSWER, "output": {"srt": "", "txt": ""}}, "b c")
+    names = ["b c.srt", "b c.txt", "b c.json"]
+    assert [storage.unquote(each) for each in order[:-1]] == [f"results/{name}" for name in names]
+    assert order[-1] == "index/a.json"
+
+
+def test_a_new_result_of_a_recording_takes_the_place_of_the_old_one(out):
+    """Changed, or under other settings: what the old one had and the new one has not is gone, and
+    so is its entry, which would tell that the new one's files are its own.
+    """
+    results = Results(out)
+    results.write(DONE, {**ANSWER, "output": {"srt": "old", "vtt": "old"}}, "talks/a")
+    newer = Record("new", DONE.path)
+    assert (
+        results.write(newer, {"text": "", "output": {"srt": "new"}}, "talks/a").result == "talks/a"
+    )
+    assert results.finished() == {"new"}
+    found = {storage.name_of(each.address) for each in storage.find_files(f"{out}/results")}
+    assert found == {"a.json", "a.srt"}
+    assert storage.read(storage.join(out, "results", "talks", "a.srt")) == b"new"
+
+
+@pytest.mark.parametrize("theirs", ["a result", "no result"])
+def test_what_another_has_written_is_never_overwritten(out, theirs):
+    """The recording of another source, called alike, or a file of somebody's own."""
+    results = Results(out)
+    content = b'{"mine": 1}'
+    if theirs == "a result":
+        results.write(DONE, ANSWER, "talks/a")
+        content = storage.read(storage.join(out, "results", "talks", "a.json"))
+    storage.write(storage.join(out, "results", "talks", "a.json"), content)
+    other = Record(f"call-{'f' * 20}", "/elsewhere/talks/a.wav")
+    written = results.write(other, {**ANSWER, "output": {"srt": "1"}}, "talks/a")
+    assert written.result == f"talks/a-{'f' * 20}"
+    assert results.find(other.id) == written
+    assert storage.read(storage.join(out, "results", "talks", "a.json")) == content
+    assert results.write(other, ANSWER, "talks/a") == written
 
 
 def died(results: Results, id: str, run: str) -> tuple[int, str]:
@@ -124,7 +161,7 @@ def test_records_of_what_could_not_be_read_are_forgotten(out):
 
 def test_what_has_a_result_or_is_tried_again_is_no_error(tmp_path, monkeypatch):
     results = Results(str(tmp_path))
-    results.write(DONE, ANSWER)
+    results.write(DONE, ANSWER, "a")
     for record in (Record("a", "/in/a.wav", "WORKER_DIED"), FAILED, Record("c", "/in", "X")):
         results.write_error(record)
     assert [each.id for each in results.errors("abx")] == ["b"]
@@ -140,8 +177,9 @@ def test_what_has_a_result_or_is_tried_again_is_no_error(tmp_path, monkeypatch):
 
 
 def test_for_shards_a_result_is_one_file(out):
-    Results(out, in_shards=True).write(DONE, {**ANSWER, "output": {"srt": "1\n"}})
-    (entry,) = storage.find_files(out)
+    answer = {**ANSWER, "output": {"srt": "1\n"}}
+    Results(out, in_shards=True).write(DONE, answer, "talks/a")
+    (entry,) = storage.find_files(storage.join(out, "results"))
     written = json.loads(storage.read(entry.address))
     assert written["output"] == {"srt": "1\n"}
     assert Results(out).find("a") == DONE
@@ -165,7 +203,7 @@ def test_a_passing_fault_of_the_store_ends_nothing(tmp_path, monkeypatch):
         monkeypatch.setattr(storage, name, faulty(getattr(storage, name)))
     results = Results(str(tmp_path))
     attempt = results.begin("a", "run")
-    results.write(DONE, ANSWER)
+    results.write(DONE, ANSWER, "a")
     results.write_error(FAILED)
     results.end("a", attempt)
     assert results.finished() == {"a", "b"}

@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 
 from archive import retries, storage, worker
 from archive.manifest import Identity, Recording, blocks_of, deal, in_folder
+from archive.names import name_results
 from archive.records import Record
 from archive.results import Results
 from archive.worker import Task, Worker, load_handler, without_token
@@ -34,7 +35,7 @@ def recordings(folder: Path, commands: dict[str, str]) -> list[Recording]:
     write_recordings(folder / "in", commands)
     found = in_folder(str(folder / "in"), str(folder / "out"))
     dealt = deal(map(Identity(SETTINGS, {}).of, found))
-    return sorted(dealt, key=lambda each: each.path)
+    return sorted(name_results(dealt, [str(folder / "in")]), key=lambda each: each.path)
 
 
 def run_one(folder: Path, command: str, **options) -> tuple[Record, dict]:
@@ -119,9 +120,9 @@ def test_own_parameters_are_laid_over_those_of_the_run(tmp_path):
     made = Worker(
         replace(task(tmp_path), parameters={"batch_size": 1, "output": ["srt"]}), "worker"
     )
-    record = made.run(own)
+    made.run(own)
     assert made.handler.batch_sizes == [2]
-    assert (tmp_path / "out" / "results" / f"{record.id}.srt").read_text() == "srt of a\n"
+    assert (tmp_path / "out" / "results" / "a.srt").read_text() == "srt of a\n"
 
 
 def run_in_process(folder: Path, deadline: float) -> int:

@@ -19,6 +19,8 @@ from config import REPOSITORY
 
 TOKEN, READ_TOKEN, KEY = "hf_manages_endpoints", "hf_only_reads", "key_of_the_server"
 NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/whisper-large-v3"]
+WEIGHTS = ["config.json", "model.safetensors"]
+GATED = "pyannote/speaker-diarization-3.1"
 HF_SERVE_IMAGE = "ghcr.io/huggingface/hf-serve:abcdef0"
 TIME = "2026-01-01T00:00:00Z"
 ANSWER = {
@@ -46,6 +48,14 @@ class Platform(ThreadingHTTPServer):
         self.public = False
         self.refusal: tuple[int, Any] | None = None
         self.answer: Any = lambda body: ANSWER
+        self.files = {
+            "me/handler": ["handler.py"],
+            "openai/whisper-large-v3": WEIGHTS,
+            "a/b": WEIGHTS,
+            GATED: ["config.yaml"],
+        }
+        self.gated = {GATED}
+        self.accepted: set[str] = set()
 
     def described(self, name: str) -> dict[str, Any]:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -84,6 +94,8 @@ class Api(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         self.server.tokens[self.path] = token
         is_open = self.server.public and self.path.startswith("/served")
+        if self.path.startswith("/api/models/"):
+            return self.send(*self.model(*self.path.split("/")[3:]))
         if not is_open and token not in self.server.accepts:
             return self.send(401, {"error": f"Invalid credentials: {token}"})
         return self.send(*self.outcome(body))
@@ -109,6 +121,17 @@ class Api(BaseHTTPRequestHandler):
             platform.states = ["running"]
         return 200, platform.described(parts[2])
 
+    def model(self, owner: str, name: str, *more: str) -> tuple[int, Any]:
+        """What the Hub tells of a model, or whether its conditions were accepted."""
+        id = f"{owner}/{name.partition('?')[0]}"
+        if id not in self.server.files:
+            return 404, {"error": "Repository not found"}
+        if more[:1] == ("auth-check",):
+            return (200, {}) if id in self.server.accepted else (403, {"error": "gated"})
+        siblings = [{"rfilename": name} for name in self.server.files[id]]
+        gated = "auto" if id in self.server.gated else False
+        return 200, {"id": id, "siblings": siblings, "gated": gated}
+
     def served(self, parts: list[str], body: Any) -> tuple[int, Any]:
         if self.command == "GET":
             (name,) = self.server.endpoints
@@ -121,6 +144,10 @@ class Api(BaseHTTPRequestHandler):
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        if isinstance(body, dict) and body.get("error") == "gated":
+            self.send_header("X-Error-Code", "GatedRepo")
+        if isinstance(body, dict) and body.get("error") == "Repository not found":
+            self.send_header("X-Error-Code", "RepoNotFound")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -136,6 +163,8 @@ def platform(monkeypatch) -> Iterator[Platform]:
         thread.start()
         monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", server.url)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        files = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(deploy, "REFRESH_SECONDS", 0.001)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -158,9 +187,11 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def wrong_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The only line that a wrong command line prints."""
-    with pytest.raises(SystemExit) as ended:
-        deploy.main([*NAMED, *arguments])
-    assert ended.value.code == 2
+    try:
+        status = deploy.main([*NAMED, *arguments])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
     assert out == ""
@@ -389,7 +420,7 @@ class TestDryRun:
         monkeypatch.setenv("ENDPOINT_HF_TOKEN", READ_TOKEN)
         assert deploy.main([*NAMED, "--dry-run"]) == 0
         printed = capsys.readouterr().out
-        assert platform.calls == []
+        assert {method for method, *_ in platform.calls} == {"GET"}
         assert READ_TOKEN not in printed
         deploy.main([*NAMED, "--no-wait"])
         sent = platform.made("POST")[0]
@@ -404,6 +435,98 @@ class TestDryRun:
         assert "secrets" not in json.loads(capsys.readouterr().out)["model"]
 
 
+class TestChecks:
+    """What is found before anything is created; the same by a dry run."""
+
+    @pytest.fixture(params=[[], ["--dry-run"]], ids=["deploy", "dry-run"])
+    def lines(self, request, platform, capsys):
+        """Fails with these arguments, and creates nothing; what was told."""
+
+        def fail(*arguments: str) -> str:
+            assert deploy.main([*NAMED, *arguments, *request.param]) == 1
+            assert platform.made("POST") == platform.made("PUT") == []
+            return capsys.readouterr().err
+
+        return fail
+
+    def test_ids_that_the_hub_has_not(self, platform, lines):
+        told = lines("--repository", "me/none", "--assistant", "a/none@v1")
+        assert "deploy.py: --repository: the Hub has no me/none that the token may read" in told
+        assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token may" in told
+
+    def test_repositories_without_what_is_needed(self, platform, lines):
+        platform.files |= {"me/handler": ["README.md"], "a/pickled": ["pytorch_model.bin"]}
+        told = lines("--model", "a/pickled")
+        assert "me/handler has no handler.py: upload this repository to it" in told
+        assert "a/pickled has no safetensors weights" in told
+
+    def test_gated_pipelines(self, platform, lines, monkeypatch):
+        told = lines("--diarization", GATED)
+        assert f"--diarization: {GATED} is gated: set ENDPOINT_HF_TOKEN" in told
+        monkeypatch.setenv("ENDPOINT_HF_TOKEN", READ_TOKEN)
+        platform.files["pyannote/segmentation-3.0"] = ["config.yaml"]
+        platform.accepted = {GATED}
+        told = lines("--diarization", GATED)
+        assert "pyannote/segmentation-3.0 is gated: accept its conditions at https" in told
+        assert f"{GATED} is gated" not in told
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--instance-type", "intel-spr", "--instance-size", "x2"], "goes with --accelerator"),
+            (
+                ["--accelerator", "cpu", "--instance-type", "intel-spr", "--instance-size", "x2"],
+                "intel-spr x2 has 4 GB, and the models need 5.0 GB at least",
+            ),
+            (["--accelerator", "cpu", "--env", "DEVICE=cuda"], "DEVICE=cuda, and the instance has"),
+            (["--env", "DTYPE=int8"], "DTYPE=int8 does not go with --accelerator gpu"),
+        ],
+    )
+    def test_instances_that_do_not_fit(self, lines, arguments, said):
+        assert said in lines(*arguments)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--instance-size", "x4"], "the endpoint computes on one GPU; x4 has more"),
+            (["--instance-type", "nvidia-b200"], "the memory of nvidia-b200 x1 is not known here"),
+            (
+                ["--instance-type", "nvidia-t4", "--env", "DTYPE=float32"],
+                "nvidia-t4 x1 has 16 GB, by docs/gpu.md enough for 11 windows at once",
+            ),
+            (["--env", "DEVICE=cpu"], "leaves the GPU idle that is paid for"),
+        ],
+    )
+    def test_what_works_but_may_not_be_meant_is_told(self, platform, capsys, arguments, said):
+        assert deploy.main([*NAMED, *arguments, "--dry-run"]) == 0
+        (note,) = capsys.readouterr().err.splitlines()
+        assert note.startswith("note: ")
+        assert said in note
+
+    def test_a_hub_that_cannot_be_asked_is_told_once_and_ends_nothing(self, capsys, monkeypatch):
+        """But for what is known without it."""
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+        monkeypatch.setattr(deploy, "get_token", lambda: None)
+        assert deploy.main([*NAMED, "--assistant", "a/b", "--dry-run"]) == 0
+        (note,) = capsys.readouterr().err.splitlines()
+        assert note.startswith("note: the Hub could not be asked whether the ids exist: ")
+        assert deploy.main([*NAMED, "--diarization", GATED, "--dry-run"]) == 1
+        assert "is gated: set ENDPOINT_HF_TOKEN" in capsys.readouterr().err
+
+    def test_an_endpoint_that_exists_may_have_its_token_from_before(self, platform, capsys):
+        assert deploy.main([*NAMED, "--no-wait"]) == 0
+        assert deploy.main([*NAMED, "--no-wait", "--diarization", GATED]) == 0
+        assert deploy.main([*NAMED, "--diarization", GATED, "--dry-run"]) == 0
+        assert "note: who-said-what exists, and would be updated" in capsys.readouterr().err
+        assert deploy.main([*NAMED, "--region", "eu-west-1", "--dry-run"]) == 1
+        assert "exists with region us-east-1" in capsys.readouterr().err
+
+    def test_variables_of_this_machine_do_not_count(self, platform, monkeypatch):
+        monkeypatch.setenv("DTYPE", "float8")
+        monkeypatch.setenv("MAX_QUEUE", "none")
+        assert deploy.main([*NAMED, "--no-wait"]) == 0
+
+
 class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "said"),
@@ -413,13 +536,20 @@ class TestCommandLine:
             (["--env", f"API_KEY={KEY}"], "set ENDPOINT_API_KEY in the environment"),
             (["--env", f"api_key={KEY}"], "set ENDPOINT_API_KEY in the environment"),
             (["--env", f"Hf_Token={READ_TOKEN}"], "set ENDPOINT_HF_TOKEN in the environment"),
-            (["--asr-model", "no model"], "--asr-model: neither a hub id"),
+            (["--asr-model", "no model"], "--model: neither a hub id"),
+            (["--env", "ASR_MODEL=a/b"], "ASR_MODEL is given by --model"),
+            (["--env", "DTYPE=float8"], "--env: DTYPE: should be 'auto'"),
+            (["--env", "max_audio_seconds=-1"], "--env: MAX_AUDIO_SECONDS: should be greater"),
+            (["--env", "MAX_ROWS=many"], "--env: MAX_ROWS: should be a valid integer"),
+            (["--env", "MAX_AUDIO_SECOND=60"], "did you mean MAX_AUDIO_SECONDS?"),
+            (["--repository", "handler"], "--repository: should be the id of a repository"),
+            (["--scale-to-zer", "15"], "did you mean --scale-to-zero?"),
             (["--container", "custom"], "--image goes with --container"),
             (["--image", "registry/ours:1"], "--image goes with --container"),
             (["--scale-to-zero", "15", "--min-replica", "1"], "--scale-to-zero takes"),
-            (["--scale-to-zero", "0"], "--scale-to-zero takes"),
-            (["--min-replica", "2"], "--max-replica is at least 1"),
-            (["--max-replica", "-1"], "--max-replica: not a whole number"),
+            (["--scale-to-zero", "0"], "--scale-to-zero: should be a whole number"),
+            (["--min-replica", "2"], "--max-replica is at least --min-replica"),
+            (["--max-replica", "-1"], "--max-replica: should be a whole number"),
             (["--dry-run", "--no-wait"], "not allowed with"),
         ],
     )
@@ -432,8 +562,8 @@ class TestCommandLine:
     @pytest.mark.parametrize("name", ["Upper", "a/b", "a-", ""])
     def test_a_name_that_is_no_name(self, capsys, name):
         with pytest.raises(SystemExit):
-            deploy.parse_arguments([name, *NAMED[1:]])
-        assert "name: only lower-case" in capsys.readouterr().err
+            deploy.main([name, *NAMED[1:]])
+        assert "NAME: only lower-case" in capsys.readouterr().err
 
     @pytest.mark.parametrize("options", [[], ["--container", "custom", "--image", "ours:1"]])
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):

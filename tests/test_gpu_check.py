@@ -26,6 +26,7 @@ from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import LogRecords, Subject
 from config import REPOSITORY, ModelReference, ModelSettings
+from deployment.memory import need_of
 from device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
@@ -344,6 +345,29 @@ def test_the_endpoints_decoder_takes_what_the_table_says(pair, monkeypatch):
     header, rule, row = memory.memory_table().splitlines()
     assert [cell.strip() for cell in row.strip("|").split("|")] == expected_row(*pair)
     assert header.count("|") == rule.count("|") == row.count("|")
+
+
+@pytest.mark.parametrize("pair", memory.PAIRS, ids=lambda pair: pair[0].name)
+def test_the_arithmetic_of_a_deployment_is_the_tables(pair):
+    main, assistant = pair
+    decoders = [main] if assistant is None else [main, assistant]
+    weights = 2 * (encoder_weights(main) + sum(map(decoder_weights, decoders)))
+    need = need_of(main, assistant)
+    assert need.models == weights + sum(map(joined_bytes, decoders))
+    assert need.per_row == sum(map(decoder_row_bytes, decoders))
+    assert need.rows_in(need.smallest) == 1
+    assert need.rows_in(need.smallest - 10**6) < 1
+
+
+def test_the_largest_batch_of_the_documents_example():
+    need = need_of(memory.LARGE_V3, memory.DISTIL_LARGE_V3)
+    assert f"gives {need.rows_in(24 * 10**9)} for large-v3" in DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_an_assistant_with_an_encoder_of_its_own_is_counted_whole():
+    alone, both = need_of(memory.TURBO, None), need_of(memory.TURBO, memory.TINY)
+    own = encoder_weights(memory.TINY) + decoder_weights(memory.TINY)
+    assert both.models - alone.models == 2 * own + joined_bytes(memory.TINY)
 
 
 # The lines of a GPU, on a CPU

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from benchmarks.gpu_check.checks import NO_GPU, check_log, check_machine
 from benchmarks.gpu_check.page import Finding, Page, judge, leave_out
 from benchmarks.gpu_check.sections import SECTIONS, Outcome, run_apart, run_here, write
+from benchmarks.options import read_gpu_check
 from config import ModelSettings, nvidia_device_present
 from device import choose_device, prepare_device
 from errors import StartError
@@ -69,26 +69,9 @@ def _unusable(settings: ModelSettings, reason: str) -> list[Finding]:
     return [refusal, *check_machine(settings, None)]
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/gpu-check",
-        description="Check load, CUDA graphs, text, speed and memory on this machine.",
-        epilog="PYTHON=python3 scripts/gpu-check uses that interpreter and prepares no .venv.",
-    )
-    parser.add_argument("--quick", action="store_true", help="less audio, each speed once")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the page there too, as it grows"
-    )
-    # How a section is run in a process of its own.
-    parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
-    parser.add_argument("--outcome", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; 0 where all is as expected, 1 where not, 2 where nothing can be checked."""
-    options = parse_arguments(arguments)
+    options = read_gpu_check(arguments)
     try:
         settings = ModelSettings.for_demo()
     except ValueError as error:

@@ -3,7 +3,8 @@
     python -m benchmarks.gpu_check.memory
 
 The one decision: the endpoint's own decoder is built over models without data (torch's meta
-device), so the table follows the code. Only the published dimensions are written down here.
+device), so the table follows the code. deployment/memory.py has the published dimensions, and the
+same by arithmetic alone.
 """
 
 from __future__ import annotations
@@ -26,40 +27,23 @@ from asr.model.alignment_heads import AlignmentHead
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table
+from deployment.memory import (
+    BASE,
+    DISTIL_LARGE_V3,
+    DISTIL_MEDIUM_EN,
+    DISTIL_SMALL_EN,
+    LARGE_V3,
+    MEDIUM,
+    MEDIUM_EN,
+    SMALL,
+    SMALL_EN,
+    TINY,
+    TURBO,
+    Dimensions,
+)
 
 BATCHES = (1, 8, 24, 128)
 MB, GB = 1e6, 1e9
-MULTILINGUAL, ENGLISH, LARGE = 51_865, 51_864, 51_866  # sizes of the published vocabularies
-
-
-@dataclass(frozen=True)
-class Dimensions:
-    """A published checkpoint, from its `config.json` on the Hub.
-
-    `aligned` is the number of its alignment heads, of openai/whisper's `_ALIGNMENT_HEADS`.
-    """
-
-    name: str
-    d_model: int
-    heads: int
-    encoder_layers: int
-    decoder_layers: int
-    vocabulary: int
-    aligned: int
-    mel_bins: int = 80
-
-
-TINY = Dimensions("tiny", 384, 6, 4, 4, MULTILINGUAL, 6)
-BASE = Dimensions("base", 512, 8, 6, 6, MULTILINGUAL, 8)
-SMALL = Dimensions("small", 768, 12, 12, 12, MULTILINGUAL, 10)
-SMALL_EN = Dimensions("small.en", 768, 12, 12, 12, ENGLISH, 19)
-MEDIUM = Dimensions("medium", 1024, 16, 24, 24, MULTILINGUAL, 6)
-MEDIUM_EN = Dimensions("medium.en", 1024, 16, 24, 24, ENGLISH, 18)
-LARGE_V3 = Dimensions("large-v3", 1280, 20, 32, 32, LARGE, 10, mel_bins=128)
-TURBO = Dimensions("large-v3-turbo", 1280, 20, 32, 4, LARGE, 6, mel_bins=128)
-DISTIL_SMALL_EN = Dimensions("distil-small.en", 768, 12, 12, 4, ENGLISH, 0)
-DISTIL_MEDIUM_EN = Dimensions("distil-medium.en", 1024, 16, 24, 2, ENGLISH, 0)
-DISTIL_LARGE_V3 = Dimensions("distil-large-v3", 1280, 20, 32, 2, LARGE, 0, mel_bins=128)
 # Main models and their assistants, all of which share the main model's encoder.
 PAIRS: tuple[tuple[Dimensions, Dimensions | None], ...] = (
     (TINY, None),

@@ -1,0 +1,21 @@
+"""Runs a benchmark by its name: `python -m benchmarks NAME [OPTION...]`, as scripts/bench does."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+from benchmarks.options import BENCHMARKS, read_bench
+
+
+def main() -> None:
+    """Run the benchmark as if its module had been named."""
+    name = read_bench(sys.argv[1:]).benchmark
+    rest = sys.argv[1:] if name is None else sys.argv[2:]
+    module, _ = BENCHMARKS[name or "speed"]
+    sys.argv[1:] = rest
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

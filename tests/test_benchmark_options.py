@@ -1,0 +1,46 @@
+"""The command lines of scripts/bench and scripts/gpu-check, as a bare Python reads them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from benchmarks.options import BENCHMARKS
+from config import REPOSITORY
+
+
+def read(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """By an interpreter with its standard library alone."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from commands.__main__ import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-I", "-S", "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_help_has_a_line_for_each_benchmark_and_each_is_there():
+    shown = read("bench", "--help").stdout
+    for name, (module, line) in BENCHMARKS.items():
+        assert f"  # {line}\n  scripts/bench {name}\n" in shown
+        assert find_spec(module) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["bench"], 0, ""),
+        (["bench", "load", "--anything"], 0, ""),
+        (["bench", "--quick"], 0, ""),
+        (["bench", "sped"], 2, "did you mean speed?"),
+        (["gpu-check", "--quik"], 2, "did you mean --quick?"),
+        (["gpu-check", "--quick", "--output", "x"], 0, ""),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, status, said):
+    done = read(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", status // 2)
+    assert said in done.stderr
