@@ -122,8 +122,8 @@ def in_step(action):
 def read_inputs_of_the_capture(patch):
     """Encoders and prefill read the windows and rows that they were captured with."""
 
-    def run(self, owner, key, work, inputs, worth_it=True):
-        return self.captures.run(owner, key, lambda: work(*inputs), worth_it).clone()
+    def run(self, owner, key, work, inputs):
+        return self.captures.run(owner, key, lambda: work(*inputs)).clone()
 
     patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
 
@@ -132,11 +132,11 @@ def hand_out_what_is_overwritten(patch):
     """What an encoder or a prefill gives is used after the next pass."""
     kept = {}
 
-    def run(self, owner, key, work, inputs, worth_it=True):
+    def run(self, owner, key, work, inputs):
         held = kept.setdefault((owner, key), [each.clone() for each in inputs])
         for target, source in zip(held, inputs, strict=True):
             target.copy_(source)
-        return self.captures.run(owner, key, lambda: work(*held), worth_it)
+        return self.captures.run(owner, key, lambda: work(*held))
 
     patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
 

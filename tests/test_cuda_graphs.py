@@ -335,6 +335,18 @@ def test_a_device_that_is_lost_in_a_capture_is_not_hidden(graphs):
     assert caught.value is lost
 
 
+def test_rows_that_sample_enter_each_with_its_own_random_numbers(graphs):
+    """More of them than a graph of a prefill has rows, and such as would enter in two passes."""
+    engine = DecodeEngine(models_of(TINY, 142))
+    for count in (3, 5):
+        asked = windows_of(max_tokens=6)[:count]
+        found = decode(engine, asked, DecodeOptions(temperature=0.7, batch_size=count))
+        alone = {}
+        for each in asked:
+            alone |= decode(engine, [each], DecodeOptions(temperature=0.7, batch_size=1))
+        assert [found[key].tokens for key in alone] == [each.tokens for each in alone.values()]
+
+
 def test_without_graphs_nothing_is_captured(graphs, caplog):
     engine = DecodeEngine(drafting_models(), cuda_graphs=False)
     check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))

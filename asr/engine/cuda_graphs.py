@@ -151,7 +151,13 @@ class CudaGraphRunner:
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """A few rows a graph, which serves any: it reads their numbers where it is replayed."""
+        """A few rows a graph, which serves any: it reads their numbers where it is replayed.
+
+        What is rare, rows that sample and the longest prompts, runs eagerly, all rows at once.
+        """
+        if batch.shape.sampled or batch.shape.prompt_len not in PROMPT_LENGTHS:
+            view = state.view(start, start + len(batch.numbers))
+            return prefill(view, batch, filters, special_tokens)
         device = state.rows.tokens.device
         shape = batch.shape._replace(forgotten=state.main.cache.max_len)
         batch = batch._replace(numbers=upload(batch.numbers, device), shape=shape)
@@ -167,8 +173,7 @@ class CudaGraphRunner:
         owner, starts = _memory_of(state), []
         for part in zip(*parts, strict=True):
             key = PrefillKey(len(part[0]), shape, len(part) - 2)
-            worth_it = not shape.sampled and shape.prompt_len in PROMPT_LENGTHS
-            starts.append(self._run(owner, key, begin, part, worth_it))
+            starts.append(self._run(owner, key, begin, part))
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
@@ -193,10 +198,9 @@ class CudaGraphRunner:
         key: Hashable,
         work: Callable[..., Tensor],
         inputs: tuple[Tensor, ...],
-        worth_it: bool = True,
     ) -> Tensor:
         """A copy of what `work` makes of `inputs`, tensors from anywhere."""
-        if not (self.enabled and worth_it):
+        if not self.enabled:
             return work(*inputs)
         held = self._inputs.setdefault(owner, {})
         if key not in held:
