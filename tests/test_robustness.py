@@ -301,7 +301,7 @@ def test_the_count_above_would_notice(endpoint, encoder_passes):
 @pytest.mark.parametrize("name", [*BODIES, *PARAMETERS])
 def test_nothing_is_decoded_for_a_request_refused_by_its_form(endpoint, name, monkeypatch):
     decoders = [Counted(lambda *_: b""), Counted(lambda *_: None)]
-    for decode, counted in zip(("decode_base64", "decode_audio"), decoders, strict=True):
+    for decode, counted in zip(("decode_base64", "decoding_steps"), decoders, strict=True):
         monkeypatch.setattr(sys.modules[EndpointHandler.__module__], decode, counted)
     outcome(endpoint, REFUSALS[name][0])
     assert [counted.calls for counted in decoders] == [0, 0]
