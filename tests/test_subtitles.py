@@ -8,12 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
-import pysubs2
 import pytest
-import webvtt
 from hypothesis import given
 from hypothesis import strategies as st
-from pyannote.database.util import load_rttm
 
 from config import OutputFormat
 from subtitles import (
@@ -27,6 +24,7 @@ from subtitles import (
     make_cues,
     render,
 )
+from tests.readers import read_rttm, read_srt, read_tsv, read_vtt
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 LETTERS = st.one_of(st.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), st.sampled_from("-->"))
@@ -182,17 +180,6 @@ def test_a_block_without_word_times_is_split_between_its_words():
     assert found[-1].end == 10
 
 
-def read_srt(text: str) -> list[pysubs2.SSAEvent]:
-    """The events that pysubs2 reads.
-
-    It takes digits on the last line of a file for a cue's number, so that a last cue is added here.
-    """
-    closed = f"{text}\n0\n99:00:00,000 --> 99:00:01,000\nend\n"
-    *events, last = pysubs2.SSAFile.from_string(closed, format_="srt").events
-    assert last.plaintext == "end"
-    return events
-
-
 @given(recorded())
 def test_srt_is_read_back(recording):
     words, duration = recording
@@ -221,7 +208,7 @@ def test_srt_contains_nothing_that_players_interpret(said):
 @given(recorded())
 def test_vtt_is_read_back_with_its_voices(recording):
     words, duration = recording
-    captions = webvtt.from_string(render("vtt", rendering_of(words, duration))).captions
+    captions = read_vtt(render("vtt", rendering_of(words, duration)))
     expected = make_cues(words, False, duration)
     assert [caption.voice for caption in captions] == [cue.speaker for cue in expected]
     assert [(caption.start_in_seconds, caption.end_in_seconds) for caption in captions] == [
@@ -237,7 +224,7 @@ def test_vtt_is_read_back_with_its_voices(recording):
 @given(spoken())
 def test_tsv_has_a_row_for_each_segment(words):
     rendering = rendering_of(words)
-    rows = list(csv.DictReader(io.StringIO(render("tsv", rendering), newline=""), delimiter="\t"))
+    rows = read_tsv(render("tsv", rendering))
     assert [(int(row["start"]), int(row["end"]), row["speaker"] or None) for row in rows] == [
         (round(segment.start * 1000), round(segment.end * 1000), segment.speaker)
         for segment in rendering.segments
@@ -267,14 +254,11 @@ def test_names_in_rttm_have_no_spaces():
     assert len(line.split()) == 10
 
 
-def test_rttm_is_read_back_by_pyannote(tmp_path):
+def test_rttm_is_read_back_by_pyannote():
     turns = [SpeakerTurn("SPEAKER_00", 0.25, 2.5), SpeakerTurn("SPEAKER_01", 2.0, 3.125)]
-    file = tmp_path / "audio.rttm"
-    file.write_text(render("rttm", Rendering(4.0, (), (), turns)))
-    read = load_rttm(str(file))["audio"]
-    assert [
-        (label, part.start, part.end) for part, _, label in read.itertracks(yield_label=True)
-    ] == [(turn.speaker, turn.start, turn.end) for turn in turns]
+    assert read_rttm(render("rttm", Rendering(4.0, (), (), turns))) == [
+        (turn.speaker, turn.start, turn.end) for turn in turns
+    ]
 
 
 def test_text_names_speakers_where_they_are_known():
