@@ -15,7 +15,7 @@ import pytest
 from commands.__main__ import READERS
 from config import REPOSITORY
 
-FOLDERS = ("scripts", "commands", "server", "transcribe")
+FOLDERS = ("scripts", "benchmarks", "commands", "server", "transcribe")
 # Without .venv these programs are what a script could install with.
 STUBS = ("uv", "pip", "apt-get", "curl")
 
@@ -61,13 +61,22 @@ def test_help_of_every_script_installs_nothing(clone, script):
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.parametrize("script", READERS)
-def test_a_wrong_option_is_one_line_before_anything_is_installed(clone, script):
-    done = run(clone, script, "--modle", "openai/whisper-small")
+@pytest.mark.parametrize(
+    ("script", "wrong", "nearest"),
+    [
+        ("demo", "--modle", "--model"),
+        ("transcribe", "--modle", "--model"),
+        ("serve", "--prot", "--port"),
+        ("bench", "spede", "speed"),
+        ("gpu-check", "--outptu", "--output"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_is_installed(clone, script, wrong, nearest):
+    done = run(clone, script, wrong)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        f"scripts/{script}: unknown option --modle; did you mean --model?"
-    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"scripts/{script}: ")
+    assert f"; did you mean {nearest}?" in line
     assert not (clone / ".venv").exists()
 
 

@@ -4,7 +4,6 @@ are asked for: nothing is installed here, and nothing but a few programs is foun
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,9 +12,6 @@ import pytest
 
 from config import REPOSITORY
 
-SCRIPTS = sorted(
-    path.name for path in (REPOSITORY / "scripts").iterdir() if os.access(path, os.X_OK)
-)
 PROGRAMS = (
     *("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "grep", "id", "mkdir"),
     *("mktemp", "rm", "sed", "uname"),
@@ -99,17 +95,6 @@ class Clone:
 @pytest.fixture
 def clone(tmp_path) -> Clone:
     return Clone(tmp_path)
-
-
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_help_says_what_a_script_does_and_installs_nothing(clone, name, flag):
-    done = clone.run(f"scripts/{name}", flag)
-    assert (done.returncode, done.stderr) == (0, "")
-    second = (REPOSITORY / "scripts" / name).read_text(encoding="utf-8").splitlines()[1]
-    assert done.stdout.startswith(second.removeprefix("# "))
-    assert not (clone.root / ".venv").exists()
-    assert clone.calls() == []
 
 
 def test_an_unknown_option_is_refused_before_anything_is_made(clone):
