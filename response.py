@@ -98,11 +98,20 @@ def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
     clamped_words = iter(
         [replace(word, start=start, end=end) for word, start, end in _lasting(words, duration)]
     )
-    clamped = []
-    for block, start, end in _lasting(blocks, duration):
-        own_words = tuple(islice(clamped_words, len(block.words)))
-        clamped.append(replace(block, start=start, end=end, words=own_words))
-    return clamped
+    blocks = [
+        _with_words(block, tuple(islice(clamped_words, len(block.words)))) for block in blocks
+    ]
+    timed = _lasting(blocks, duration)
+    return [replace(block, start=start, end=end) for block, start, end in timed]
+
+
+def _with_words(block: Block, words: tuple[Word, ...]) -> Block:
+    """The block with other words, whose times are its own if those of its words were."""
+    if not words:
+        return replace(block, words=words)
+    start = words[0].start if block.start == block.words[0].start else block.start
+    end = words[-1].end if block.end == block.words[-1].end else block.end
+    return replace(block, start=start, end=end, words=words)
 
 
 def _clamp_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[SpeakerTurn]:

@@ -37,7 +37,7 @@ NO_HINTS = SpeakerHints()
 
 
 @pytest.fixture(scope="module")
-def diarizer(quiet):
+def diarizer():
     return load_diarizer(str(FOLDER), None, None, torch.device("cpu"))
 
 

@@ -236,7 +236,7 @@ def test_memory_of_a_row_is_one_vector_and_a_further_layer(kind):
     state = DecodeState.allocate(main, model, 3, MAX_DRAFTS)
     held = state.drafter.newest.nbytes
     if state.drafter.cache is not None:
-        held += sum(each.nbytes for kind in state.drafter.cache._kinds() for each in kind)
+        held += sum(each.nbytes for each in state.drafter.cache._by_row())
     plain = DecodeState.bytes_per_row(main, None, MAX_DRAFTS)
     assert 3 * (DecodeState.bytes_per_row(main, model, MAX_DRAFTS) - plain) == held
     assert (state.drafter.cache is None) == (kind == HEADS_ONLY)

@@ -332,6 +332,7 @@ def test_the_documented_table_is_that_of_the_shapes():
     for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
         if re.match(r"\| [\w.+ -]+ \| \d", line):
             rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    rows = [row for row in rows if len(row) == len(expected_row(*memory.PAIRS[0]))]
     assert rows == [expected_row(*pair) for pair in memory.PAIRS]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import handler
 from config import ModelSettings
 from openmp import SecondThread, run_in_passing_thread, set_threads
 from server.service import Service
+from server.shortest_first import in_one_step
 from transcribe.__main__ import CONVERSATION
 
 
@@ -108,12 +110,20 @@ def test_loading_and_diarizing_compute_in_threads_that_end(monkeypatch):
     monkeypatch.setattr(handler, "load_whisper", lambda *given: noted(load, *given))
     endpoint = handler.EndpointHandler(settings=ModelSettings.for_demo())
     diarize = endpoint.diarizer.diarize
-    monkeypatch.setattr(endpoint.diarizer, "diarize", lambda *given: noted(diarize, *given))
+    monkeypatch.setattr(
+        endpoint.diarizer,
+        "diarize",
+        lambda *given, **named: noted(partial(diarize, **named), *given),
+    )
     service = Service(endpoint)
     try:
         body = {"inputs": base64.b64encode(CONVERSATION.read_bytes()).decode()}
         asyncio.run(service.answer(endpoint.parse(body)))
-        decoding = [service._small.submit(computing_threads).result() for _ in range(2)]
+        with service._preparation.recording(1.0) as recording:
+            decoding = [
+                service._preparation.submit(recording, in_one_step(computing_threads)).result()
+                for _ in range(2)
+            ]
     finally:
         service.close()
     assert decoding == [1, 1]

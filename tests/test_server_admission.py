@@ -117,8 +117,11 @@ def test_a_body_that_announces_nothing_is_counted(monkeypatch):
     asyncio.run(run())
 
 
+CHUNKED = {"content-type": "application/json", "transfer-encoding": "chunked"}
+
+
 def chunked(app, parts):
-    return call(app, headers={"transfer-encoding": "chunked"}, parts=parts)
+    return call(app, headers=CHUNKED, parts=parts)
 
 
 def announced(length):

@@ -87,7 +87,7 @@ def test_start_request_and_page_call_nobody_and_write_no_identity(lonely, tmp_pa
     kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS")}
     where = {"HOME": str(tmp_path), "HOST": "127.0.0.1", "PORT": "0", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, "-c", IN_NAMESPACE, json.dumps(["-m", "server"])],
+        [sys.executable, "-c", IN_NAMESPACE, json.dumps(["-m", "server", "--embedded"])],
         env=kept | where | {"PYTHONPATH": str(REPOSITORY)},
         cwd=REPOSITORY,
         capture_output=True,
