@@ -54,7 +54,8 @@ def test_a_shortlist_scores_its_tokens_alike_and_forbids_the_others():
                 reason="oneDNN has no bfloat16 on this processor",
             ),
         ),
-        (torch.int8, 0.15),  # without VNNI's instructions oneDNN's products have fewer bits
+        # Without VNNI's instructions oneDNN's products saturate.
+        (torch.int8, 0.05 if torch.cpu._is_vnni_supported() else 0.15),
     ],
 )
 def test_reduced_products_are_near(dtype, most):
