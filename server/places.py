@@ -81,7 +81,8 @@ class Places:
     ) -> None:
         self.most, self.max_bytes, self.now = most, max_bytes, now
         self.held_bytes = 0
-        self._taken: set[Place] = set()
+        # In the order in which they came.
+        self._taken: dict[Place, None] = {}
         self._seconds_per_answer = 1.0
         self._last_answer = self._next_place = now()
 
@@ -105,7 +106,7 @@ class Places:
         if not self._taken:
             self._last_answer = self.now()
         place = Place(self, end)
-        self._taken.add(place)
+        self._taken[place] = None
         try:
             yield place
         finally:
@@ -135,13 +136,13 @@ class Places:
     def leave(self, place: Place) -> None:
         """Give a place and its bytes back, once."""
         if place in self._taken:
-            self._taken.remove(place)
+            del self._taken[place]
             self.held_bytes -= place.size
 
     def _slowest(self) -> Place | None:
-        """The sender that is furthest behind, if any is."""
+        """The sender that is furthest behind, if any is; among equals the one that holds most."""
         senders = (each for each in self._taken if not each.complete)
-        slowest = min(senders, key=lambda each: each.pace.due, default=None)
+        slowest = min(senders, key=lambda each: (each.pace.due, -each.size), default=None)
         return slowest if slowest is not None and slowest.pace.due < self.now() else None
 
     def _answered(self) -> None:
