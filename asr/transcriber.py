@@ -164,7 +164,7 @@ class Transcriber:
         timed_by_attention = options.timestamps and not _decodes_timestamps(options)
         fallback = self.fallback
         if options.temperature and fallback is not None:
-            fallback = replace(fallback, attempts=())
+            fallback = replace(fallback, retry=None)
         return DecodeOptions(
             timestamps=_decodes_timestamps(options),
             assisted=assisted,

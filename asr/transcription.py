@@ -150,8 +150,7 @@ class Transcription:
         """Take all steps, and those of the engine that they wait for."""
         for did_something in self._steps:
             if not did_something:
-                assert self.session is not None
-                self._engine.step(self.session)
+                self._engine.step()
         assert self.transcript is not None
         return self.transcript
 

@@ -35,11 +35,11 @@ class DecodeState:
         draft_model: DraftModel | None,
         rows: int,
         max_drafts: int,
-        num_beams: int | None = None,
+        num_beams: int = 1,
     ) -> DecodeState:
         """`rows` rows of the model's longest text and up to `max_drafts` drafts behind it.
 
-        With `num_beams` (1 is allowed) texts are found by beam search.
+        With more than one of `num_beams` texts are found by beam search.
         """
         max_len = _max_len(main, max_drafts)
         drafter = None
@@ -47,10 +47,10 @@ class DecodeState:
             drafter = allocate_drafter(draft_model, rows, max_len)
         device = main.token_embeddings.device
         beams = None
-        if num_beams is not None:
+        if num_beams > 1:
             beams = BeamState.allocate(rows, num_beams, max_len, device)
         return cls(
-            ModelWithCache(main, main.allocate(rows, max_len, num_beams or 1)),
+            ModelWithCache(main, main.allocate(rows, max_len, num_beams)),
             drafter,
             SequenceState.allocate(rows, max_len, device),
             beams,
@@ -66,12 +66,12 @@ class DecodeState:
         main: Decoder,
         draft_model: DraftModel | None,
         max_drafts: int,
-        num_beams: int | None = None,
+        num_beams: int = 1,
     ) -> int:
         """Memory of the caches of one row, in bytes, by their shapes."""
         max_len = _max_len(main, max_drafts)
         drafter = 0 if draft_model is None else drafter_bytes_per_row(draft_model, max_len)
-        return main.cache_bytes_per_row(max_len, num_beams or 1) + drafter
+        return main.cache_bytes_per_row(max_len, num_beams) + drafter
 
     def view(self, start: int, stop: int) -> DecodeState:
         """Rows `start` to `stop`, sharing memory."""

@@ -1,38 +1,40 @@
 """The decode engine: windows of samples in, tokens out, for any number of sessions at once.
 
-The one decision: the memory of a batch (caches of both models, state of the rows) belongs to the
-engine, and the sessions of all clients share its rows. Caches are by far the largest thing besides
-the weights, and a CUDA graph replays over fixed addresses. A lock is held for one step, never
-between steps. Nothing is ever written into the models.
+A step asks the scheduler who enters, has the batches encode, prefill and decode, and hands out what
+is done. The memory of a batch (caches of both models, state of the rows) belongs to the engine, and
+the sessions of all clients share its rows: caches are by far the largest thing besides the weights,
+and a CUDA graph replays over fixed addresses. An engine is for one thread, which `asr.recogniser`
+gives it: a thread that computes has threads of its own beneath it. Nothing is ever written into the
+models.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Requests
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import Lock
-from typing import TypeVar
+from threading import get_ident
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.admission import Admission
+from asr.engine.batch import Batch, DecodeContext
 from asr.engine.captures import HIGH_PRIORITY
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.drafters import draft_model
-from asr.engine.lanes import Lanes
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior, language_posterior
+from asr.engine.recovery import Failure, Kind, Remedy, remedy
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.results import ResultReader
 from asr.engine.row_state import ModelWithCache
 from asr.engine.runner import EagerRunner, StepRunner
-from asr.engine.scheduler import DecodeContext, Scheduler
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Load, Scheduler
 from asr.engine.sequence import Sequence
-from asr.engine.session import Session
+from asr.engine.session import Client, Session
 from asr.engine.state_memory import StateMemory
 from asr.engine.warmup import measured_drafting, prepare_shapes
 from asr.model.alignment_heads import alignment_heads
@@ -47,13 +49,13 @@ logger = logging.getLogger("endpoint")
 
 TOO_SMALL = "one window does not fit into the device's memory"
 
-T = TypeVar("T")
-
 
 class DecodeEngine:
-    """Decodes with one set of models; safe to call from several threads."""
+    """Decodes with one set of models, for the thread that made it."""
 
-    def __init__(self, models: WhisperModels, cuda_graphs: bool = True) -> None:
+    def __init__(
+        self, models: WhisperModels, cuda_graphs: bool = True, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         """Prepare the device; `cuda_graphs` False runs every step eagerly on CUDA too."""
         self.models = models
         dtype = models.product_dtype
@@ -72,17 +74,14 @@ class DecodeEngine:
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
             special_tokens=models.special_tokens,
             runner=self.runner,
-            decode_text=models.tokenizer.decode,
+            results=ResultReader(models.special_tokens, models.tokenizer),
         )
-        self.admission = Admission()
-        self.lanes = Lanes(self._new_lane)
-        self.admission.elsewhere = self.lanes.waiting_sessions
-        self.scheduler = self.lanes.greedy
-        self.memory = self.scheduler.memory
-        self._lock, self._next = Lock(), Lock()
+        self.scheduler = Scheduler(limits)
+        self._batches: dict[int, Batch] = {}
         self._lost: Exception | None = None  # set once the device is
+        self._thread = get_ident()
         self._stream = decoding_stream(models.device)
-        with self._on_stream():
+        with self._computing():
             prepare_shapes(self.memory, self.context)
             if self.draft_model is not None:
                 self.context.drafting = measured_drafting(self.memory, self.context)
@@ -104,207 +103,132 @@ class DecodeEngine:
 
         Raises OutOfMemory if one window is too much for the device.
         """
-        with self._turn():
-            return self._within_memory(
-                lambda: self._language_posterior(samples), self._release_batch
-            )
+        with self._computing():
+            while True:
+                try:
+                    return self._language_posterior(samples)
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                # Outside the except block: until here the exception held on to the memory.
+                self._release_batch()
+
+    def step(self, newcomers: bool = False) -> int:
+        """Run one step of every batch, for all sessions; results wait there to be taken. Returns
+        how many rows were in it.
+
+        `newcomers` says that somebody has come who has added nothing yet. Where a step fails, what
+        follows is `asr.engine.recovery`'s; an error reaches the sessions whose requests are lost.
+        """
+        if self._lost is not None:
+            return 0
+        rows = 0
+        with self._computing():
+            for num_beams in self.scheduler.batches:
+                rows += self._step_batch(self.batch(num_beams), newcomers)
+            if not self.scheduler.busy:
+                self.threads.restore()
+        return rows
 
     # What sessions call
 
-    def add(self, session: Session, requests: Requests[Request]) -> None:
-        """Queue requests of a session."""
-        with self._turn():
-            if self._lost is not None:
-                session.fail(self._lost)
-                return
-            self.lanes.add(
-                Sequence(each, session.options, session, session.stats) for each in requests
-            )
+    def add(self, client: Client, requests: Requests[Request]) -> None:
+        """Queue requests of a client."""
+        self._check_thread()
+        if self._lost is not None:
+            client.error = self._lost
+        else:
+            self.scheduler.add(Sequence(client, each) for each in requests)
 
-    def step(self, session: Session) -> None:
-        """`step_all`, unless the session has results already."""
-        with self._turn():
-            if not session.has_results:
-                self._step_lanes()
+    def cancel(self, client: Client) -> None:
+        """Drop what a client still has queued or running."""
+        if self._lost is not None:
+            return
+        with self._computing():
+            in_rows = self.scheduler.cancel(client)
+            for num_beams in {each.num_beams for each in in_rows}:
+                self.batch(num_beams).evict(
+                    [each for each in in_rows if each.num_beams == num_beams]
+                )
 
-    def step_all(self) -> None:
-        """Run one step of every lane, for all sessions; results wait there to be taken.
+    # What tests, benchmarks and the self-test look at
 
-        Where memory runs out the lane's batch is halved and begun again. An error reaches the
-        sessions whose requests were lost.
+    def batch(self, num_beams: int) -> Batch:
+        """The batch of rows with so many beams, made where it is new; drafting is for rows without.
         """
-        with self._turn():
-            self._step_lanes()
+        if num_beams not in self._batches:
+            drafts = self.draft_model if num_beams == 1 else None
+            memory = StateMemory(self.main, drafts, self.runner, num_beams)
+            self._batches[num_beams] = Batch(memory, self.context)
+        return self._batches[num_beams]
 
-    def cancel(self, session: Session) -> None:
-        """Drop what a session still has queued or running."""
-        with self._turn():
-            for lane in self.lanes if self._lost is None else ():
-                lane.cancel(session)
+    @property
+    def memory(self) -> StateMemory:
+        """That of plain rows."""
+        return self.batch(1).memory
 
     @contextmanager
     def endless_texts(self) -> Iterator[None]:
         """Let no text end before its greatest length meanwhile."""
-        with self._turn():
+        with self._computing():
             ends = self.context.filters.forbid_ends()
         try:
             yield
         finally:
-            with self._turn():
+            with self._computing():
                 self.context.filters.restore_ends(ends)
 
-    def rows_beside(self, num_beams: int, wanted: int) -> int:
-        """How many of `wanted` rows of so many beams fit beside what is held now; 0 is possible."""
-        with self._turn():
-            return self.lanes.lane(num_beams).memory.rows_beside(wanted)
+    # One step
 
-    @property
-    def running_rows(self) -> int:
-        """How many windows are being decoded; takes no lock."""
-        return sum(len(lane.running) for lane in self.lanes)
-
-    @property
-    def waiting_windows(self) -> int:
-        """How many windows wait for a row; takes no lock."""
-        return sum(len(lane.waiting) for lane in self.lanes)
-
-    def _step_lanes(self) -> None:
-        if self._lost is not None:
-            return
-        for lane in self.lanes:
-            self._step_lane(lane)
-        if not self.lanes.busy:
-            self.threads.restore()
-
-    def _step_lane(self, lane: Scheduler) -> None:
-        """Run one step of a lane and hand out what finished."""
+    def _step_batch(self, batch: Batch, newcomers: bool) -> int:
+        """One step of a batch, which hands out what is done. Returns how many rows were in it."""
         try:
-            finished = self._within_memory(
-                lambda: lane.step() if self.lanes.may_step(lane) else [],
-                lambda: self._halve_batch(lane),
-            )
+            return self._run_batch(batch, newcomers)
         except Exception as error:
-            self._lose(lane, error)
-            return
-        for sequence, result in finished:
-            owner = sequence.session
-            assert isinstance(owner, Session)
-            owner.finish(sequence.request, result)
-        self.lanes.move()
+            # An exception holds on to the device's memory, which is short.
+            failure = None if is_out_of_memory(error) else error
+        self._recover(batch, failure)
+        return 0
+
+    def _run_batch(self, batch: Batch, newcomers: bool) -> int:
+        if not self._admit(batch, newcomers) or not batch.rows:
+            return 0
+        rows = len(batch.rows)
+        for sequence, result in self.scheduler.stepped(batch.num_beams, batch.step()):
+            sequence.client.finished.append((sequence.request, result))
+        return rows
+
+    def _admit(self, batch: Batch, newcomers: bool) -> bool:
+        """Let in whom the scheduler chooses. Returns whether the batch is to take a step."""
+        load = Load(batch.memory.limit.rows, self.scheduler.clock(), newcomers=newcomers)
+        while True:
+            plan = self.scheduler.plan(batch.num_beams, load)
+            if not plan.entering:
+                return plan.decodes
+            began = self.scheduler.clock()
+            if batch.memory.lacks(plan.rows, len(batch.rows)):
+                self._release_idle()
+            entered = batch.enter(plan)
+            self.scheduler.entered(plan, entered, began)
+            if not entered:
+                return True
+            load = load._replace(encoded=load.encoded + entered)
+
+    def _check_thread(self) -> None:
+        if get_ident() != self._thread:
+            raise RuntimeError("an engine is for the thread that made it")
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Hold the engine's lock, in turns: who waits next holds the second lock meanwhile.
-
-        A plain lock would often go back to the thread that has just released it.
-        """
-        with self._next:
-            self._lock.acquire()
-        try:
-            self.threads.adjust()
-            with self._on_stream():
-                yield
-        finally:
-            self._lock.release()
+    def _computing(self) -> Iterator[None]:
+        """The block computes, in the engine's thread and on its stream."""
+        self._check_thread()
+        self.threads.adjust()
+        with self._on_stream():
+            yield
 
     def _on_stream(self) -> AbstractContextManager[object]:
         """What computes in the block is decoding, for the device."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-    def _within_memory(self, work: Callable[[], T], make_room: Callable[[], None]) -> T:
-        """What `work` returns, tried again after `make_room` as often as memory runs out."""
-        while True:
-            try:
-                return work()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            # Outside the except block: until here the exception held on to the device's memory.
-            make_room()
-
-    def _halve_batch(self, lane: Scheduler) -> None:
-        """Begin a lane again, once beside lanes that hold only what they need, then with half the
-        rows.
-
-        Where one row was left it waits until nothing runs beside it. Raises OutOfMemory where
-        nothing does.
-        """
-        failed, held, suspects = lane.attempted, lane.memory.capacity, lane.suspects
-        lane.preempt()
-        self.lanes.move()
-        if self.lanes.release_idle() and lane.memory.may_retry(max(failed, held)):
-            return
-        if max(failed, held) > 1:
-            lane.memory.lower_limit(failed if failed > 1 else held)
-        elif not self.lanes.wait_for_others(lane):
-            error = OutOfMemory(TOO_SMALL)
-            self._drop(suspects, error)  # who may have left for another lane
-            raise error
-
-    def _release_batch(self) -> None:
-        """Give back what idle lanes hold, else what all do. Raises OutOfMemory where that is
-        nothing.
-        """
-        if self.lanes.release_idle():
-            return
-        holding = [lane for lane in self.lanes if lane.memory.state is not None]
-        if not holding:
-            raise OutOfMemory(TOO_SMALL)
-        for lane in holding:
-            lane.preempt()
-        self.lanes.move()
-
-    def _lose(self, lane: Scheduler, error: Exception) -> None:
-        """Tell the sessions whose requests are lost because a step of `lane` failed.
-
-        Where several had a part in it they begin again one by one, to find whose fault it was.
-        """
-        suspects = lane.suspects
-        if is_device_lost(error):
-            self._lose_device(error)
-        elif isinstance(error, OutOfMemory) or not suspects:
-            self._drop([each.session for each in lane.abort()], error)
-        elif len(suspects) > 1:
-            logger.warning("a step failed: its %d requests go on one by one", len(suspects))
-            lane.isolate()
-            self.lanes.move()
-        else:
-            lane.preempt()
-            self.lanes.move()
-            self._drop(suspects, error)
-
-    def _lose_device(self, error: Exception) -> None:
-        """Tell every session; nothing is decoded any more, and nothing freed.
-
-        Each call to the device would raise again, and freeing pinned memory would end the process
-        before it has answered (pytorch#178154). The error's traceback keeps what the step held.
-        """
-        self._lost = error
-        present = [each.session for lane in self.lanes for each in lane.present]
-        for session in dict.fromkeys(present):
-            assert isinstance(session, Session)
-            session.fail(error)
-
-    def _drop(self, sessions: Requests[Hashable], error: Exception) -> None:
-        """Drop the requests of sessions and tell them why."""
-        for session in dict.fromkeys(sessions):
-            assert isinstance(session, Session)
-            for lane in self.lanes:
-                lane.cancel(session)
-            session.fail(error)
-
-    def _new_lane(self, num_beams: int, lanes: Lanes) -> Scheduler:
-        """The scheduler of a number of beams; drafting is for rows without."""
-        memory = StateMemory(
-            self.main,
-            self.draft_model if num_beams == 1 else None,
-            self.runner,
-            num_beams if num_beams > 1 else None,
-            lanes.release_idle,
-        )
-        return Scheduler(
-            memory, self.context, lanes.running_rows, self.admission, lanes.is_gathering
-        )
 
     @torch.inference_mode()
     def _language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:
@@ -312,6 +236,87 @@ class DecodeEngine:
         main = ModelWithCache(self.main, self.main.allocate(1, 1))
         main.decoder.fill_cross_kv(encoded, main.cache)
         return language_posterior(main, encoded, self.models.special_tokens)
+
+    # When something fails
+
+    def _recover(self, batch: Batch, error: Exception | None) -> None:
+        """Carry out what follows a step that failed with `error`; None where memory ran out."""
+        scheduler, num_beams, limit = self.scheduler, batch.num_beams, batch.memory.limit
+        suspects = scheduler.suspects(num_beams)
+        rows = max(batch.attempted, batch.memory.capacity)
+        idle = [each for each in self._idle_batches() if each is not batch]
+        kind = kind_of(error)
+        room_made = kind is Kind.OUT_OF_MEMORY and bool(idle) and limit.may_try_again(rows)
+        others_run = scheduler.others_run(num_beams)
+        follows = remedy(Failure(kind, len(suspects), rows, room_made, others_run))
+        if follows is Remedy.GIVE_UP_DEVICE:
+            self._give_up_device(error)
+            return
+        scheduler.preempt(num_beams)
+        for each in [batch, *(idle if kind is Kind.OUT_OF_MEMORY else ())]:
+            each.clear()
+        if follows is Remedy.FEWER_ROWS:
+            limit.halve(batch.attempted if batch.attempted > 1 else rows)
+        elif follows is Remedy.WAIT_FOR_OTHERS:
+            scheduler.wait_for_others(num_beams)
+        elif follows is Remedy.ONE_BY_ONE:
+            logger.warning("a step failed: its %d requests go on one by one", len(suspects))
+            scheduler.isolate(num_beams)
+        elif follows is Remedy.FAIL_SESSION:
+            self._drop(suspects, error)
+        elif follows is Remedy.FAIL_QUEUE:
+            self._drop(scheduler.queued(num_beams), error)
+
+    def _drop(self, clients: Iterable[Client], error: Exception | None) -> None:
+        """Drop the requests of clients and tell them why: too little memory, by default."""
+        for client in dict.fromkeys(clients):
+            self.cancel(client)
+            client.error = error or OutOfMemory(TOO_SMALL)
+
+    def _give_up_device(self, error: Exception | None) -> None:
+        """Tell every client; nothing is decoded any more, and nothing freed.
+
+        Each call to the device would raise again, and freeing pinned memory would end the process
+        before it has answered (pytorch#178154). The error's traceback keeps what the step held.
+        """
+        self._lost = error
+        for client in self.scheduler.clients:
+            client.error = error
+
+    def _idle_batches(self) -> list[Batch]:
+        """Those that hold memory and in which nothing runs."""
+        return [
+            batch
+            for num_beams, batch in self._batches.items()
+            if batch.memory.state is not None and self.scheduler.is_idle(num_beams)
+        ]
+
+    def _release_idle(self) -> bool:
+        """Give back the memory of batches in which nothing runs. Whether there was any."""
+        idle = self._idle_batches()
+        for batch in idle:
+            batch.clear()
+        return bool(idle)
+
+    def _release_batch(self) -> None:
+        """Give back what idle batches hold, else what all do. Raises OutOfMemory where that is
+        nothing.
+        """
+        if self._release_idle():
+            return
+        holding = [each for each in self._batches.values() if each.memory.state is not None]
+        if not holding:
+            raise OutOfMemory(TOO_SMALL)
+        for batch in holding:
+            self.scheduler.preempt(batch.num_beams)
+            batch.clear()
+
+
+def kind_of(error: Exception | None) -> Kind:
+    """What an error of a step means; None stands for too little memory."""
+    if error is None:
+        return Kind.OUT_OF_MEMORY
+    return Kind.DEVICE_LOST if is_device_lost(error) else Kind.OTHER
 
 
 def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:

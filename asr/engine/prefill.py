@@ -9,12 +9,15 @@ CUDA can replay it as a graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Sequence as Values
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
@@ -22,6 +25,7 @@ from asr.engine.beam_search import begin_beams
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter, upcast
 from asr.engine.row_state import ModelWithCache, SequenceState
+from asr.engine.sequence import Sequence
 from asr.engine.speculative import accept, sample_first
 from asr.model.encoder import EncoderOutput
 
@@ -37,6 +41,36 @@ class PrefillInput:
     temperature: float = 0.0
     uniform: Tensor | None = None  # (max_length,) for sampling
 
+    @classmethod
+    def of(cls, sequence: Sequence, max_positions: int) -> PrefillInput:
+        """For a sequence in a model of texts of `max_positions` tokens.
+
+        Beams find at most half as many new tokens, as in openai/whisper (`sample_len`).
+        """
+        request, max_length = sequence.request, max_positions
+        if sequence.num_beams > 1:
+            max_length = min(max_length, len(sequence.prompt) + max_positions // 2)
+        if request.max_tokens is not None:
+            max_length = min(max_length, len(sequence.prompt) + request.max_tokens)
+        temperature = sequence.options.temperature
+        return cls(
+            sequence.prompt,
+            max_length,
+            sequence.draftable,
+            sequence.timestamps,
+            temperature,
+            uniform(request.samples, max_length) if temperature else None,
+        )
+
+
+def uniform(samples: NDArray[np.float32], count: int) -> Tensor:
+    """`count` random numbers in [0, 1), float32, seeded by the window's samples.
+
+    So a window's text does not depend on its neighbours, and the same request has the same answer.
+    """
+    seed = zlib.crc32(np.ascontiguousarray(samples).tobytes())
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed))
+
 
 class PrefillShape(NamedTuple):
     """All that a CUDA graph of a prefill depends on besides the number of rows."""
@@ -48,7 +82,7 @@ class PrefillShape(NamedTuple):
 
 
 class PrefillBatch(NamedTuple):
-    """What rows start from; `encoded` is None where their audio has been projected already.
+    """What rows start from, their audio among it.
 
     `numbers` (rows, prompt_len + 6), float64, on the device or the host: each row's prompt, padded,
     and what else tells it from others in the order of `init_rows`. `uniform` as in PrefillInput.
@@ -56,16 +90,16 @@ class PrefillBatch(NamedTuple):
 
     numbers: Tensor
     shape: PrefillShape
-    encoded: EncoderOutput | None = None
-    uniform: Sequence[Tensor | None] = ()
+    encoded: EncoderOutput
+    uniform: Values[Tensor | None] = ()
 
     @classmethod
     def of(
         cls,
-        inputs: Sequence[PrefillInput],
+        inputs: Values[PrefillInput],
         shape: PrefillShape,
         max_len: int,
-        encoded: EncoderOutput | None = None,
+        encoded: EncoderOutput,
     ) -> PrefillBatch:
         """Rows of at most `max_len` positions that start from `inputs`."""
         rows = [_numbers(each, shape.prompt_len, max_len) for each in inputs]
@@ -77,17 +111,13 @@ class PrefillBatch(NamedTuple):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors that a CUDA graph reads: the numbers, and what encoders have made."""
-        if self.encoded is None:
-            return (self.numbers,)
         main, own = self.encoded
         return (self.numbers, main) if own is None or own is main else (self.numbers, main, own)
 
     def with_inputs(self, numbers: Tensor, *encoded: Tensor) -> PrefillBatch:
         """The same with other tensors of those shapes, or with some rows of them."""
-        if self.encoded is None or not encoded:
-            return self._replace(numbers=numbers)
-        main, own = encoded[0], None if self.encoded.assistant is None else encoded[-1]
-        return self._replace(numbers=numbers, encoded=EncoderOutput(main, own))
+        own = None if self.encoded.assistant is None else encoded[-1]
+        return self._replace(numbers=numbers, encoded=EncoderOutput(encoded[0], own))
 
 
 def init_rows(batch: PrefillBatch, rows: SequenceState) -> None:
@@ -146,10 +176,9 @@ def prefill(
     """
     main, rows, shape = state.main, state.rows, batch.shape
     drafter = state.drafter if shape.drafted else None
-    if batch.encoded is not None:
-        main.decoder.fill_cross_kv(batch.encoded.main, main.cache)
-        if drafter is not None:
-            drafter.listen(batch.encoded)
+    main.decoder.fill_cross_kv(batch.encoded.main, main.cache)
+    if drafter is not None:
+        drafter.listen(batch.encoded)
     state.forget(shape.forgotten)
     init_rows(batch, rows)
     tokens = rows.tokens[:, : shape.prompt_len]

@@ -1,19 +1,21 @@
 """What is asked of the engine and what it answers, as plain values.
 
-The one decision: options belong to a session and a prompt to a request, so that one scheduler can
-decode requests of many clients beside each other. Nothing here knows rows, steps or devices.
+Options belong to a session and a prompt to a request, so that requests of many clients can be
+decoded beside each other. Nothing here knows rows, steps or devices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from asr.engine.fallback import Fallback
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class DecodeOptions:
     step; None lets measured costs and acceptance decide. `words` asks for the attention of the
     alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
     beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
-    log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). With a
-    `temperature` above 0 the first attempt is sampled, from one beam and without drafts.
+    log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). At a
+    `temperature` above 0 texts are sampled, from one beam and without drafts.
     """
 
     timestamps: bool = True
@@ -46,7 +48,7 @@ class Request:
     `samples` (n,) are mono at 16 kHz, at most as many as the encoder reads at once. The text has at
     most `max_tokens` tokens after the prompt, by default as many as the model allows. `encoded`
     (1, frames, d_model) is the main encoder's output where language detection has made it already.
-    What is decoded `once` has no further attempt, whatever its session's fallback. So many
+    What is decoded `once` has no second attempt, whatever its session's fallback. So many
     `windows_left` of the recording are to be decoded, this one among them; short recordings go
     first.
     """

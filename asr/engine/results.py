@@ -1,19 +1,19 @@
 """What a finished row says: its text, cut where it loops, and the attention that gives word times.
 
-The one decision: a result is read from the device once, when its row has finished, and holds plain
-values. The row may be moved or overwritten as soon as this is done.
+A result is read from the device once, when its row has finished, and holds plain values. The row
+may be moved or overwritten as soon as this is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Values
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
@@ -28,18 +28,17 @@ from timebase import SAMPLES_PER_TOKEN
 
 @dataclass(frozen=True)
 class ResultReader:
-    """Reads finished rows of one checkpoint; `decode_text` is its tokenizer's."""
+    """Reads finished rows of one checkpoint."""
 
     special_tokens: SpecialTokens
-    decode_text: Callable[[list[int]], Any]
+    tokenizer: PreTrainedTokenizerBase
 
     def read(
-        self, state: DecodeState | None, row: int, length: int, sequence: Sequence
+        self, state: DecodeState, row: int, length: int, sequence: Sequence
     ) -> DecodeResult:
         """The current attempt's result of a row that has `length` tokens."""
-        assert state is not None
         text = self._text(state, row, length, sequence)
-        sequence.stats.tokens += len(text.tokens)
+        sequence.client.stats.tokens += len(text.tokens)
         decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
         return _with_attention(state, row, sequence, decoded, text.beams)
 
@@ -58,7 +57,7 @@ class ResultReader:
                 continue
             text = tokens[row][written]
             start = self._start_logprob(sequence, text, log_probs[row][written])
-            dropped = sequence.next_attempt() is not None or sequence.request.once
+            dropped = sequence.may_retry or sequence.request.once
             hopeless = dropped and fallback.rejects_start(start, sequence.no_speech_prob)
             if hopeless or (
                 ends_in_repetition(self.words(text))
@@ -125,7 +124,7 @@ class ResultReader:
             tokens,
             sequence.no_speech_prob,
             log_probs,
-            sequence.temperature,
+            sequence.options.temperature,
             timestamps=sequence.timestamps,
             repetitive=repetitive,
             cut=loop is not None,
@@ -136,7 +135,7 @@ class ResultReader:
         )
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self.decode_text(tokens))
+        return str(self.tokenizer.decode(tokens))
 
     def _start_logprob(
         self, sequence: Sequence, tokens: Values[int], log_probs: Values[float]

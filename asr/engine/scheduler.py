@@ -1,405 +1,386 @@
-"""The running batch: sequences are admitted to rows, steps run, finished sequences are evicted.
+"""Who is decoded next: every sequence that waits or runs, by plain values, without a device.
 
-The one decision: live rows are always the first ones. A sequence that is evicted is replaced by the
-last live row, and new ones are admitted behind them, so every pass works on a slice of the caches
-and none gathers rows. Moving a row costs one copy a window; gathering would cost one a step.
-Options belong to the sequence, so requests of several sessions share the rows.
+Windows, not requests, are the unit. A free row goes to the client with the fewest rows, among
+several to the one whose last turn is longest ago, and those of which little is left go before long
+ones, which in a shared engine leave a quarter of the rows to them. So a short recording waits until
+one row is free, not until a long one has ended, and nothing that runs is interrupted.
+
+All rows of a step are alike, so there is a queue and a batch for each number of beams. A window
+whose text was rejected leaves its batch for that of more beams, at the front of its queue, and
+waits there a while for others of its client that may follow: rows cost least together.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Values
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import torch
-
-from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.admission import Admission, Quarantine, encoded_together
-from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import DraftLength
-from asr.engine.draft_policy import DraftPolicy
-from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import PrefillBatch, PrefillShape
+from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeResult
-from asr.engine.results import ResultReader
-from asr.engine.row_state import StepShape
-from asr.engine.runner import PendingResult, StepResult, StepRunner
-from asr.engine.sequence import Sequence
-from asr.engine.state_memory import StateMemory
-from asr.model.encoder import Encoder, EncoderOutput
-from transcript import DecodeStats
+from asr.engine.sequence import FOLLOWING, Sequence, Status
+from asr.engine.session import Client
 
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
-# Steps between two looks for texts that will be rejected; each look waits for the device.
-STEPS_BETWEEN_LOOKS = 16
+# Short recordings go first, but every so many turns it is the turn of who waits longest.
+LONGEST_WAITING_EVERY = 8
+# Beside short recordings the windows of long ones are encoded in this part of the time.
+LONG_SHARE = 1 / 4
+# Steps of plain rows for which a rejected text waits for others of its client.
+GATHERING_STEPS = 64
 
 Finished = tuple[Sequence, DecodeResult]
 
 
-@dataclass
-class DecodeContext:
-    """What every step needs; `drafting` is None where nothing is drafted by measure."""
+@dataclass(frozen=True)
+class Limits:
+    """At most `max_rows` run in a batch. Beside other clients, and where one may come (`shared`),
+    windows are encoded for `hold_seconds` between two steps; on a CPU, where they are encoded one
+    by one, at least one. A step of whisper-base takes a few hundredths of a second.
+    """
 
-    encoder: Encoder
-    filters: LogitFilter
-    special_tokens: SpecialTokens
-    runner: StepRunner
-    decode_text: Callable[[list[int]], Any]
-    drafting: DraftLength | None = None
+    max_rows: int = MAX_ROWS
+    hold_seconds: float = 0.1
+    shared: bool = False
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Load(NamedTuple):
+    """What the scheduler is told of a batch and of the step that `began`.
+
+    Memory may hold so many `rows`; `encoded` windows have entered in this step. `newcomers` is
+    whether somebody has come of whom the engine has no window yet.
+    """
+
+    rows: int
+    began: float
+    encoded: int = 0
+    newcomers: bool = False
+
+
+class Plan(NamedTuple):
+    """What a batch does next: let the sequences that are `entering` into rows.
+
+    More may follow, `rows` in all; encoding pauses at the time `until`. Where none enters the batch
+    takes a step if it `decodes`.
+    """
+
+    entering: list[Sequence]
+    rows: int
+    until: float
+    decodes: bool
+
+
+class LongShare:
+    """Beside short recordings, what holds up all rows is done for long ones in a part of the time
+    alone.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rests_until = -math.inf
+
+    def allows(self, beside_short: bool) -> bool:
+        """Whether something may be done for a long recording now."""
+        return not beside_short or self._clock() >= self._rests_until
+
+    def count(self, started: float) -> None:
+        """Remember how long something took that was done for long recordings."""
+        now = self._clock()
+        self._rests_until = now + (now - started) * (1 / LONG_SHARE - 1)
 
 
 class Scheduler:
-    """The sequences that wait and run. Not safe for several threads: see `DecodeEngine`.
-
-    `running_rows` counts the rows of each session, by default those that run here.
-    """
+    """Owns the sequences and their status; `clock` returns seconds."""
 
     def __init__(
-        self,
-        memory: StateMemory,
-        context: DecodeContext,
-        running_rows: Callable[[], Counter[Hashable]] | None = None,
-        admission: Admission | None = None,
-        is_gathering: Callable[[Sequence], bool] = lambda _: False,
+        self, limits: Limits = DEFAULT_LIMITS, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.memory = memory
-        self.context = context
-        self.admission = admission or Admission()
-        self._results = ResultReader(context.special_tokens, context.decode_text)
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
-        self.admits = True  # whether waiting sequences may enter
-        self._running_rows = running_rows or self.own_rows
-        self._is_gathering = is_gathering
-        self._quarantine = Quarantine()
-        self._preparing: list[Sequence] = []  # on their way into rows
-        self._leaving: list[Sequence] = []  # whose next attempt has another number of beams
-        self.attempted = 0  # rows that were last tried: those that did not fit, if memory ran out
-        self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
-        self.steps = 0  # so far, of all rows together
-        self._longest = 0  # no live row is longer
-        self._written = 0  # no cached position beyond it was ever written
-        self.drafts = DraftPolicy(memory.draft_model)
-        self._view: DecodeState | None = None
+        self.limits, self.clock = limits, clock
+        self.long_share = LongShare(clock)
+        # By number of beams: what waits or is being prepared, in order, and what runs.
+        self._queues: dict[int, deque[Sequence]] = {}
+        self._running: dict[int, dict[Sequence, None]] = {}
+        self._apart: dict[int, deque[set[Sequence]]] = {}  # by number of beams: see `isolate`
+        self._starved: int | None = None  # the batch that found no memory beside the others
+        self._plain_steps = 0
+        self._served = 0
+        self._turns: dict[Client, int] = {}  # when each client was given a row last, or came
+        self._rests_until = -math.inf
+
+    # What waits and what runs
+
+    @property
+    def batches(self) -> list[int]:
+        """The numbers of beams that have been in use."""
+        return list(self._queues)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits."""
+        return any(self._queues.values()) or any(self._running.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many windows wait for a row."""
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def running(self) -> int:
+        """How many windows are in rows."""
+        return sum(map(len, self._running.values()))
+
+    @property
+    def clients(self) -> set[Client]:
+        """Those that have a window here."""
+        return {each.client for each in self._present()}
+
+    def suspects(self, num_beams: int) -> list[Client]:
+        """The clients for which a step of a batch has just failed: those that ran or were to."""
+        present = [*self._running[num_beams], *self._preparing(num_beams)]
+        return list(dict.fromkeys(each.client for each in present))
+
+    def queued(self, num_beams: int) -> list[Client]:
+        """The clients that have a window in a batch or its queue."""
+        present = [*self._running[num_beams], *self._queues[num_beams]]
+        return list(dict.fromkeys(each.client for each in present))
+
+    def others_run(self, num_beams: int) -> bool:
+        """Whether rows of other batches run."""
+        return any(rows for beams, rows in self._running.items() if beams != num_beams)
+
+    def is_idle(self, num_beams: int) -> bool:
+        """Whether no row of a batch is in use."""
+        return not self._running.get(num_beams) and not self._preparing(num_beams)
+
+    # What happens
 
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Queue sequences behind those that wait."""
-        self.waiting.extend(sequences)
+        """Queue new sequences behind those that wait."""
+        for each in sequences:
+            assert each.status is Status.WAITING
+            self._queue(each.num_beams).append(each)
 
-    @torch.inference_mode()
-    def step(self) -> list[Finished]:
-        """Admit what fits and run one step. Returns what finished; its rows are free again."""
-        self._admit()
-        if not self.running:
-            return []
-        started = time.perf_counter()
-        self.steps += 1
-        self._stop_rejected()
-        self._launch()
-        finished = self._collect()
-        self._add_seconds(self.running, "decode_seconds", started)
-        self.memory.count_step()
-        return [] if finished is None else self._finish(finished)
+    def plan(self, num_beams: int, load: Load) -> Plan:
+        """What a batch does next."""
+        if self._starved == num_beams and not self.others_run(num_beams):
+            self._starved = None
+        if self._starved is not None or not self._queues[num_beams]:
+            return Plan([], 0, math.inf, decodes=True)
+        others = load.newcomers or len(self.clients) > 1
+        until = load.began + self.limits.hold_seconds
+        if not (others or self.limits.shared):
+            until = math.inf
+        eligible = self._eligible(num_beams, load)
+        if load.encoded and self.clock() >= until:
+            return Plan([], 0, until, decodes=others or not eligible)
+        entering = encoded_together(eligible)[:MAX_ENCODER_BATCH]
+        for each in entering:
+            self._set(each, Status.PREPARING)
+        rows = len(self._running[num_beams]) + len(eligible)
+        return Plan(entering, rows, until, decodes=True)
 
-    @property
-    def num_beams(self) -> int:
-        """The beams of every row."""
-        return self.memory.num_beams or 1
+    def entered(self, plan: Plan, count: int, began: float) -> None:
+        """The first `count` of those that were to enter are in rows; it has taken since `began`."""
+        now = self.clock()
+        for each in plan.entering[count:]:
+            self._set(each, _queued(each))
+        if count:
+            self._rests_until = now + (now - began)
+        for each in plan.entering[:count]:
+            self._queues[each.num_beams].remove(each)
+            self._running[each.num_beams][each] = None
+            self._set(each, Status.RUNNING)
+            self._served += 1
+            self._turns[each.client] = self._served
+            if each.long:
+                self.long_share.count(began)
 
-    def own_rows(self) -> Counter[Hashable]:
-        """How many rows each session has here."""
-        return Counter(each.session for each in self.running)
-
-    @property
-    def suspects(self) -> list[Hashable]:
-        """The sessions for which a step has just failed: those that ran or were to."""
-        return list(dict.fromkeys(each.session for each in [*self.running, *self._preparing]))
-
-    @property
-    def present(self) -> list[Sequence]:
-        """All sequences, running or not."""
-        return [*self.running, *self._preparing, *self.waiting, *self._leaving]
-
-    def take_leaving(self) -> list[Sequence]:
-        """The sequences that must go on in another lane, which have left this one."""
-        leaving, self._leaving = self._leaving, []
-        return leaving
-
-    @torch.inference_mode()
-    def cancel(self, session: Hashable) -> None:
-        """Drop the sequences of a session."""
-        self.waiting = deque(each for each in self.waiting if each.session != session)
-        rows = [row for row, each in enumerate(self.running) if each.session == session]
-        if rows:
-            self._drain()
-        for row in reversed(rows):
-            self._evict(row)
-
-    def preempt(self) -> None:
-        """Put everything that runs back into the queue, from its beginning, and free the memory."""
-        # A step that fails while rows finish may leave some in their rows that were about to leave.
-        self._leaving = [each for each in self._leaving if each not in self.running]
-        for sequence in self.running:
-            sequence.restart()
-        self._leaving += [each for each in self.running if each.num_beams != self.num_beams]
-        staying = [each for each in self.running if each.num_beams == self.num_beams]
-        self.waiting.extendleft(reversed(staying))
-        self._clear()
-        self.memory.release()
-
-    def isolate(self) -> None:
-        """Preempt, and from then on let what was there run apart, one session after the other."""
-        self.preempt()
-        self._quarantine.begin(self.waiting)
-
-    def abort(self) -> list[Sequence]:
-        """Drop everything. Returns the sequences that ran or waited."""
-        dropped = [*self.running, *self.waiting, *self.take_leaving()]
-        self.waiting.clear()
-        self._clear()
-        self.memory.release()
-        return dropped
-
-    def _clear(self) -> None:
-        self.running.clear()
-        self._preparing = []
-        self._pending.clear()
-        self._view, self._longest = None, 0
-
-    # Admission
-
-    def _admit(self) -> None:
-        """Give free rows to waiting sequences: encode them, read their prompts."""
-        must_pause = self.admission.pause(self.waiting, self._running_rows())
-        pauses = False
-        while self.waiting and self.admits and not pauses:
-            eligible = self._eligible()
-            if not eligible:
-                return
-            live = len(self.running)
-            self.attempted = min(live + len(eligible), self.memory.limit)
-            self._view = None  # it would keep a state alive that is replaced by a larger one
-            state = self.memory.ensure_capacity(live + len(eligible), live)
-            admitted = eligible[: min(state.capacity - live, MAX_ENCODER_BATCH)]
-            if not admitted:
-                return
-            self._preparing = encoded_together(admitted)
-            self._prepare(state, self._preparing, must_pause)
-            self._preparing = []
-            pauses = must_pause()
-
-    def _eligible(self) -> list[Sequence]:
-        """The waiting sequences whose turn it is, as far as rows may be had for them."""
-        admission, most = self.admission, min(self.admission.max_rows, self.memory.limit)
-        ready = [each for each in self.waiting if not self._is_gathering(each)]
-        allowed = self._quarantine.allowed(ready, self.running)
-        free, rows = most - len(self.running), self._running_rows()
-        for_long = admission.rows_for_long(most, allowed, self.running)
-        return admission.choose(allowed, rows, free, admission.share(most, rows), for_long)
-
-    def _prepare(
-        self, state: DecodeState, sequences: list[Sequence], stop: Callable[[], bool]
-    ) -> None:
-        """Encode sequences and prefill them in the next rows; the first of them, if `stop` says."""
-        live, began = len(self.running), self.admission.clock()
-        drafted = self.drafts.prepares(
-            sequences[0].options, self.context.drafting, live + len(sequences), len(sequences)
-        )
-        requests = [each.request for each in sequences]
-        started = time.perf_counter()
-        encoded = self.context.encoder.encode(
-            [each.samples for each in requests],
-            drafted,
-            [each.request.encoded if each.encoded is None else each.encoded for each in sequences],
-            stop,
-        )
-        sequences = sequences[: len(encoded.main)]
-        self.attempted = live + len(sequences)
-        self._add_seconds(sequences, "encode_seconds", started)
-        for number, sequence in enumerate(sequences):
-            sequence.drafted = drafted
-            if sequence.may_change_lane and sequence.encoded is None:
-                sequence.encoded = encoded.main[number : number + 1].clone()
-            self.waiting.remove(sequence)
-        self.running += sequences
-        self._prefill(live, self.attempted, encoded)
-        self.admission.count(sequences, began)
-
-    def _prefill(self, start: int, stop: int, encoded: EncoderOutput | None = None) -> None:
-        """Let rows `start` to `stop` read their prompts, with new audio where there is some, and
-        choose their first tokens.
+    def stepped(self, num_beams: int, finished: Values[Finished]) -> list[Finished]:
+        """A batch has taken a step, and rows of it are free again. Returns what is done; rejected
+        texts are retried.
         """
-        state, sequences = self.memory.state, self.running[start:stop]
-        assert state is not None
-        started, context = time.perf_counter(), self.context
-        max_len, longest = state.main.cache.max_len, state.main.decoder.max_positions
-        longest_prompt = max(len(each.prompt) for each in sequences)
-        prompt_len = min(context.runner.prompt_len(longest_prompt), max_len)
-        drafted = any(each.drafted for each in sequences)
-        self._written = max(self._written, prompt_len)
-        batch = PrefillBatch.of(
-            [each.prefill_input(longest) for each in sequences],
-            PrefillShape(prompt_len, self._written, drafted),
-            max_len,
-            encoded,
-        )
-        starts = context.runner.prefill(
-            state, start, batch, context.filters, context.special_tokens
-        )
-        for sequence, said in zip(sequences, starts.tolist(), strict=True):
-            sequence.read_start(said, context.special_tokens)
-        self._longest = max(self._longest, *(each.prefilled_length for each in sequences))
-        self._add_seconds(sequences, "prefill_seconds", started)
-
-    # One step
-
-    def _stop_rejected(self) -> None:
-        """Now and then, stop the rows whose texts will be rejected, or cut, where they are."""
-        state, looks = self.memory.state, self._results
-        assert state is not None
-        if self.num_beams == 1:
-            if self.steps % STEPS_BETWEEN_LOOKS == 0:
-                looks.stop_rejected(state, self.running, self._longest)
-            return
-        for row, sequence in enumerate(self.running):
-            due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0
-            if due and sequence.options.fallback is not None:
-                looks.stop_looping_beams(state, row, sequence)
-
-    def _launch(self) -> None:
-        state, runner = self.memory.state, self.context.runner
-        assert state is not None
-        self.attempted = len(self.running)
-        rows = min(runner.rows(len(self.running)), state.capacity)
-        draftable = [each.options for each in self.running if each.draftable]
-        drafts = self.drafts.choose(draftable, self.context.drafting, rows)
-        shape = StepShape(
-            drafts=drafts,
-            assistant_lag=self.drafts.lag(drafts, self._longest),
-            kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
-            sampled=any(each.temperature for each in self.running),
-            timestamps=any(each.timestamps for each in self.running),
-            shared_len=self._shared_len(),
-            followed=self.drafts.follows and bool(draftable),
-        )
-        if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
-            self._view = state.view(0, rows)
-        self._written = max(self._written, shape.kv_len)
-        result = runner.launch(self._view, self.context.filters, shape)
-        self._pending.append((result, drafts))
-        self._longest += drafts + 1
-        for sequence in self.running:
-            sequence.steps += 1
-
-    def _shared_len(self) -> int:
-        """Positions of the shortest prompt, which all beams share."""
-        if self.num_beams == 1:
-            return 0
-        return self.context.runner.shared_len(min(len(each.prompt) for each in self.running))
-
-    def _collect(self) -> StepResult | None:
-        """The newest result where rows finished and nothing is pending any more, else None."""
-        if self.context.runner.pipelined and len(self._pending) == 1:
-            return None
-        result = self._read()
-        if not any(result.finished[: len(self.running)]):
-            return None
-        return self._drain() or result
-
-    def _drain(self) -> StepResult | None:
-        """Wait for every step that was launched. Returns the last result, if any was pending."""
-        result = None
-        while self._pending:
-            result = self._read()
-        return result
-
-    def _read(self) -> StepResult:
-        """Wait for the oldest result that was not read yet, and count it."""
-        pending, drafts = self._pending.popleft()
-        result = pending()
-        lengths = result.length[: len(self.running)]
-        longest = max(*lengths, *(each.prefilled_length for each in self.running))
-        self._longest = longest + sum(drafts + 1 for _, drafts in self._pending)
-        if self.context.drafting is not None:
-            self.context.drafting.observe(result.accepted, result.drafted)
-        self._count(result, drafts)
-        return result
-
-    def _count(self, result: StepResult, drafts: int) -> None:
-        """Add a step to the statistics of the sessions in it."""
-        for stats in _distinct_stats(self.running):
-            stats.steps += 1
-            stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
-        for sequence, accepted, drafted in zip(
-            self.running, result.accepted, result.drafted, strict=False
-        ):
-            sequence.stats.accepted += accepted
-            sequence.stats.drafted += drafted
-            sequence.stats.drafted_rows += drafted > 0
-
-    # Finished rows
-
-    def _finish(self, result: StepResult) -> list[Finished]:
-        """Evict the rows that finished, except those whose next attempt has begun."""
-        done: list[Finished] = []
-        freed: list[int] = []
-        for row, sequence in enumerate(self.running):
-            if not result.finished[row]:
-                continue
-            decoded = self._results.read(self.memory.state, row, result.length[row], sequence)
-            if not self._retried(row, decoded):
-                done.append((sequence, sequence.complete(decoded)))
-                freed.append(row)
-            elif sequence.num_beams != self.num_beams:
-                self._leaving.append(sequence)
-                freed.append(row)
-        for row in reversed(freed):
-            self._evict(row)
+        self._plain_steps += num_beams == 1
+        done, retried = [], []
+        for sequence, result in finished:
+            del self._running[num_beams][sequence]
+            fallback = sequence.options.fallback
+            if sequence.may_retry and fallback is not None and fallback.rejects(result):
+                retried.append(sequence)
+            else:
+                self._set(sequence, Status.DONE)
+                done.append((sequence, result))
+        for each in reversed(retried):
+            self._set(each, Status.RETRYING)
+            each.retried, each.gathers_until = True, self._plain_steps + GATHERING_STEPS
+            each.client.stats.retries += 1
+            self._queue(each.num_beams).appendleft(each)
         return done
 
-    def _retried(self, row: int, decoded: DecodeResult) -> bool:
-        """Whether the row's text was rejected and another attempt has begun in its place.
+    def cancel(self, client: Client) -> list[Sequence]:
+        """Forget the sequences of a client. Returns those that were in rows."""
+        rows = []
+        for each in [each for each in self._present() if each.client is client]:
+            if each.status is Status.RUNNING:
+                del self._running[each.num_beams][each]
+                rows.append(each)
+            else:
+                self._queues[each.num_beams].remove(each)
+            self._set(each, Status.DONE)
+        return rows
 
-        One with another number of beams begins in another lane.
+    # After a failure
+
+    def preempt(self, num_beams: int) -> None:
+        """Everything in a batch goes back to the front of its queue, in its order."""
+        for each in self._preparing(num_beams):
+            self._set(each, _queued(each))
+        for each in reversed(self._running[num_beams]):
+            self._set(each, _queued(each))
+            self._queues[num_beams].appendleft(each)
+        self._running[num_beams].clear()
+
+    def isolate(self, num_beams: int) -> None:
+        """From now on what is queued for a batch runs apart from all others, client by client: a
+        step that several shared has failed. The one at fault fails again alone, and harms nobody
+        else.
         """
-        sequence = self.running[row]
-        fallback, attempt = sequence.options.fallback, sequence.next_attempt()
-        if fallback is None or attempt is None or not fallback.rejects(decoded):
+        groups: dict[Client, set[Sequence]] = defaultdict(set)
+        for each in self._queues[num_beams]:
+            groups[each.client].add(each)
+        self._apart[num_beams] = deque(groups.values())
+
+    def wait_for_others(self, num_beams: int) -> None:
+        """A batch waits until the rows of others have ended; until it has had its turn nothing
+        enters anywhere.
+        """
+        self._starved = num_beams
+
+    # Inside
+
+    def _present(self) -> Iterator[Sequence]:
+        for num_beams, queue in self._queues.items():
+            yield from self._running[num_beams]
+            yield from queue
+
+    def _preparing(self, num_beams: int) -> list[Sequence]:
+        queue = self._queues.get(num_beams, ())
+        return [each for each in queue if each.status is Status.PREPARING]
+
+    def _queue(self, num_beams: int) -> deque[Sequence]:
+        if num_beams not in self._queues:
+            self._queues[num_beams], self._running[num_beams] = deque(), {}
+        return self._queues[num_beams]
+
+    def _set(self, sequence: Sequence, status: Status) -> None:
+        """The one transition function."""
+        if status not in FOLLOWING[sequence.status]:
+            raise AssertionError(f"{sequence.status} is not followed by {status}")
+        sequence.status = status
+
+    def _eligible(self, num_beams: int, load: Load) -> list[Sequence]:
+        """The waiting sequences whose turn it is, as far as rows may be had for them."""
+        most, running = min(self.limits.max_rows, load.rows), self._running[num_beams]
+        if len(running) >= most:
+            return []
+        allowed = [each for each in self._allowed(num_beams) if not self._is_gathering(each)]
+        rows = Counter(each.client for batch in self._running.values() for each in batch)
+        share = most
+        if len(rows) > 1 and self.clock() < self._rests_until:
+            share = 1  # more only when as much time has passed in steps as the last newcomers took
+        for_long = self._rows_for_long(most, allowed, running)
+        return self._choose(allowed, rows, most - len(running), share, for_long)
+
+    def _allowed(self, num_beams: int) -> Values[Sequence]:
+        """Those in the queue that may run now: all, once nothing runs apart any more."""
+        queue, groups = self._queues[num_beams], self._apart.get(num_beams)
+        while groups and not any(
+            each.num_beams == num_beams and each.status is not Status.DONE for each in groups[0]
+        ):
+            groups.popleft()
+        return [each for each in queue if each in groups[0]] if groups else queue
+
+    def _is_gathering(self, sequence: Sequence) -> bool:
+        """Whether a sequence waits for others of its client, which plain rows may yet send after
+        it. Not beside one that runs already: then the sooner it starts, the more they share.
+        """
+        if not sequence.retried or self._plain_steps >= sequence.gathers_until:
             return False
-        timestamps = sequence.options.timestamps and not attempt.without_timestamps
-        special_tokens = self.context.special_tokens
-        sequence.retry(attempt, special_tokens.with_timestamps(sequence.prompt, timestamps))
-        sequence.stats.retries += 1
-        if sequence.num_beams == self.num_beams:
-            self._prefill(row, row + 1)
-        return True
+        plain = self._running.get(1, {})
+        running, client = self._running[sequence.num_beams], sequence.client
+        return any(each.client is client for each in plain) and not any(
+            each.client is client for each in running
+        )
 
-    def _evict(self, row: int) -> None:
-        """Free a row; the last live one takes its place."""
-        assert self.memory.state is not None
-        last = len(self.running) - 1
-        if row != last:
-            self.memory.state.move(last, row)
-            self.running[row] = self.running[last]
-        self.memory.state.rows.finished[last] = True
-        self.running.pop()
-        if not self.running:
-            # A view would keep the memory of an idle lane that gives it back.
-            self._view, self._longest = None, 0
+    def _rows_for_long(
+        self, most: int, waiting: Iterable[Sequence], running: Iterable[Sequence]
+    ) -> float:
+        """How many more of a batch's rows long recordings may have now."""
+        if not self.limits.shared:
+            return math.inf
+        long = sum(each.long for each in running)
+        beside_short = not all(each.long for each in [*waiting, *running])
+        if not self.long_share.allows(beside_short):
+            return 0
+        return most - most // 4 - long
 
-    def _add_seconds(self, sequences: list[Sequence], part: str, started: float) -> None:
-        took = time.perf_counter() - started
-        for stats in _distinct_stats(sequences):
-            setattr(stats, part, getattr(stats, part) + took)
+    def _choose(
+        self,
+        waiting: Iterable[Sequence],
+        rows: Counter[Client],
+        free: int,
+        share: int,
+        for_long: float,
+    ) -> list[Sequence]:
+        """Up to `free` of the waiting sequences, `for_long` of long recordings.
+
+        No client gets more rows than its batch size, or than `share`, beside the `rows` it has; its
+        own sequences keep their order.
+        """
+        queues: dict[Client, deque[Sequence]] = defaultdict(deque)
+        for sequence in waiting:
+            queues[sequence.client].append(sequence)
+        self._turns = {each: self._turns.get(each, self._served) for each in self.clients}
+        clients, turn = list(queues), self._served
+        chosen: list[Sequence] = []
+        orders: dict[bool, list[tuple[int, int, int]]] = {False: [], True: []}
+        for place, each in enumerate(clients):
+            heapq.heappush(orders[queues[each][0].long], (rows[each], self._turns[each], place))
+        while len(chosen) < free:
+            kinds = [long for long, order in orders.items() if order and (for_long > 0 or not long)]
+            if not kinds:
+                break
+            long = kinds[0]
+            if (turn + 1) % LONGEST_WAITING_EVERY == 0:
+                long = min(kinds, key=lambda kind: orders[kind][0])
+            taken, _, place = heapq.heappop(orders[long])
+            queue = queues[clients[place]]
+            if taken >= min(share, queue[0].options.batch_size):
+                continue
+            chosen.append(queue.popleft())
+            for_long -= long
+            turn += 1
+            if queue:
+                heapq.heappush(orders[long], (taken + 1, turn, place))
+        return chosen
 
 
-def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
-    """The statistics of each session among `sequences`, once."""
-    return list({id(each.stats): each.stats for each in sequences}.values())
+def _queued(sequence: Sequence) -> Status:
+    """What a sequence is outside of rows."""
+    return Status.RETRYING if sequence.retried else Status.WAITING
 
 
-def _shares(view: DecodeState, state: DecodeState) -> bool:
-    return view.rows.tokens.data_ptr() == state.rows.tokens.data_ptr()
+def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
+    """The first of the sequences, and those that are drafted for if it is, or as it is not."""
+
+    def kind(each: Sequence) -> tuple[bool, int | None]:
+        return each.options.assisted, each.options.drafts
+
+    return [each for each in sequences if kind(each) == kind(sequences[0])]

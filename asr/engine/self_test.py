@@ -97,7 +97,7 @@ def cases(engine: DecodeEngine) -> list[Case]:
         for kind in kinds
         for prompt in PROMPTS
     ]
-    count = engine.rows_beside(NUM_BEAMS, BEAM_ROWS)
+    count = engine.batch(NUM_BEAMS).memory.rows_beside(BEAM_ROWS)
     if count < 1:
         logger.warning("the self-test leaves out beams: memory is short")
         return found

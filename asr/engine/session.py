@@ -6,8 +6,7 @@
             for request, result in session.step():
                 ...
 
-The one decision: a step advances the rows of all sessions, whoever calls it, and nothing is locked
-between two steps. So sessions of many threads share the rows, a result never waits for another
+A step advances the rows of all sessions, whoever calls it, so a result never waits for another
 session's requests, and the caller may use the engine (to detect a language, say) inside its loop.
 """
 
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Requests
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -22,29 +22,39 @@ from asr.engine.request import DecodeOptions, DecodeResult, Request
 from transcript import DecodeStats
 
 
+@dataclass(eq=False)
+class Client:
+    """What the engine knows of a session: how it decodes, and what has become of its requests.
+
+    After an `error` its other requests are lost.
+    """
+
+    options: DecodeOptions
+    stats: DecodeStats = field(default_factory=DecodeStats)
+    finished: deque[tuple[Request, DecodeResult]] = field(default_factory=deque)
+    error: Exception | None = None
+
+
 class Engine(Protocol):
-    """What a session needs of its engine; every call takes the engine's lock for itself."""
+    """What a session needs of its engine."""
 
-    def add(self, session: Session, requests: Requests[Request]) -> None:
-        """Queue requests of a session."""
+    def add(self, client: Client, requests: Requests[Request]) -> None:
+        """Queue requests of a client."""
 
-    def step(self, session: Session) -> None:
-        """Run one step unless the session has results already."""
+    def step(self) -> int:
+        """Run one step."""
 
-    def cancel(self, session: Session) -> None:
-        """Drop what a session still has queued or running."""
+    def cancel(self, client: Client) -> None:
+        """Drop what a client still has queued or running."""
 
 
 class Session:
-    """Requests decoded with the same options. For one thread; open as many as there are clients."""
+    """Requests decoded with the same options; open as many as there are recordings."""
 
     def __init__(self, engine: Engine, options: DecodeOptions) -> None:
-        self.options = options
-        self.stats = DecodeStats()
         self._engine = engine
+        self._client = Client(options)
         self._outstanding = 0
-        self._finished: deque[tuple[Request, DecodeResult]] = deque()
-        self._error: Exception | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +68,16 @@ class Session:
         self.close()
 
     @property
+    def options(self) -> DecodeOptions:
+        """How the requests are decoded."""
+        return self._client.options
+
+    @property
+    def stats(self) -> DecodeStats:
+        """Steps, tokens, drafts, seconds by part."""
+        return self._client.stats
+
+    @property
     def done(self) -> bool:
         """Whether every request was returned."""
         return self._outstanding == 0
@@ -67,22 +87,18 @@ class Session:
         """How many more requests can be decoded beside those that were added."""
         return max(0, self.options.batch_size - self._outstanding)
 
-    @property
-    def has_results(self) -> bool:
-        """Whether `step` returns without running one: results are there, or an error is."""
-        return bool(self._finished) or self._error is not None
-
     def add(self, requests: Requests[Request]) -> None:
         """Queue requests. Any number: those beyond `batch_size` rows wait for the first to end."""
         if requests:
             self._outstanding += len(requests)
-            self._engine.add(self, requests)
+            self._engine.add(self._client, requests)
 
     def step(self) -> list[tuple[Request, DecodeResult]]:
         """Run one step, unless there are results already, and `take` them."""
         if self.done:
             return []
-        self._engine.step(self)
+        if not self._client.finished and self._client.error is None:
+            self._engine.step()
         return self.take()
 
     def take(self) -> list[tuple[Request, DecodeResult]]:
@@ -91,24 +107,16 @@ class Session:
         Raises OutOfMemory where not even one window fits into the device's memory, and whatever the
         models raise; the session's other requests are lost then.
         """
-        if self._error is not None:
-            raise self._error
-        finished = list(self._finished)
-        self._finished.clear()
+        if self._client.error is not None:
+            raise self._client.error
+        finished = list(self._client.finished)
+        self._client.finished.clear()
         self._outstanding -= len(finished)
         return finished
 
     def close(self) -> None:
         """Drop what was added and has not been returned."""
         if not self.done:
-            self._engine.cancel(self)
-        self._finished.clear()
+            self._engine.cancel(self._client)
+        self._client.finished.clear()
         self._outstanding = 0
-
-    def finish(self, request: Request, result: DecodeResult) -> None:
-        """Called by the engine: a request is done."""
-        self._finished.append((request, result))
-
-    def fail(self, error: Exception) -> None:
-        """Called by the engine: the requests were lost."""
-        self._error = error

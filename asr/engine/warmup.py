@@ -1,6 +1,6 @@
 """What is done once at load: usual shapes are prepared, and steps with drafts are timed.
 
-The one decision: too little memory at load is no reason not to start. Shapes that do not fit are
+Too little memory at load is no reason not to start. Shapes that do not fit are
 left out, and without measured costs nothing is drafted.
 """
 
@@ -14,7 +14,7 @@ import torch
 from asr.engine.draft_length import AcceptanceRate, DraftLength, StepCosts
 from asr.engine.drafters import follows, most_drafts
 from asr.engine.row_state import StepShape
-from asr.engine.scheduler import DecodeContext
+from asr.engine.batch import DecodeContext
 from asr.engine.state_memory import StateMemory
 from device_errors import is_out_of_memory
 

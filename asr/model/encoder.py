@@ -1,12 +1,13 @@
 """From samples to the encoders' outputs, each window once.
 
-The one decision: the encoder's output is handed on, not kept. It is projected into the decoders'
-caches when a window is admitted, and a window decoded again at another temperature finds it there.
-Language detection hands its output back to the caller, who gives it along with the request.
+The encoder's output is handed on, not kept: it is projected into the decoders' caches when a window
+enters a row. Language detection hands it back to the caller, who gives it along with the request.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -69,12 +70,13 @@ class Encoder:
         windows: Sequence[Samples],
         drafted: bool,
         known: Sequence[Tensor | None] | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        until: float = math.inf,
     ) -> EncoderOutput:
         """Encode windows of samples, for the main model and, if `drafted`, for the assistant.
 
         `known` holds, for each window, the main encoder's output (1, frames, d_model) where there
-        is one already. After each pass `stop` is asked whether to leave the other windows out.
+        is one already. From the time `until` (time.perf_counter) on the other windows are left out; at
+        least one pass is made.
         """
         known, passes = known or [None] * len(windows), []
         with OneDnnOverride(self.weights):
@@ -82,7 +84,7 @@ class Encoder:
             for start in range(0, len(windows), together):
                 part = slice(start, start + together)
                 passes.append(self._encode(windows[part], drafted, known[part]))
-                if stop():
+                if time.perf_counter() >= until:
                     break
         main = torch.cat([each.main for each in passes])
         if not drafted or self.assistant is None:

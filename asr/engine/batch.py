@@ -1,0 +1,290 @@
+"""A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
+
+Live rows are always the first ones. A sequence that is evicted is replaced by the last live row,
+and new ones enter behind them, so every pass works on a slice of the caches and none gathers rows.
+Moving a row costs one copy a window; gathering would cost one a step. Options belong to the
+sequence, so requests of several clients share the rows. Who enters is the scheduler's decision.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from asr.checkpoint.special_tokens import SpecialTokens
+from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import DraftLength
+from asr.engine.draft_policy import DraftPolicy
+from asr.engine.logit_filters import LogitFilter
+from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
+from asr.engine.results import ResultReader
+from asr.engine.row_state import StepShape
+from asr.engine.runner import PendingResult, StepResult, StepRunner
+from asr.engine.scheduler import Finished, Plan
+from asr.engine.sequence import Sequence
+from asr.engine.state_memory import StateMemory
+from asr.model.encoder import Encoder, EncoderOutput
+from transcript import DecodeStats
+
+# Steps between two looks for texts that will be rejected; each look waits for the device.
+STEPS_BETWEEN_LOOKS = 16
+
+
+@dataclass
+class DecodeContext:
+    """What every step needs; `drafting` is None where nothing is drafted by measure."""
+
+    encoder: Encoder
+    filters: LogitFilter
+    special_tokens: SpecialTokens
+    runner: StepRunner
+    results: ResultReader
+    drafting: DraftLength | None = None
+
+
+class Batch:
+    """Rows of one number of beams. `attempted` rows were last tried: those that did not fit, where
+    memory ran out.
+    """
+
+    def __init__(self, memory: StateMemory, context: DecodeContext) -> None:
+        self.memory = memory
+        self.context = context
+        self.rows: list[Sequence] = []
+        self.attempted = 0
+        self._steps = 0
+        self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
+        self._longest = 0  # no live row is longer
+        self._written = 0  # no cached position beyond it was ever written
+        self._drafts = DraftPolicy(memory.draft_model)
+        self._view: DecodeState | None = None
+
+    @property
+    def num_beams(self) -> int:
+        """The beams of every row."""
+        return self.memory.num_beams
+
+    @torch.inference_mode()
+    def enter(self, plan: Plan) -> int:
+        """Encode the sequences of a plan and let them start in the next rows: the first ones, as
+        many as find memory and, after the first pass, time. Returns how many.
+        """
+        live = len(self.rows)
+        self.attempted = min(plan.rows, self.memory.limit.rows)
+        self._view = None  # it would keep a state alive that is replaced by a larger one
+        capacity = self.memory.ensure_capacity(plan.rows, live).capacity
+        entering = plan.entering[: capacity - live]
+        if not entering:
+            return 0
+        drafted = self._drafts.prepares(
+            entering[0].options, self.context.drafting, live + len(entering), len(entering)
+        )
+        encoded = self._encode(entering, drafted, plan.until)
+        entering = entering[: len(encoded.main)]
+        for number, each in enumerate(entering):
+            each.drafted, each.steps = drafted, 0
+            if each.may_retry and each.encoded is None:
+                each.encoded = encoded.main[number : number + 1].clone()
+            if each.retried:
+                tokens = self.context.special_tokens
+                each.prompt = tokens.with_timestamps(each.request.prompt, each.timestamps)
+        self.rows += entering
+        self.attempted = len(self.rows)
+        self._prefill(live, entering, encoded)
+        return len(entering)
+
+    @torch.inference_mode()
+    def step(self) -> list[Finished]:
+        """Run one step. Returns what has finished; its rows are free again."""
+        started = time.perf_counter()
+        self._steps += 1
+        self._stop_rejected()
+        self._launch()
+        result = self._collect()
+        _add_seconds(self.rows, "decode_seconds", started)
+        self.memory.limit.count_step(self.memory.capacity)
+        return [] if result is None else self._finish(result)
+
+    @torch.inference_mode()
+    def evict(self, sequences: Iterable[Sequence]) -> None:
+        """Free the rows of sequences."""
+        if self._pending:
+            self._drain()
+        for each in sequences:
+            self._free(self.rows.index(each))
+
+    def clear(self) -> None:
+        """Forget all rows, and give the memory back."""
+        self.rows.clear()
+        self._pending.clear()
+        self._view, self._longest = None, 0
+        self.memory.release()
+
+    # Entering rows
+
+    def _encode(self, entering: list[Sequence], drafted: bool, until: float) -> EncoderOutput:
+        started = time.perf_counter()
+        samples, known = [each.request.samples for each in entering], [e.encoded for e in entering]
+        encoded = self.context.encoder.encode(samples, drafted, known, until)
+        _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
+        return encoded
+
+    def _prefill(self, live: int, entering: list[Sequence], encoded: EncoderOutput) -> None:
+        """Let the rows behind the first `live` project their audio, read their prompts and choose
+        their first tokens.
+        """
+        started, context = time.perf_counter(), self.context
+        state = self._state
+        max_len, longest = state.main.cache.max_len, state.main.decoder.max_positions
+        longest_prompt = max(len(each.prompt) for each in entering)
+        prompt_len = min(context.runner.prompt_len(longest_prompt), max_len)
+        self._written = max(self._written, prompt_len)
+        drafted = any(each.drafted for each in entering)
+        batch = PrefillBatch.of(
+            [PrefillInput.of(each, longest) for each in entering],
+            PrefillShape(prompt_len, self._written, drafted),
+            max_len,
+            encoded,
+        )
+        starts = context.runner.prefill(
+            state, live, batch, context.filters, context.special_tokens
+        ).tolist()
+        for sequence, said in zip(entering, starts, strict=True):
+            sequence.read_start(said, context.special_tokens.languages)
+        self._longest = max(self._longest, *(each.prefilled_length for each in entering))
+        _add_seconds(entering, "prefill_seconds", started)
+
+    # One step
+
+    @property
+    def _state(self) -> DecodeState:
+        assert self.memory.state is not None
+        return self.memory.state
+
+    def _stop_rejected(self) -> None:
+        """Now and then, stop the rows whose texts will be rejected, or cut, where they are."""
+        state, results = self._state, self.context.results
+        if self.num_beams == 1:
+            if self._steps % STEPS_BETWEEN_LOOKS == 0:
+                results.stop_rejected(state, self.rows, self._longest)
+            return
+        for row, sequence in enumerate(self.rows):
+            due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0
+            if due and sequence.options.fallback is not None:
+                results.stop_looping_beams(state, row, sequence)
+
+    def _launch(self) -> None:
+        state, runner = self._state, self.context.runner
+        self.attempted = len(self.rows)
+        rows = min(runner.rows(len(self.rows)), state.capacity)
+        draftable = [each.options for each in self.rows if each.draftable]
+        drafts = self._drafts.choose(draftable, self.context.drafting, rows)
+        shape = StepShape(
+            drafts=drafts,
+            assistant_lag=self._drafts.lag(drafts, self._longest),
+            kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
+            sampled=any(each.options.temperature for each in self.rows),
+            timestamps=any(each.timestamps for each in self.rows),
+            shared_len=self._shared_len(),
+            followed=self._drafts.follows and bool(draftable),
+        )
+        if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
+            self._view = state.view(0, rows)
+        self._written = max(self._written, shape.kv_len)
+        result = runner.launch(self._view, self.context.filters, shape)
+        self._pending.append((result, drafts))
+        self._longest += drafts + 1
+        for sequence in self.rows:
+            sequence.steps += 1
+
+    def _shared_len(self) -> int:
+        """Positions of the shortest prompt, which all beams share."""
+        if self.num_beams == 1:
+            return 0
+        return self.context.runner.shared_len(min(len(each.prompt) for each in self.rows))
+
+    def _collect(self) -> StepResult | None:
+        """The newest result where rows finished and nothing is pending any more, else None."""
+        if self.context.runner.pipelined and len(self._pending) == 1:
+            return None
+        result = self._read()
+        if not any(result.finished[: len(self.rows)]):
+            return None
+        return self._drain() or result
+
+    def _drain(self) -> StepResult | None:
+        """Wait for every step that was launched. Returns the last result, if any was pending."""
+        result = None
+        while self._pending:
+            result = self._read()
+        return result
+
+    def _read(self) -> StepResult:
+        """Wait for the oldest result that was not read yet, and count it."""
+        pending, drafts = self._pending.popleft()
+        result = pending()
+        lengths = result.length[: len(self.rows)]
+        longest = max(*lengths, *(each.prefilled_length for each in self.rows))
+        self._longest = longest + sum(drafts + 1 for _, drafts in self._pending)
+        if self.context.drafting is not None:
+            self.context.drafting.observe(result.accepted, result.drafted)
+        self._count(result, drafts)
+        return result
+
+    def _count(self, result: StepResult, drafts: int) -> None:
+        """Add a step to the statistics of the clients in it."""
+        for stats in _distinct_stats(self.rows):
+            stats.steps += 1
+            stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
+        for sequence, accepted, drafted in zip(
+            self.rows, result.accepted, result.drafted, strict=False
+        ):
+            stats = sequence.client.stats
+            stats.accepted += accepted
+            stats.drafted += drafted
+            stats.drafted_rows += drafted > 0
+
+    # Finished rows
+
+    def _finish(self, result: StepResult) -> list[Finished]:
+        """Read and free the rows that have finished."""
+        ended = [row for row in range(len(self.rows)) if result.finished[row]]
+        finished = []
+        for row in ended:
+            sequence = self.rows[row]
+            read = self.context.results.read(self._state, row, result.length[row], sequence)
+            finished.append((sequence, replace(read, annotation_prob=sequence.annotation_prob)))
+        for row in reversed(ended):
+            self._free(row)
+        return finished
+
+    def _free(self, row: int) -> None:
+        """Free a row; the last live one takes its place."""
+        last = len(self.rows) - 1
+        if row != last:
+            self._state.move(last, row)
+            self.rows[row] = self.rows[last]
+        self._state.rows.finished[last] = True
+        self.rows.pop()
+        if not self.rows:
+            # A view would keep the memory of an idle batch that gives it back.
+            self._view, self._longest = None, 0
+
+
+def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
+    took = time.perf_counter() - started
+    for stats in _distinct_stats(sequences):
+        setattr(stats, part, getattr(stats, part) + took)
+
+
+def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
+    """The statistics of each client among `sequences`, once."""
+    return list({id(each.client): each.client.stats for each in sequences}.values())
+
+
+def _shares(view: DecodeState, state: DecodeState) -> bool:
+    return view.rows.tokens.data_ptr() == state.rows.tokens.data_ptr()
