@@ -1,8 +1,7 @@
 """From samples to a transcript: what one set of models can be asked, and how it is decoded.
 
-The one decision: a request is checked before any audio is decoded, and what depends on the models
-alone is settled here: prompt, assistant, language names. `asr.transcription` holds the order of the
-steps.
+A request is checked before any audio is decoded, and what depends on the models alone is settled
+here: prompt, assistant, language names. `asr.transcription` holds the order of the steps.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from asr.engine.request import DecodeOptions
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.engine.self_test import run_self_test
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
@@ -32,7 +32,10 @@ from transcript import Transcript
 
 
 class Transcriber:
-    """Speech recognition with one set of models; safe to call from several threads."""
+    """Speech recognition with one set of models, for one thread; `asr.recogniser` is for many.
+
+    `validate`, `find_speech`, `start` and `starting_steps` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -40,11 +43,12 @@ class Transcriber:
         fallback: Fallback | None = DEFAULT_FALLBACK,
         detect_speech: DetectSpeech | None = None,
         cuda_graphs: bool = True,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.models = models
         self.fallback = fallback
         self.detect_speech = detect_speech or SpeechDetector()
-        self.engine = DecodeEngine(models, cuda_graphs)
+        self.engine = DecodeEngine(models, cuda_graphs, limits)
 
     def warm_up(self) -> None:
         """On CUDA, run everything once on noise and compare graphs with eager steps."""
@@ -93,28 +97,11 @@ class Transcriber:
         """When somebody speaks in `samples`, (n,) at 16 kHz, in seconds."""
         return _seconds(self.detect_speech(samples))
 
-    def start(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        speech: Sequence[Span] | None = None,
-    ) -> Transcription:
-        """The same, to be taken step by step.
-
-        `speech` is what `detect_speech` found in the samples, None to look for it now. Windows are
-        planned here, in about 10 ms a minute; nothing uses the device before the first step.
+    def start(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcription:
+        """The same, to be taken step by step: speech is found and windows are planned here, in
+        about 10 ms a minute; nothing uses the device before the first step.
         """
-        if speech is None:
-            speech = self.detect_speech(samples)
-        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
-        schedule = Schedule(samples, speech, int(window_seconds * SAMPLE_RATE))
-        return Transcription(
-            self.engine,
-            schedule,
-            _seconds(speech),
-            options,
-            lambda timeline: self._plan(timeline, options),
-        )
+        return self._start(samples, options, self.detect_speech(samples))
 
     def starting_steps(
         self, samples: NDArray[np.float32], options: TranscriptionOptions
@@ -125,7 +112,20 @@ class Transcriber:
             return self.start(samples, options)
         speech = yield from detect.steps(samples)
         yield
-        return self.start(samples, options, speech)
+        return self._start(samples, options, speech)
+
+    def _start(
+        self, samples: NDArray[np.float32], options: TranscriptionOptions, speech: Sequence[Span]
+    ) -> Transcription:
+        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
+        schedule = Schedule(samples, speech, int(window_seconds * SAMPLE_RATE))
+        return Transcription(
+            self.engine,
+            schedule,
+            _seconds(speech),
+            options,
+            lambda timeline: self._plan(timeline, options),
+        )
 
     def _plan(self, timeline: LanguageTimeline, options: TranscriptionOptions) -> DecodingPlan:
         assisted, warnings = self._use_assistant(timeline.languages, options)

@@ -4,9 +4,9 @@
     while transcription.step():  # until only a step of the engine leads on
         ...
 
-The one decision: what is done between two steps of the engine is small (a language is heard in one
-window, or one window is read), and the caller says when. So one thread can drive the recordings of
-many clients beside each other, and a caller without others runs one from beginning to end.
+What is done between two steps of the engine is small (a language is heard in one window, or one
+window is read), and the caller says when. So one thread can drive the recordings of many clients
+beside each other, and a caller without others runs one from beginning to end.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class TranscriptionOptions:
     """What a request asks of speech recognition.
 
     `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
-    the recording. `prompt` and `hotwords` are prepended to
-    every window as previous text (Whisper's `initial_prompt`), for style and spelling. `num_beams`
-    and `length_penalty` are those of `asr.engine.request.DecodeOptions`. At a `temperature` above 0
-    texts are sampled once; at 0 they are the likeliest, with fallback.
+    the recording. `prompt` and `hotwords` are prepended to every window as previous text (Whisper's
+    `initial_prompt`), for style and spelling. `num_beams` and `length_penalty` are those of
+    `asr.engine.request.DecodeOptions`. At a `temperature` above 0 texts are sampled once; at 0 they
+    are the likeliest, with fallback.
     """
 
     task: str = "transcribe"

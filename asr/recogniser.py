@@ -1,0 +1,335 @@
+"""Speech recognition for any number of clients, in the one thread that computes with the models.
+
+A thread that computes has threads of its own beneath it, and several such teams on the same
+processors wait for each other; so models load, warm up and decode in this one. Its loop takes small
+steps of each recording, then one of the engine, in turns so short that no recording waits for
+another to end; those of which least is left go first, and beside short ones long ones have a
+quarter of the time between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.checkpoint.loading import WhisperModels
+from asr.engine.engine import DecodeEngine
+from asr.engine.scheduler import LONGEST_WAITING_EVERY
+from asr.engine.sequence import LONG_WINDOWS
+from asr.transcriber import Transcriber
+from asr.transcription import Transcription, TranscriptionOptions
+from errors import ModelError
+from openmp import set_threads
+from transcript import Chunk, Transcript
+
+logger = logging.getLogger("endpoint")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` seconds of speech are transcribed, and `chunks` are new and final.
+
+    The chunks of all events of a request, joined, are those of its transcript, in order of time,
+    before their words are given to speakers.
+    """
+
+    done: float
+    total: float
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(slots=True)
+class EngineCounts:
+    """What has been done since the start; counts only grow.
+
+    `rows` counts each row once for every step it was in, `windows` those that were read. Tokens and
+    drafts are those of transcriptions that have ended, in whatever way.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    windows: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    retries: int = 0
+    cancelled: int = 0
+
+
+def ignore(_: Progress) -> None:
+    """For those who wait for the transcript alone."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A transcription in the loop. `tell` is called in the loop's thread, and `result` is there at
+    the end, unless the job was cancelled.
+    """
+
+    transcription: Transcription
+    tell: Callable[[Progress], None]
+    result: Future[Transcript] = field(default_factory=Future)
+    cancelled: bool = False
+    reported: float = field(default=0.0, init=False)  # seconds that were told of
+
+    def __post_init__(self) -> None:
+        self.result.set_running_or_notify_cancel()  # who waits for it does not end it
+
+    def cancel(self) -> None:
+        """Free its rows before the next step; of no effect once it has ended."""
+        self.cancelled = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """Work for the loop's thread, and what it will return."""
+
+    work: Callable[[], Any]
+    result: Future[Any] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.result.set_running_or_notify_cancel()
+
+
+class Recogniser:
+    """Recognises speech with one set of models; safe to call from any thread.
+
+    `alive` is False once its thread has stopped: all jobs are told so then, and none is taken.
+    """
+
+    def __init__(self, load: Callable[[], Transcriber], threads: int) -> None:
+        """Start the thread, with `threads` threads of torch beneath it, and `load` the models in
+        it. Raises what that raises.
+        """
+        self._loop = Loop(threads)
+        # The thread holds on to the loop, not to this: it ends when nobody holds on to this.
+        self._end = weakref.finalize(self, self._loop.inbox.put, None)
+        self.transcriber = self.run(load)
+        self._loop.transcriber = self.transcriber
+
+    @property
+    def models(self) -> WhisperModels:
+        """What it recognises with."""
+        return self.transcriber.models
+
+    @property
+    def alive(self) -> bool:
+        """Whether transcriptions are still taken."""
+        return self._loop.alive
+
+    @property
+    def counts(self) -> EngineCounts:
+        """What was done so far; read only."""
+        return self._loop.counts
+
+    @property
+    def running_rows(self) -> int:
+        """How many windows are being decoded."""
+        return self.transcriber.engine.scheduler.running
+
+    @property
+    def waiting_windows(self) -> int:
+        """How many windows wait for a row."""
+        return self.transcriber.engine.scheduler.waiting
+
+    def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns in the thread that computes, between two of its turns.
+
+        Raises what it raises, or ModelError where the thread has stopped.
+        """
+        call = Call(work)
+        self._loop.put(call)
+        result: T = call.result.result()
+        return result
+
+    def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
+        """See Transcriber.validate."""
+        return self.transcriber.validate(options)
+
+    def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+        """When somebody speaks in `samples`, (n,) at 16 kHz, in seconds."""
+        return self.transcriber.find_speech(samples)
+
+    def starting_steps(
+        self, samples: NDArray[np.float32], options: TranscriptionOptions
+    ) -> Generator[None, None, Transcription]:
+        """What can be submitted, in small steps for the caller's thread while speech is found."""
+        return self.transcriber.starting_steps(samples, options)
+
+    def submit(
+        self, transcription: Transcription, tell: Callable[[Progress], None] = ignore
+    ) -> Job:
+        """Begin a transcription. Raises ModelError where the thread has stopped."""
+        job = Job(transcription, tell)
+        self._loop.put(job)
+        return job
+
+    def close(self) -> None:
+        """End the thread after its current turn, and every job with an error."""
+        self._end()
+        self._loop.thread.join()
+
+
+class Loop:
+    """What the thread does."""
+
+    def __init__(self, threads: int) -> None:
+        self.counts = EngineCounts()
+        self.alive = True
+        self.inbox: SimpleQueue[Job | Call | None] = SimpleQueue()  # None ends the loop
+        self.transcriber: Transcriber | None = None
+        self._threads = threads
+        self._jobs: list[Job] = []  # in order of arrival
+        self._turns = 0
+        self._lock = Lock()  # between `put` and the end
+        self.thread = Thread(target=self._run, name="engine", daemon=True)
+        self.thread.start()
+
+    def put(self, asked: Job | Call) -> None:
+        """Raises ModelError where the thread has stopped."""
+        with self._lock:
+            if not self.alive:
+                raise stopped()
+            self.inbox.put(asked)
+
+    def _run(self) -> None:
+        set_threads(self._threads)  # others may have set fewer
+        try:
+            while self._take_in():
+                self._advance()
+                self._step_engine()
+        except BaseException as error:
+            origin = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(origin.filename).name}, line {origin.lineno}"
+            logger.critical("the engine's thread ends: %s in %s", type(error).__name__, place)
+        finally:
+            self._end()
+
+    def _take_in(self) -> bool:
+        """Welcome new jobs, do what was called for, and drop cancelled jobs. Waits where there is
+        none. False at the end.
+        """
+        ended = False
+        while not ended and not (self._jobs and self.inbox.empty()):
+            asked = self.inbox.get()
+            if isinstance(asked, Job):
+                self._jobs.append(asked)
+            elif isinstance(asked, Call):
+                _answer(asked)
+            ended = asked is None
+            del asked  # while it waits it should hold on to nothing
+        for job in [job for job in self._jobs if job.cancelled]:
+            self.counts.cancelled += 1
+            self._remove(job)
+        return not ended
+
+    @property
+    def _engine(self) -> DecodeEngine:
+        assert self.transcriber is not None
+        return self.transcriber.engine
+
+    def _advance(self) -> None:
+        """Let jobs in turn do something small, until none can or the engine is due."""
+        scheduler = self._engine.scheduler
+        due = scheduler.clock() + scheduler.limits.hold_seconds
+        left = {job: job.transcription.windows_left for job in self._jobs}
+        beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
+        for job in self._in_turn(left):
+            long = left[job] > LONG_WINDOWS
+            while job in self._jobs and (not long or scheduler.long_share.allows(beside_short)):
+                started = scheduler.clock()
+                if not self._step(job):
+                    break
+                self._turns += 1
+                if long:
+                    scheduler.long_share.count(started)
+                if scheduler.clock() >= due:
+                    return
+
+    def _in_turn(self, left: Mapping[Job, int]) -> list[Job]:
+        """The jobs, those with the fewest windows `left` first; every so often the one that came
+        first is before them.
+        """
+        jobs = sorted(left, key=left.__getitem__)
+        return [*self._jobs[: self._turns % LONGEST_WAITING_EVERY == 0], *jobs]
+
+    def _step(self, job: Job) -> bool:
+        """Whether the job did something. What it raises is its own matter."""
+        done_before = job.transcription.windows_read
+        try:
+            did_something = job.transcription.step()
+        except Exception as error:
+            self._remove(job)
+            job.result.set_exception(error)
+            return True
+        self.counts.windows += job.transcription.windows_read - done_before
+        transcript = job.transcription.transcript
+        self._report(job, transcript is not None)
+        if transcript is not None:
+            self._remove(job)
+            job.result.set_result(transcript)
+        return did_something or transcript is not None
+
+    def _report(self, job: Job, ended: bool) -> None:
+        done, total = job.transcription.seconds
+        if done <= job.reported and not ended:
+            return
+        job.reported, chunks = done, job.transcription.take_chunks()
+        # Over music there may be chunks without seconds of speech.
+        if total or chunks:
+            job.tell(Progress(done, total, chunks))
+
+    def _step_engine(self) -> None:
+        rows = self._engine.step(newcomers=len(self._jobs) > 1 or not self.inbox.empty())
+        self.counts.steps += rows > 0
+        self.counts.rows += rows
+
+    def _remove(self, job: Job) -> None:
+        """Forget a job; what it has in the engine goes."""
+        self._jobs.remove(job)
+        job.transcription.close()
+        if job.transcription.session is not None:
+            stats, counts = job.transcription.session.stats, self.counts
+            counts.tokens += stats.tokens
+            counts.drafted += stats.drafted
+            counts.accepted += stats.accepted
+            counts.retries += stats.retries
+
+    def _end(self) -> None:
+        with self._lock:
+            self.alive = False
+        asked: list[Job | Call | None] = [*self._jobs]
+        while not self.inbox.empty():
+            asked.append(self.inbox.get())
+        for each in asked:
+            if isinstance(each, Job) and each in self._jobs:
+                with suppress(Exception):
+                    self._remove(each)
+            if each is not None and not (isinstance(each, Job) and each.cancelled):
+                each.result.set_exception(stopped())
+
+
+def _answer(call: Call) -> None:
+    try:
+        call.result.set_result(call.work())
+    except BaseException as error:
+        call.result.set_exception(error)
+
+
+def stopped() -> ModelError:
+    """What clients are told who wait for a thread that has ended."""
+    return ModelError("speech recognition has stopped; the log of the endpoint says why")
