@@ -33,9 +33,7 @@ class ResultReader:
     special_tokens: SpecialTokens
     tokenizer: PreTrainedTokenizerBase
 
-    def read(
-        self, state: DecodeState, row: int, length: int, sequence: Sequence
-    ) -> DecodeResult:
+    def read(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> DecodeResult:
         """The current attempt's result of a row that has `length` tokens."""
         text = self._text(state, row, length, sequence)
         sequence.client.stats.tokens += len(text.tokens)

@@ -75,8 +75,8 @@ class Encoder:
         """Encode windows of samples, for the main model and, if `drafted`, for the assistant.
 
         `known` holds, for each window, the main encoder's output (1, frames, d_model) where there
-        is one already. From the time `until` (time.perf_counter) on the other windows are left out; at
-        least one pass is made.
+        is one already. From the time `until` (of time.perf_counter) on the other windows are left
+        out; at least one pass is made.
         """
         known, passes = known or [None] * len(windows), []
         with OneDnnOverride(self.weights):
