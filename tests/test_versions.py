@@ -15,9 +15,9 @@ import torch
 from hub_errors import hub_error
 from transformers import AutoTokenizer, PreTrainedModel, WhisperForConditionalGeneration
 
-import versions
 from config import DEMO_MODELS
 from errors import StartError
+from runtime import versions
 
 PYANNOTE_3 = version("pyannote.audio").startswith("3.")
 DIARIZATION = DEMO_MODELS / "diarization"
@@ -88,7 +88,7 @@ def test_the_hubs_refusals_name_their_repository():
 
 @pytest.fixture(scope="module")
 def samples() -> torch.Tensor:
-    from audio import AudioLimits, decode_audio
+    from audio.decode import AudioLimits, decode_audio
 
     data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
     audio = decode_audio(data, 16_000, AudioLimits(7200, 2**30))

@@ -18,7 +18,7 @@ from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder
-from device_errors import is_out_of_memory
+from runtime.device_errors import is_out_of_memory
 
 logger = logging.getLogger("endpoint")
 
