@@ -27,11 +27,15 @@ RUN useradd --uid 1000 --create-home server && install -d -o server -g server /m
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY LICENSE *.py ./
+COPY answer answer
 COPY archive archive
 COPY asr asr
+COPY audio audio
 COPY commands commands
 COPY diarization diarization
 COPY model_sources model_sources
+COPY payload payload
+COPY runtime runtime
 COPY server server
 COPY demo/models demo/models
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \

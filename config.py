@@ -29,8 +29,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from base64_text import Base64Text
-from reference_clips import ReferenceClips
+from payload.base64_text import Base64Text
+from payload.reference_clips import ReferenceClips
 
 REPOSITORY = Path(__file__).resolve().parent
 DEMO_MODELS = REPOSITORY / "demo" / "models"

@@ -26,7 +26,7 @@ from huggingface_hub import HfApi, InferenceEndpoint, get_session, get_token
 from huggingface_hub.errors import HfHubHTTPError, InferenceEndpointError
 from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from commands.parser import FAILED, INTERRUPTED, WRONG
 from config import MODEL_VARIABLES, REPOSITORY, DeploySecrets
 from deployment.checks import Findings, HTTPError, check, command_fault

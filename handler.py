@@ -26,9 +26,17 @@ import torch
 # hf-serve leaves the repository's folder off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from answer.response import Answer, response
 from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
-from audio import Audio, AudioLimits, DecodingSteps, all_at_once, decode_base64, decoding_steps
-from base64_text import Base64Text
+from asr.startup import start
+from audio.decode import (
+    Audio,
+    AudioLimits,
+    DecodingSteps,
+    all_at_once,
+    decode_base64,
+    decoding_steps,
+)
 from config import (
     InferenceConfig,
     ModelReference,
@@ -37,8 +45,6 @@ from config import (
     misspelt_variables,
     nvidia_device_present,
 )
-from device import choose_device, choose_dtype, prepare_device
-from device_errors import is_device_lost, is_out_of_memory
 from diarization.enrolment import Enrolment
 from diarization.known_speakers import NOBODY, KnownVoices, name_speakers
 from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
@@ -51,13 +57,15 @@ from errors import (
     OutOfMemory,
     StartError,
 )
-from model_errors import loading
-from openmp import SecondThread, run_in_passing_thread
-from response import Answer, response
-from second_start import restart_without_graphs, start
-from server_logs import hide_bodies, keep_one_line
+from payload.base64_text import Base64Text
+from runtime.device import choose_device, choose_dtype, prepare_device
+from runtime.device_errors import is_device_lost, is_out_of_memory
+from runtime.model_errors import loading
+from runtime.openmp import SecondThread, run_in_passing_thread
+from runtime.restart import restart_without_graphs
+from runtime.server_logs import hide_bodies, keep_one_line
+from runtime.versions import describe_versions
 from transcript import Transcript
-from versions import describe_versions
 
 logger = logging.getLogger("endpoint")
 
@@ -104,7 +112,7 @@ class EndpointHandler:
         `path` is where the server found this repository; models are looked for beside this file,
         which is there. Ends the process where it cannot serve: SystemExit, which prints one line
         and passes through the servers. Where the device is lost meanwhile, a process that `serves`
-        begins again without CUDA graphs (`second_start`).
+        begins again without CUDA graphs (`runtime.restart`).
         """
         hide_bodies()
         try:

@@ -20,9 +20,9 @@ from typing import Any
 
 from archive import storage
 from archive.options import LONGEST
+from audio.recording_files import ENDING
 from commands.parser import did_you_mean
 from config import InferenceConfig, ModelReference
-from recording_files import ENDING
 
 MANIFEST = "manifest.jsonl"
 # Raise it when other results are to be expected of the same recordings and settings.

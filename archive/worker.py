@@ -268,7 +268,7 @@ def _die_with_the_device(error: BaseException) -> None:
     """End the process where the device is lost, which is no fault of the recording's: another
     process has to try again.
     """
-    from device_errors import is_device_lost
+    from runtime.device_errors import is_device_lost
 
     cause: BaseException | None = error
     while cause is not None:

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from versions import crop_window
+from runtime.versions import crop_window
 
 # The signature of the method that is replaced.
 PARAMETERS = ["file", "binary_segmentations", "exclude_overlap", "hook"]

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from audio import AudioLimits, decode_audio, decode_base64
+from audio.decode import AudioLimits, decode_audio, decode_base64
 from diarization.known_speakers import KnownVoices, alike, unit
 from diarization.pipeline import Diarizer, Span, SpeakerHints, Vector
 from errors import ClientError, InvalidReference
-from reference_clips import ReferenceClip
+from payload.reference_clips import ReferenceClip
 from timebase import SAMPLE_RATE
 
 # Seconds: of speech, of speech to be trusted, and of a whole clip. In a second of speech 0.8 s and

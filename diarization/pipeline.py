@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from device_errors import is_out_of_memory
 from diarization.embeddings import share_frames
 from errors import ModelError, OutOfMemory, StartError
+from runtime.device_errors import is_out_of_memory
+from runtime.versions import load_pyannote_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
-from versions import load_pyannote_pipeline
 
 MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 GPU_BATCH, CPU_BATCH = 32, 8

@@ -21,7 +21,6 @@ from asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.medusa import base_digest
 from config import REPOSITORY, ModelReference, nvidia_device_present
-from device import choose_device, prepare_device
 from errors import EndpointError
 from medusa.acceptance import Acceptance, measure
 from medusa.card import CARD, TrainingFacts, acceptance_table, write_card
@@ -30,6 +29,7 @@ from medusa.heads import Heads, Projection, save_heads
 from medusa.hidden_states import HiddenStates, Teacher, cache_name, cached_hidden_states
 from medusa.recordings import find_recordings
 from medusa.training import Epoch, Plan, Training, choose_shortlist, split
+from runtime.device import choose_device, prepare_device
 
 WORK = REPOSITORY / "build" / "medusa"
 

@@ -17,7 +17,7 @@ from asr.checkpoint.languages import ENGLISH, language_code
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from benchmarks.real.manifest import Recording, load_manifests
 from timebase import SAMPLE_RATE
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from config import DEMO_MODELS, ModelReference, ModelSettings, cache_folder, named_models
 from errors import EndpointError, StartError
 from model_sources import whisper_base
-from versions import published_pipeline
+from runtime.versions import published_pipeline
 
 VOCABULARY_SIZE = 133
 SMALL_VOCABULARY = (

@@ -25,7 +25,7 @@ from asr.engine.admission import HOLD_SECONDS, LONG_WINDOWS, LONGEST_WAITING_EVE
 from asr.engine.engine import DecodeEngine
 from errors import EndpointError, ModelError
 from handler import endpoint_errors
-from openmp import set_threads
+from runtime.openmp import set_threads
 from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")

@@ -20,9 +20,9 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from runtime.versions import describe_versions
 from server.admission import Admission
 from server.service import Service
-from versions import describe_versions
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 BYTES = tuple(10.0**power for power in range(3, 10))

@@ -16,8 +16,8 @@ from starlette.datastructures import FormData, Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from base64_text import SLICE
 from errors import InvalidRequest
+from payload.base64_text import SLICE
 
 # A clip of a known speaker, 30 s of 48 kHz stereo as a data URL, fits twice.
 MAX_FIELD_BYTES = 16 * 2**20

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
+from answer.response import Answer, response
 from config import InferenceConfig
 from errors import InvalidParameter
-from response import Answer, response
 from server.description import TRANSCRIPTION
 from server.request_body import read_request
 from server.service import Service

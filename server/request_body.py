@@ -14,9 +14,9 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from bounded_json import MOST_JSON, TooMuchJson, parse_json
 from errors import InvalidRequest
 from handler import EndpointHandler, TranscriptionRequest
+from payload.bounded_json import MOST_JSON, TooMuchJson, parse_json
 from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
 from server.multipart_form import content, multipart_form

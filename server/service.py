@@ -22,14 +22,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from answer.response import Answer
 from asr import Transcription
-from audio import Audio, DecodingStep
+from audio.decode import Audio, DecodingStep
 from diarization.known_speakers import NOBODY, KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from errors import EndpointError
 from handler import EndpointHandler, TranscriptionRequest, endpoint_errors, speaker_hints
-from openmp import set_threads
-from response import Answer
+from runtime.openmp import set_threads
 from server.engine_loop import EngineCounts, EngineLoop, Progress, stopped
 from server.shortest_first import Recording, ShortestFirst, Steps, in_one_step
 from transcript import Transcript

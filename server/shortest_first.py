@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from asr.engine.admission import LONGEST_WAITING_EVERY
-from audio import DecodingStep
+from audio.decode import DecodingStep
 from timebase import SAMPLE_RATE
 
 BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32

@@ -16,10 +16,10 @@ from pydantic_core import to_json
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from answer.response import chunks_json, clamp_times, response
 from config import InferenceConfig
 from errors import EndpointError
 from handler import TranscriptionRequest, endpoint_errors
-from response import chunks_json, clamp_times, response
 from server.engine_loop import Progress
 from server.error_response import error_event
 from server.service import Decoded, Event, Finished, Service

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
 
 PCM, FLOAT = 1, 3

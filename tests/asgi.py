@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 from pydantic import SecretStr
 
+from answer.response import Answer
 from asr import TranscriptionOptions
-from audio import AudioLimits
+from audio.decode import AudioLimits
 from config import InferenceConfig, ServerSettings
 from handler import TranscriptionRequest
-from response import Answer
 from server.app import create_app
 from server.engine_loop import EngineCounts, Progress
 from server.service import Decoded, Finished, Service

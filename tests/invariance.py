@@ -18,8 +18,8 @@ import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
+from answer.subtitles import SRT_LOOKALIKES
 from config import OutputFormat
-from subtitles import SRT_LOOKALIKES
 from testing.audio_files import wav_file
 from tests.readers import read_rttm, read_srt, read_tsv, read_vtt
 from timebase import SAMPLE_RATE

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import openai
 import uvicorn
 
+from answer.response import Answer
 from config import ServerSettings
 from errors import EndpointError
-from response import Answer
 from server.app import create_app
 from server.service import Decoded, Finished, Progress
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word

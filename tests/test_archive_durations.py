@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 
 from archive import durations
 from archive.durations import HeaderReader, read_duration, read_durations, read_portion
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from testing.audio_files import mp4_file, two_seconds
 
 

@@ -162,7 +162,7 @@ def test_a_recording_that_hangs_ends_its_process_and_has_a_record(tmp_path):
 def test_a_lost_device_is_no_fault_of_the_recording(tmp_path, monkeypatch):
     import torch
 
-    from device_errors import is_device_lost
+    from runtime.device_errors import is_device_lost
 
     lost = torch.AcceleratorError("CUDA error: unspecified launch failure")
     assert is_device_lost(lost)

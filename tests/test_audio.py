@@ -3,22 +3,20 @@
 import base64
 import random
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audio
-from audio import Audio, AudioLimits, decode_audio, decode_base64
+from audio import decode
+from audio.decode import Audio, AudioLimits, decode_audio, decode_base64
 from errors import AudioTooLong, InvalidAudio
 from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 EDGE = 800  # samples that a resampler or a lossy codec may blur at either end
 SPACE = st.text(" \t\r\n\v\f", max_size=3)
-REPOSITORY = Path(audio.__file__).parent
 WRONG_BASE64 = [
     *("", " \n", "data:audio/wav;base64,", "Q", "QQ", "QQ=", "QQ===", "QUJD====", "QUJD=", "="),
     *("====", "QQ==QQ==", "QU=I", "_-8=", "data:audio/wav,QUI=", "data:a,b;base64,QUI="),
@@ -92,7 +90,7 @@ class TestBase64:
                 decode_base64(data, limits)
 
     def test_too_much_text_is_refused_before_it_is_decoded(self, monkeypatch):
-        monkeypatch.setattr(audio.binascii, "a2b_base64", None)
+        monkeypatch.setattr(decode.binascii, "a2b_base64", None)
         with pytest.raises(AudioTooLong):
             decode_base64("QUJD" * 100, AudioLimits(1, 299))
 

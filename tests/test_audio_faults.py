@@ -14,13 +14,13 @@ import av
 import numpy as np
 import pytest
 
-import audio
-from audio import Audio, AudioLimits, decode_audio
+from audio import decode
+from audio.decode import Audio, AudioLimits, decode_audio
+from config import REPOSITORY
 from errors import AudioTooLong, ClientError, InvalidAudio
 from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
-REPOSITORY = Path(audio.__file__).parent
 
 
 def decoded(data: bytes, limits: AudioLimits = LIMITS) -> Audio:
@@ -135,7 +135,7 @@ class TestFaults:
                 outcomes.add("decoded")
                 assert np.isfinite(result.samples).all()
                 assert (
-                    abs(len(result.samples) - result.duration * 16_000) < audio.MAX_FORMAT_CHANGES
+                    abs(len(result.samples) - result.duration * 16_000) < decode.MAX_FORMAT_CHANGES
                 )
         assert {"decoded", "INVALID_AUDIO"} <= outcomes
         assert outcomes <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
@@ -171,17 +171,17 @@ BOMBS = {
 MEASURE = """
 import json, sys
 from pathlib import Path
-import audio
+from audio import decode
 from errors import ClientError
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1])
-limits = audio.AudioLimits(7200, 2**24)
-audio.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
+limits = decode.AudioLimits(7200, 2**24)
+decode.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
 codes, before = [], kib("VmRSS")
 for path in sys.argv[2:]:
     try:
-        codes.append(str(audio.decode_audio(Path(path).read_bytes(), 16000, limits).duration))
+        codes.append(str(decode.decode_audio(Path(path).read_bytes(), 16000, limits).duration))
     except ClientError as error:
         codes.append(error.code)
 print(json.dumps([codes, kib("VmHWM") - before]))
@@ -201,13 +201,13 @@ class TestBounds:
 
     @pytest.mark.parametrize("announced", [True, False])
     def test_too_long_is_refused_before_anything_is_decoded(self, announced, monkeypatch):
-        monkeypatch.setattr(audio, "_frames", None)
+        monkeypatch.setattr(decode, "_frames", None)
         with pytest.raises(AudioTooLong):
             decoded(files.silent_flac(2, announced), AudioLimits(3_600, 2**20))
 
     def test_the_duration_limit_holds_while_decoding_too(self, monkeypatch):
-        monkeypatch.setattr(audio, "_measure", lambda *_: 0.0)
-        monkeypatch.setattr(audio, "BytesIO", Counted)
+        monkeypatch.setattr(decode, "_measure", lambda *_: 0.0)
+        monkeypatch.setattr(decode, "BytesIO", Counted)
         monkeypatch.setattr(Counted, "bytes_read", 0)
         data = files.wav_file(np.zeros(16_000 * 300), 16_000)
         with pytest.raises(AudioTooLong):
@@ -215,7 +215,7 @@ class TestBounds:
         assert Counted.bytes_read < len(data) / 10
 
     def test_decoding_reads_the_file_a_few_times_at_most(self, every_format, monkeypatch):
-        monkeypatch.setattr(audio, "BytesIO", Counted)
+        monkeypatch.setattr(decode, "BytesIO", Counted)
         for data in every_format.values():
             monkeypatch.setattr(Counted, "bytes_read", 0)
             decoded(data)

@@ -7,8 +7,8 @@ import pytest
 from av.audio.frame import AudioFrame
 from av.filter import Graph
 
-from audio import AudioLimits, decode_audio
-from audio_filters import filtered
+from audio.decode import AudioLimits, decode_audio
+from audio.filters import filtered
 from errors import AudioTooLong, InvalidAudio
 from testing import audio_files as files
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import base64_text
-from base64_text import Base64Text, base64_digits, decode_digits
+from payload import base64_text
+from payload.base64_text import Base64Text, base64_digits, decode_digits
 
 SLICE = 12
 HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)

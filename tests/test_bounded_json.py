@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import bounded_json
-from base64_text import Base64Text
-from bounded_json import TooMuchJson, parse_json
 from errors import EndpointError
+from payload import bounded_json
+from payload.base64_text import Base64Text
+from payload.bounded_json import TooMuchJson, parse_json
 from server.request_body import read_json
 
 SLICE = 16

@@ -14,9 +14,9 @@ import pytest
 from tagged_files import TAGGED
 from untrusted import FUNCTIONS
 
-import bounded_process
-from audio import MAX_UNBOUNDED, AudioLimits, decode_audio
-from bounded_process import run_bounded
+from audio import bounded_process
+from audio.bounded_process import run_bounded
+from audio.decode import MAX_UNBOUNDED, AudioLimits, decode_audio
 from config import REPOSITORY
 from errors import AudioTooLong, InvalidAudio
 
@@ -28,7 +28,7 @@ def helpers(parent: int | None = None) -> set[int]:
     return {
         child.pid
         for child in psutil.Process(parent).children()
-        if any("bounded_process.serve()" in word for word in child.cmdline())
+        if any("audio.bounded_process.serve()" in word for word in child.cmdline())
     }
 
 
@@ -171,7 +171,7 @@ class TestProcesses:
 DRIVER = """
 import os, sys
 sys.path.append("tests")
-from bounded_process import run_bounded
+from audio.bounded_process import run_bounded
 from untrusted import FUNCTIONS
 own = int(run_bounded(FUNCTIONS + "own_pid", b""))
 {}
@@ -232,10 +232,10 @@ print(own == run_bounded(FUNCTIONS + "own_pid", b""))
         script = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-import audio
+from audio import decode
 sys.path.remove({str(REPOSITORY)!r})
 data = open({str(REPOSITORY / "demo" / "conversation.ogg")!r}, "rb").read()
-print(round(audio.decode_audio(data, 16_000, audio.AudioLimits(7_200, 2**28)).duration))
+print(round(decode.decode_audio(data, 16_000, decode.AudioLimits(7_200, 2**28)).duration))
 """
         command = [sys.executable, "-P", "-c", script]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -14,15 +14,16 @@ import zlib
 import numpy as np
 import pytest
 
-import container_bombs
-from audio import AudioLimits, decode_audio
+from audio import container_bombs
+from audio.container_bombs import refuse_mp4_bomb, without_id3
+from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
-from container_bombs import refuse_mp4_bomb, without_id3
 from errors import InvalidAudio
 from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
-# The most for which one table still fits into the largest block that audio.py lets libav allocate.
+# The most for which one table still fits into the largest block that audio/decode.py lets libav
+# allocate.
 MANY = 1_390_000
 VIDEO = ("-f", "lavfi", "-i", "testsrc=s=64x64:r=25", "-shortest", "-c:v", "mjpeg")
 
@@ -104,17 +105,17 @@ MP4S = {
 MEASURE = """
 import json, sys
 from pathlib import Path
-import audio
+from audio import decode
 from errors import ClientError
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1])
-limits = audio.AudioLimits(7200, 2**28)
-audio.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
+limits = decode.AudioLimits(7200, 2**28)
+decode.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
 results, before = [], kib("VmRSS")
 for path in sys.argv[2:]:
     try:
-        results.append(audio.decode_audio(Path(path).read_bytes(), 16000, limits).duration)
+        results.append(decode.decode_audio(Path(path).read_bytes(), 16000, limits).duration)
     except ClientError as error:
         results.append(error.code)
 print(json.dumps([results, kib("VmHWM") - before]))

@@ -22,8 +22,8 @@ from asr.model.cpu_kernels import (
     empty_transposed,
     encoder_batch_size,
 )
-from device import choose_dtype
 from errors import StartError
+from runtime.device import choose_dtype
 from testing.tiny_whispers import Published, model_of
 
 WIDTH = 64

@@ -12,8 +12,8 @@ import torch
 from asr.model import cpu_kernels
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
-from device import choose_dtype
 from errors import StartError
+from runtime.device import choose_dtype
 from testing.tiny_whispers import model_of
 
 

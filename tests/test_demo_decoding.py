@@ -16,7 +16,7 @@ from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import CONVERSATION

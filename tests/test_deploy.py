@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 import deploy
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
 
 TOKEN, READ_TOKEN, KEY = "hf_manages_endpoints", "hf_only_reads", "key_of_the_server"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import device
-from device import choose_device, choose_dtype, prepare_device
 from errors import StartError
+from runtime import device
+from runtime.device import choose_device, choose_dtype, prepare_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from device_errors import is_device_lost, is_out_of_memory
+from runtime.device_errors import is_device_lost, is_out_of_memory
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
 TOO_LITTLE_MEMORY = [

@@ -24,7 +24,7 @@ from config import DEMO_MODELS
 from demo.build.diarization_error import draw_dialogues
 from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
 from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
-from versions import load_pyannote_pipeline
+from runtime.versions import load_pyannote_pipeline
 
 CPU = torch.device("cpu")
 FOLDER = DEMO_MODELS / "diarization"

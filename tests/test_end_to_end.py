@@ -15,7 +15,7 @@ import numpy as np
 import pyannote.audio
 import pytest
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from testing.audio_files import encoded, wav_file
 
 DEMO = Path(__file__).parent.parent / "demo"

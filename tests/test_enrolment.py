@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.signal import resample_poly
 
-from audio import AudioLimits
+from audio.decode import AudioLimits
 from config import InferenceConfig
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip

@@ -27,7 +27,7 @@ from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import LogRecords, Subject
 from config import REPOSITORY, ModelReference, ModelSettings
 from deployment.memory import need_of
-from device import choose_dtype
+from runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 DOCUMENT = REPOSITORY / "docs" / "gpu.md"
@@ -218,7 +218,7 @@ def test_an_outcome_survives_the_way_to_another_process(tmp_path):
 
 def test_every_decoder_gives_the_same_conversation(monkeypatch):
     by_av = recording.read_conversation()
-    monkeypatch.setitem(sys.modules, "audio", None)
+    monkeypatch.setitem(sys.modules, "audio.decode", None)
     by_soundfile = recording.read_conversation()
     monkeypatch.setitem(sys.modules, "soundfile", None)
     by_ffmpeg = recording.read_conversation()
@@ -233,7 +233,7 @@ def test_every_decoder_gives_the_same_conversation(monkeypatch):
 
 
 def test_without_any_decoder_there_is_noise_that_counts_as_speech(monkeypatch):
-    for name in ("audio", "soundfile"):
+    for name in ("audio.decode", "soundfile"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("PATH", "/nowhere")
     found = recording.read_conversation()

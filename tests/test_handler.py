@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import handler
-import server_logs
 from asr.transcription import TranscriptionOptions
 from config import REPOSITORY, ModelSettings
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import EndpointHandler
-from openmp import SecondThread
+from runtime import server_logs
+from runtime.openmp import SecondThread
 from transcript import Chunk, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
@@ -521,7 +521,7 @@ def first_starts(monkeypatch):
 
     def make(error):
         starts, restarts = FirstStarts(error), []
-        monkeypatch.setattr("second_start.Transcriber", starts)
+        monkeypatch.setattr("asr.startup.Transcriber", starts)
         monkeypatch.setattr(handler, "restart_without_graphs", restarts.append)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         on_cuda = SimpleNamespace(device=torch.device("cuda"))

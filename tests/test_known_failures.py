@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from diarization.pipeline import Diarization
 from testing.audio_files import wav_file
 from transcript import SpeakerTurn

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from benchmarks.load import __main__ as command
 from benchmarks.load.clients import COLUMNS, Load, arriving, beside, closed, columns
 from benchmarks.load.page import charts, page

@@ -13,7 +13,7 @@ import torch
 
 import handler
 from config import ModelSettings
-from openmp import SecondThread, run_in_passing_thread, set_threads
+from runtime.openmp import SecondThread, run_in_passing_thread, set_threads
 from server.service import Service
 from server.shortest_first import in_one_step
 from transcribe.__main__ import CONVERSATION
@@ -82,7 +82,7 @@ def test_the_block_is_left_when_the_second_thread_has_ended(lasts):
 def test_a_passing_thread_leaves_no_team_behind():
     code = """if True:
         import os, time, torch
-        from openmp import run_in_passing_thread
+        from runtime.openmp import run_in_passing_thread
 
         def tasks():
             return len(os.listdir("/proc/self/task"))

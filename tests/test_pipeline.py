@@ -32,10 +32,10 @@ from diarization.pipeline import (
     load_diarizer,
 )
 from errors import EndpointError, ModelError, OutOfMemory, StartError
-from model_errors import loading
+from runtime.model_errors import loading
+from runtime.versions import load_pyannote_pipeline
 from testing.audio_files import speech
 from transcript import SpeakerTurn
-from versions import load_pyannote_pipeline
 
 CPU = torch.device("cpu")
 SECOND = np.zeros(16_000, np.float32)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from config import InferenceConfig
-from reference_clips import MAX_CLIPS
+from payload.reference_clips import MAX_CLIPS
 
 
 def named(pairs):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from answer.response import Answer, clamp_times, response
+from answer.subtitles import FORMATS
 from config import InferenceConfig
 from diarization_utils import speaker_segments
-from response import Answer, clamp_times, response
-from subtitles import FORMATS
 from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (

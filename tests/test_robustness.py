@@ -24,7 +24,7 @@ import pytest_socket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio import AudioLimits
+from audio.decode import AudioLimits
 from config import ModelSettings
 from errors import EndpointError
 from handler import EndpointHandler

@@ -19,9 +19,9 @@ import pytest
 from asgi import FakeService
 from renamed import renamed
 
-from audio import AudioLimits, decode_audio
+from answer.response import Answer, response
+from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY, InferenceConfig, ServerSettings
-from response import Answer, response
 from testing.audio_files import with_video
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 

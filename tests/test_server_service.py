@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from answer.response import response
 from asr.engine.engine import DecodeEngine
 from asr.engine.results import ResultReader
 from asr.output.chunks import ChunkReader
@@ -21,7 +22,6 @@ from diarization.known_speakers import KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled
 from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
-from response import response
 from server.engine_loop import Progress
 from server.service import Decoded, Finished, Service
 from testing.audio_files import conversation
@@ -543,7 +543,7 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(handler, recor
             assert go_on.wait(60)
             yield step
 
-    monkeypatch.setattr("audio.STEP_SECONDS", 1)
+    monkeypatch.setattr("audio.decode.STEP_SECONDS", 1)
     monkeypatch.setattr(handler, "decode", watched)
     monkeypatch.setattr(handler, "threads", 1)
     service = Service(handler)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.engine.admission import LONGEST_WAITING_EVERY
-from audio import DecodingStep
+from audio.decode import DecodingStep
 from server.shortest_first import BYTES_PER_SECOND, Recording, ShortestFirst, in_one_step
 
 STEP = 30.0

@@ -8,10 +8,10 @@ import json
 import pytest
 from openai_answers import SPOKEN, KnownAnswers
 
+from answer.response import response
 from config import InferenceConfig
 from errors import InvalidAudio, ModelError
 from handler import TranscriptionRequest
-from response import response
 from server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
 from transcript import Chunk
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import OutputFormat
-from subtitles import (
+from answer.subtitles import (
     FORMATS,
     MAX_COLUMNS,
     MAX_LINES,
@@ -24,6 +23,7 @@ from subtitles import (
     make_cues,
     render,
 )
+from config import OutputFormat
 from tests.readers import read_rttm, read_srt, read_tsv, read_vtt
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 

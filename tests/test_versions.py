@@ -15,9 +15,9 @@ import torch
 from hub_errors import hub_error
 from transformers import AutoTokenizer, PreTrainedModel, WhisperForConditionalGeneration
 
-import versions
 from config import DEMO_MODELS
 from errors import StartError
+from runtime import versions
 
 PYANNOTE_3 = version("pyannote.audio").startswith("3.")
 DIARIZATION = DEMO_MODELS / "diarization"
@@ -40,7 +40,7 @@ def test_one_line_names_python_the_libraries_and_the_server(modules, server):
 
 def test_importing_it_loads_no_library():
     heavy = "{'torch', 'transformers', 'huggingface_hub', 'pyannote.audio'}"
-    script = f"import sys, versions; sys.exit(bool({heavy} & sys.modules.keys()))"
+    script = f"import sys; import runtime.versions; sys.exit(bool({heavy} & sys.modules.keys()))"
     folder = DEMO_MODELS.parents[1]
     assert subprocess.run([sys.executable, "-c", script], cwd=folder, check=False).returncode == 0
 
@@ -88,7 +88,7 @@ def test_the_hubs_refusals_name_their_repository():
 
 @pytest.fixture(scope="module")
 def samples() -> torch.Tensor:
-    from audio import AudioLimits, decode_audio
+    from audio.decode import AudioLimits, decode_audio
 
     data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
     audio = decode_audio(data, 16_000, AudioLimits(7200, 2**30))

@@ -22,7 +22,7 @@ from asr.frontend.vad import SpeechDetector
 from asr.frontend.windows import Span
 from asr.transcriber import Transcriber
 from asr.transcription import TranscriptionOptions
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from demo.build import flite
 from model_sources import whisper_base
 from model_sources.whisper_base import PARTS, cached, from_package_index

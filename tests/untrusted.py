@@ -1,4 +1,4 @@
-"""What processes of bounded_process.py are told to run in tests."""
+"""What processes of audio/bounded_process.py are told to run in tests."""
 
 from __future__ import annotations
 

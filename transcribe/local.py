@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from audio import check_container
+from audio.decode import check_container
 from config import REPOSITORY, ModelSettings
 from errors import EndpointError, StartError
 from transcribe.client import Failed, OnProgress, Unusable

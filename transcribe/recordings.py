@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recording_files import ENDING
+from audio.recording_files import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
 

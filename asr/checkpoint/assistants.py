@@ -41,7 +41,7 @@ from asr.checkpoint.loading import (
 from asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_heads
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
-from versions import dtype_argument, tokenizer_arguments
+from runtime.versions import dtype_argument, tokenizer_arguments
 
 ENCODER_SHAPE = (
     "d_model",

@@ -34,7 +34,7 @@ from asr.checkpoint.medusa import (
 )
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
-from versions import dtype_argument, tokenizer_arguments
+from runtime.versions import dtype_argument, tokenizer_arguments
 
 # What a CPU multiplies in while the rest stays float32.
 PRODUCT_DTYPES = (torch.bfloat16, torch.int8)

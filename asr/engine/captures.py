@@ -23,8 +23,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from device_errors import is_device_lost, is_out_of_memory
-from versions import end_capture_allocation
+from runtime.device_errors import is_device_lost, is_out_of_memory
+from runtime.versions import end_capture_allocation
 
 logger = logging.getLogger("endpoint")
 

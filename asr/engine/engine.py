@@ -42,8 +42,8 @@ from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import BaseHead
 from asr.model.encoder import Encoder
-from device_errors import is_device_lost, is_out_of_memory
 from errors import OutOfMemory
+from runtime.device_errors import is_device_lost, is_out_of_memory
 
 logger = logging.getLogger("endpoint")
 

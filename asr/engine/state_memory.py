@@ -14,7 +14,7 @@ from asr.engine.drafters import DraftModel
 from asr.engine.recovery import RowLimit
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder
-from device_errors import is_out_of_memory
+from runtime.device_errors import is_out_of_memory
 
 # Left free for encoders, diarization and CUDA graphs: a share of the device, and at least 1 GiB.
 HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30

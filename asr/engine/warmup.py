@@ -16,7 +16,7 @@ from asr.engine.draft_length import AcceptanceRate, DraftLength, StepCosts
 from asr.engine.drafters import follows, most_drafts
 from asr.engine.row_state import StepShape
 from asr.engine.state_memory import StateMemory
-from device_errors import is_out_of_memory
+from runtime.device_errors import is_out_of_memory
 
 logger = logging.getLogger("endpoint")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from openmp import set_threads
+from runtime.openmp import set_threads
 
 # Seconds between counts, and age at which the last one says nothing about now. Between requests
 # nothing is counted, and the next one begins with what was so since the last.

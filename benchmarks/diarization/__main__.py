@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from benchmarks.charts import Chart, publish
 from benchmarks.diarization.stages import (
     OURS,

@@ -12,8 +12,8 @@ from benchmarks.gpu_check.page import Finding, Page, judge, leave_out
 from benchmarks.gpu_check.sections import SECTIONS, Outcome, run_apart, run_here, write
 from benchmarks.options import read_gpu_check
 from config import ModelSettings, nvidia_device_present
-from device import choose_device, prepare_device
 from errors import StartError
+from runtime.device import choose_device, prepare_device
 
 TITLE = "GPU check"
 INTRODUCTION = (

@@ -35,7 +35,7 @@ from benchmarks.gpu_check.subject import (
 )
 from config import ModelSettings
 from diarization.pipeline import Diarization, Diarizer, SpeakerHints, load_diarizer
-from model_errors import loading
+from runtime.model_errors import loading
 from timebase import SAMPLE_RATE
 
 NO_GPU = "no GPU is used here"

@@ -116,7 +116,7 @@ def decimate(samples: Samples, factor: int) -> Samples:
 
 
 def _decode_with_av(path: Path) -> Samples:
-    from audio import AudioLimits, decode_audio
+    from audio.decode import AudioLimits, decode_audio
 
     limits = AudioLimits(MAX_SECONDS, MAX_BYTES)
     return decode_audio(path.read_bytes(), SAMPLE_RATE, limits).samples

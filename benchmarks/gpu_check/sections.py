@@ -24,7 +24,7 @@ from benchmarks.gpu_check.requests import check_requests
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject, log_kept
 from config import ModelSettings, nvidia_device_present
-from device import choose_device, choose_dtype, prepare_device
+from runtime.device import choose_device, choose_dtype, prepare_device
 
 # In their order; with the models loaded, but for "Load", which loads them, and "Requests".
 SECTIONS: dict[str, Callable[[Subject], list[Finding]]] = {

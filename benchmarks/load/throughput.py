@@ -27,13 +27,13 @@ import torch
 
 from asr import Transcriber
 from asr.checkpoint.loading import Checkpoint, load_whisper
-from audio import AudioLimits
+from audio.decode import AudioLimits
 from benchmarks.speed.cells import NOISE
 from benchmarks.speed.recordings import recording
 from benchmarks.timing import ratio
-from device import choose_device, choose_dtype, prepare_device
 from handler import EndpointHandler, TranscriptionRequest
-from openmp import run_in_passing_thread
+from runtime.device import choose_device, choose_dtype, prepare_device
+from runtime.openmp import run_in_passing_thread
 from server.service import Service
 from testing.audio_files import wav_file
 from testing.model_pairs import deep_pair

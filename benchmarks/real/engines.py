@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 import av
 
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from benchmarks.real.manifest import Recording
 from config import ModelSettings
 from timebase import SAMPLE_RATE

@@ -17,7 +17,7 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from asr.frontend.vad import SpeechDetector
-from audio import AudioLimits
+from audio.decode import AudioLimits
 from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.speakers.page import page, write_page
 from benchmarks.speakers.scenes import (
@@ -36,7 +36,7 @@ from diarization.enrolment import Enrolment
 from diarization.known_speakers import THRESHOLD
 from diarization.pipeline import Diarization, Diarizer, SpeakerHints, Vector, load_diarizer
 from errors import InvalidReference
-from reference_clips import ReferenceClip
+from payload.reference_clips import ReferenceClip
 from timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "numpy")

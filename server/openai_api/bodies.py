@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from answer.response import Answer, clamp_times, known_speakers_json, response
+from answer.subtitles import Rendering
 from asr.checkpoint.languages import language_name
 from diarization_utils import segment_per_chunk
-from response import Answer, clamp_times, known_speakers_json, response
 from server.openai_api.fields import TRANSLATE, AudioRequest
 from server.openai_api.speakers import everyone_labelled, with_labels
-from subtitles import Rendering
 from timebase import TOKENS_PER_SECOND
 from transcript import Chunk
 

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from transformers import PreTrainedTokenizerBase
 
-from response import Answer
+from answer.response import Answer
 from server.openai_api.bodies import file_of, json_body, text_of
 from server.openai_api.description import described
 from server.openai_api.fields import FILES, TRANSCRIBE, TRANSLATE, AudioRequest, read_fields

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from string import ascii_uppercase
 
-from response import Answer
+from answer.response import Answer
 from transcript import Chunk, KnownSpeaker, SpeakerSegment, Word
 
 

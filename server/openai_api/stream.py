@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from response import Answer
+from answer.response import Answer
 from server.engine_loop import Progress
 from server.openai_api.bodies import (
     diarized_segments,

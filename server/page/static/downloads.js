@@ -14,7 +14,7 @@ const MEDIA_TYPES = {
   rttm: "text/plain",
 };
 const MAX_COLUMNS = 42;
-// SubRip has no escapes (subtitles.py).
+// SubRip has no escapes (answer/subtitles.py).
 const LOOKALIKES = { "<": "\u2039", ">": "\u203a", "{": "(", "}": ")", "\\": "\u2216" };
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
 

@@ -35,13 +35,13 @@ from av.packet import Packet
 from av.stream import Discard
 from numpy.typing import NDArray
 
-from audio_filters import filtered
-from base64_text import Base64Text, base64_digits, decode_digits
-from bounded_process import run_bounded
-from container_bombs import refuse_mp4_bomb, without_id3
+from audio.bounded_process import run_bounded
+from audio.container_bombs import refuse_mp4_bomb, without_id3
+from audio.filters import filtered
 from errors import AudioTooLong, InvalidAudio
+from payload.base64_text import Base64Text, base64_digits, decode_digits
+from runtime.versions import open_container
 from timebase import SAMPLE_RATE
-from versions import open_container
 
 MIN_SECONDS = Fraction(1, 10)
 MAX_AMPLITUDE = 1e4
@@ -290,7 +290,7 @@ def _audio_stream(container: InputContainer) -> AudioStream:
 def _measure(data: bytes, limits: AudioLimits) -> float:
     """The seconds that all packets last; a small file's are read in this process."""
     if len(data) > MAX_UNBOUNDED:
-        return run_bounded("audio:packet_seconds", data, limits.max_seconds)
+        return run_bounded("audio.decode:packet_seconds", data, limits.max_seconds)
     *_, seconds = packet_seconds(data, limits.max_seconds)
     return seconds
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from versions import is_accelerator_error
+from runtime.versions import is_accelerator_error
 
 # Texts of CUDA, cuBLAS, cuDNN and of torch's CPU allocator.
 OUT_OF_MEMORY = ("out of memory", "alloc_failed", "can't allocate memory")

@@ -26,7 +26,7 @@ from huggingface_hub.errors import (
 from transformers.utils.logging import disable_progress_bar
 
 from errors import StartError
-from versions import refused_repository
+from runtime.versions import refused_repository
 
 CHECKSUMS = "SHA256SUMS"
 UNAUTHORIZED, FORBIDDEN = 401, 403

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-import second_start
 from config import REPOSITORY, turn_graphs_off
+from runtime import restart
 
 SCRIPT = """
 import logging, os, sys, threading
-from second_start import restart_without_graphs
+from runtime.restart import restart_without_graphs
 
 logging.basicConfig(format="%(message)s")
 print(os.getpid(), os.environ.get("CUDA_GRAPHS"), sys.argv[1:], flush=True)
@@ -53,7 +53,7 @@ def test_the_process_begins_again_once_as_it_was(tmp_path, argument):
 
 FORKED = """
 import os
-from second_start import began_by_command_line
+from runtime.restart import began_by_command_line
 
 print(began_by_command_line(), flush=True)
 if not (child := os.fork()):
@@ -75,14 +75,14 @@ def test_the_first_process_of_a_container_has_no_parent(tmp_path, monkeypatch):
     own = tmp_path / "self"
     own.mkdir()
     (own / "cmdline").write_bytes(b"python\0-m\0serve\0")
-    assert second_start.began_by_command_line(tmp_path)
+    assert restart.began_by_command_line(tmp_path)
     (own / "cmdline").write_bytes(b"renamed\0")
-    assert not second_start.began_by_command_line(tmp_path)
+    assert not restart.began_by_command_line(tmp_path)
 
 
 def test_graphs_that_are_off_already_are_no_reason_to_begin_again(monkeypatch):
     monkeypatch.setenv("CUDA_GRAPHS", "0")
     monkeypatch.setattr(os, "execv", None)
-    monkeypatch.setattr(second_start, "began_by_command_line", lambda: True)
+    monkeypatch.setattr(restart, "began_by_command_line", lambda: True)
     assert not turn_graphs_off()
-    second_start.restart_without_graphs("device lost")
+    restart.restart_without_graphs("device lost")

@@ -22,8 +22,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from base64_text import Base64Text
-from bounded_json import parse_json
+from payload.base64_text import Base64Text
+from payload.bounded_json import parse_json
 
 MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
 LABEL = re.compile(r"speaker_\d+")

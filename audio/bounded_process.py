@@ -116,7 +116,7 @@ class _Process:
     """One process and the two pipes to it."""
 
     def __init__(self) -> None:
-        path = [str(Path(__file__).parent), *sys.path]
+        path = [str(Path(__file__).parent.parent), *sys.path]
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path)]
         # In a session of its own: Ctrl+C is for its parent.
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True)

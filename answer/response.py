@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from answer.subtitles import Rendering, render
 from config import InferenceConfig
-from subtitles import Rendering, render
 from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 SHORTEST = 2  # hundredths of a second: a step of Whisper's timestamps

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any
 
-from base64_text import SLICE, Base64Text
+from payload.base64_text import SLICE, Base64Text
 
 # Characters beside the long texts, of which json.loads makes at most 30 MB, in milliseconds.
 MOST_JSON = 2**20

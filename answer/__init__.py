@@ -1,0 +1,1 @@
+"""What a client gets: the JSON object and the files in it."""

@@ -1,0 +1,1 @@
+"""Untrusted audio files in, samples out."""
