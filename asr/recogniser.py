@@ -31,7 +31,7 @@ from asr.engine.sequence import LONG_WINDOWS
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription, TranscriptionOptions
 from errors import ModelError
-from openmp import set_threads
+from runtime.openmp import set_threads
 from transcript import Chunk, Transcript
 
 logger = logging.getLogger("endpoint")
