@@ -1,20 +1,32 @@
 """Speech recognition: samples in, timed text out.
 
-The one decision: everything here works on plain samples at 16 kHz and knows nothing of HTTP
-requests or servers. What the handler needs is exported here; the rest is internal.
+Everything here works on plain samples at 16 kHz and knows nothing of HTTP requests or servers. What
+the endpoint needs is exported here; the rest is internal.
 """
 
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.engine.recovery import MAX_ROWS
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits
+from asr.recogniser import EngineCounts, Progress, Recogniser, stopped
+from asr.startup import start
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription, TranscriptionOptions
 
 __all__ = [
+    "DEFAULT_LIMITS",
+    "MAX_ROWS",
     "Checkpoint",
+    "EngineCounts",
+    "Limits",
+    "Progress",
+    "Recogniser",
     "Transcriber",
     "Transcription",
     "TranscriptionOptions",
     "WhisperModels",
     "load_whisper",
+    "start",
+    "stopped",
     "with_assistant",
 ]

@@ -146,6 +146,11 @@ class Recogniser:
         """How many windows wait for a row."""
         return self.transcriber.engine.scheduler.waiting
 
+    def check_alive(self) -> None:
+        """Raises ModelError where the thread has stopped."""
+        if not self.alive:
+            raise stopped()
+
     def run(self, work: Callable[[], T]) -> T:
         """What `work` returns in the thread that computes, between two of its turns.
 

@@ -13,6 +13,7 @@ import logging
 import torch
 
 from asr.checkpoint.loading import WhisperModels
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.transcriber import Transcriber
 from runtime.device_errors import is_device_lost
 from runtime.restart import ADVICE
@@ -20,11 +21,11 @@ from runtime.restart import ADVICE
 logger = logging.getLogger("endpoint")
 
 
-def start(models: WhisperModels, cuda_graphs: bool) -> Transcriber:
+def start(models: WhisperModels, cuda_graphs: bool, limits: Limits = DEFAULT_LIMITS) -> Transcriber:
     """A transcriber that has run once; without CUDA graphs where it does not run with them."""
     if cuda_graphs and models.device.type == "cuda":
         try:
-            return _warmed(models, cuda_graphs=True)
+            return _warmed(models, limits, cuda_graphs=True)
         except Exception as error:
             if is_device_lost(error):
                 raise
@@ -33,10 +34,10 @@ def start(models: WhisperModels, cuda_graphs: bool) -> Transcriber:
         logger.critical("the start failed (%s): it is tried %s", reason, ADVICE)
         gc.collect()
         torch.cuda.empty_cache()
-    return _warmed(models, cuda_graphs=False)
+    return _warmed(models, limits, cuda_graphs=False)
 
 
-def _warmed(models: WhisperModels, cuda_graphs: bool) -> Transcriber:
-    transcriber = Transcriber(models, cuda_graphs=cuda_graphs)
+def _warmed(models: WhisperModels, limits: Limits, cuda_graphs: bool) -> Transcriber:
+    transcriber = Transcriber(models, cuda_graphs=cuda_graphs, limits=limits)
     transcriber.warm_up()
     return transcriber

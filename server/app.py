@@ -13,12 +13,12 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from config import ServerSettings
+from endpoint import Endpoint
 from errors import EndpointError, InvalidRequest
 from server import health, info, native
 from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
-from server.measured_service import MeasuredService
 from server.metrics import EngineMetrics, Metrics
 from server.middleware import METHODS, RequestGate
 from server.openai_api import routes
@@ -26,10 +26,10 @@ from server.page import routes as page
 from server.service import Service
 
 
-def create_app(service: Service, settings: ServerSettings) -> RequestGate:
-    """The app that answers with `service`, as `settings` say."""
-    admission = Admission(settings, service.handler.limits.max_bytes)
-    metrics = Metrics(EngineMetrics(service, admission))
+def create_app(endpoint: Endpoint, settings: ServerSettings) -> RequestGate:
+    """The app that answers with `endpoint`, as `settings` say."""
+    admission = Admission(settings, endpoint.limits.max_bytes)
+    metrics = Metrics(EngineMetrics(endpoint, admission))
     app = FastAPI(
         title="Transcription with speakers",
         version="1",
@@ -37,11 +37,11 @@ def create_app(service: Service, settings: ServerSettings) -> RequestGate:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(health.router(service, admission, metrics, settings.page))
-    measured = MeasuredService(service, metrics)
-    app.include_router(native.router(measured))
-    app.include_router(routes.router(measured))
-    app.include_router(info.router(service))
+    app.include_router(health.router(endpoint, admission, metrics, settings.page))
+    service = Service(endpoint, metrics)
+    app.include_router(native.router(service))
+    app.include_router(routes.router(service))
+    app.include_router(info.router(endpoint))
     if settings.page:
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)

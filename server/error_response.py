@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse
 
 from errors import EndpointError
-from handler import endpoint_errors
+from runtime.error_edge import endpoint_errors
 from server.errors import DeadlineExceeded, Refusal, TooManyGuesses, Unauthorized, status_of
 from server.openai_api.errors import error_body as openai_body
 

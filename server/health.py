@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from endpoint import Endpoint
 from server.admission import Admission
 from server.description import refusals
 from server.errors import Draining, NotReady
 from server.metrics import Metrics
-from server.service import Service
 
 
-def router(service: Service, admission: Admission, metrics: Metrics, page: bool) -> APIRouter:
+def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: bool) -> APIRouter:
     """`/health`, `/ready`, `/metrics`, and `/` for whoever looks in."""
     routes = APIRouter()
 
@@ -33,7 +33,7 @@ def router(service: Service, admission: Admission, metrics: Metrics, page: bool)
         responses=refusals(503),
     )
     async def ready() -> dict[str, str]:
-        if not service.alive:
+        if not endpoint.recogniser.alive:
             raise NotReady("the engine has stopped")
         if admission.draining:
             raise Draining("the server is about to stop")

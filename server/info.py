@@ -11,10 +11,9 @@ from pydantic import BaseModel, Field
 
 from asr.checkpoint.languages import ENGLISH, language_name
 from config import DEMO_MODELS
-from handler import EndpointHandler
+from endpoint import Endpoint
 from server.description import refusals
 from server.openai_api.models import model_id
-from server.service import Service
 
 
 class Language(BaseModel):
@@ -42,36 +41,36 @@ class Info(BaseModel):
     max_audio_bytes: int
 
 
-def router(service: Service) -> APIRouter:
+def router(endpoint: Endpoint) -> APIRouter:
     """The route; it asks nothing of the engine."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
     @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
     async def info() -> Info:
-        return describe(service.handler, service.notice)
+        return describe(endpoint)
 
     return routes
 
 
-def describe(handler: EndpointHandler, notice: str | None = None) -> Info:
+def describe(endpoint: Endpoint) -> Info:
     """What a request to this endpoint may ask for without being refused or warned."""
-    models = handler.transcriber.models
+    models = endpoint.recogniser.models
     tokens = models.special_tokens
     languages = [
         Language(code=code, name=language_name(code)) for code in tokens.languages or (ENGLISH,)
     ]
     drafts: Literal["assistant", "medusa"] | None = "medusa" if models.medusa else None
     return Info(
-        model=model_id(handler),
+        model=model_id(endpoint),
         embedded=models.name == str(DEMO_MODELS / "asr"),
-        notice=notice,
+        notice=endpoint.notice,
         multilingual=tokens.multilingual,
         languages=sorted(languages, key=lambda each: each.name),
         tasks=sorted(tokens.tasks) if tokens.multilingual else ["transcribe"],
         prompts=tokens.start_of_previous is not None,
         drafts="assistant" if models.assistant else drafts,
-        diarization=handler.diarizer is not None,
-        max_audio_seconds=handler.limits.max_seconds,
-        max_audio_bytes=handler.limits.max_bytes,
+        diarization=endpoint.diarizer is not None,
+        max_audio_seconds=endpoint.limits.max_seconds,
+        max_audio_bytes=endpoint.limits.max_bytes,
     )

@@ -23,15 +23,15 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from asr import stopped
 from config import ServerSettings
-from handler import EXIT_STATUS
-from server.engine_loop import stopped
+from endpoint import Endpoint
+from runtime.error_edge import EXIT_STATUS
 from server.error_response import error_response
 from server.errors import InvalidHttp
 from server.exchange import GUARDED
 from server.lingering import LingeringTransport
 from server.middleware import PAGE, RequestGate
-from server.service import Service
 
 logger = logging.getLogger("server")
 
@@ -119,7 +119,7 @@ class DrainingServer(uvicorn.Server):
     def __init__(
         self,
         gate: RequestGate,
-        service: Service,
+        endpoint: Endpoint,
         drain_timeout: float,
         proxies: str | None = None,
         page: bool = False,
@@ -140,14 +140,14 @@ class DrainingServer(uvicorn.Server):
         )
         gate.connections = self.server_state.connections
         gate.most_connections = most_connections()
-        self.gate, self.service, self._page = gate, service, page
+        self.gate, self.endpoint, self._page = gate, endpoint, page
         self.drain_timeout = drain_timeout
         self._drain_ends = float("inf")
 
     @property
     def busy(self) -> bool:
         """Whether anybody waits for an answer."""
-        return self.gate.admission.places.taken > 0 or self.service.outstanding > 0
+        return self.gate.admission.places.taken > 0 or self.endpoint.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
@@ -168,7 +168,7 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to shut down, asked ten times a second."""
         await super().on_tick(counter)
-        if not self.service.alive and not self.exit_status:
+        if not self.endpoint.recogniser.alive and not self.exit_status:
             self._engine_stopped()
         if not self.gate.admission.draining:
             return False
@@ -179,10 +179,10 @@ class DrainingServer(uvicorn.Server):
         return True
 
     def close(self) -> None:
-        """End the service's threads, or the process where one does not end; how it drained is the
+        """End the endpoint's threads, or the process where one does not end; how it drained is the
         last that is said.
         """
-        closing = threading.Thread(target=self.service.close, daemon=True)
+        closing = threading.Thread(target=self.endpoint.close, daemon=True)
         closing.start()
         closing.join(SECONDS_TO_LEAVE)
         if closing.is_alive():

@@ -20,9 +20,9 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from endpoint import Endpoint
 from runtime.versions import describe_versions
 from server.admission import Admission
-from server.service import Service
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 BYTES = tuple(10.0**power for power in range(3, 10))
@@ -32,25 +32,26 @@ disable_created_metrics()
 
 
 class EngineMetrics(Collector):
-    """What the service and its engine say of themselves when somebody reads the metrics."""
+    """What the endpoint and its engine say of themselves when somebody reads the metrics."""
 
-    def __init__(self, service: Service, admission: Admission) -> None:
-        self.service, self.admission = service, admission
+    def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
+        self.endpoint, self.admission = endpoint, admission
 
     def collect(self) -> Iterator[Metric]:
         """Every series with its value of now."""
+        recogniser = self.endpoint.recogniser
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.places.taken),
             "asr_held_body_bytes": ("Bytes of their bodies", self.admission.places.held_bytes),
-            "asr_queue_requests": ("Requests read, not answered", self.service.outstanding),
-            "asr_running_rows": ("Windows being decoded", self.service.running_rows),
-            "asr_held_audio_bytes": ("Bytes of decoded audio", self.service.held_audio_bytes),
-            "asr_waiting_windows": ("Windows that wait for a row", self.service.waiting_windows),
-            "asr_engine_alive": ("Whether the engine's thread runs", int(self.service.alive)),
+            "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
+            "asr_running_rows": ("Windows being decoded", recogniser.running_rows),
+            "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
+            "asr_waiting_windows": ("Windows that wait for a row", recogniser.waiting_windows),
+            "asr_engine_alive": ("Whether the engine's thread runs", int(recogniser.alive)),
         }
         for name, (what, number) in gauges.items():
             yield GaugeMetricFamily(name, what, number)
-        counts = self.service.counts
+        counts = recogniser.counts
         counters = {
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),

@@ -29,7 +29,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
     @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
-        transcription = await read_request(request, service.handler)
+        transcription = await read_request(request, service.endpoint)
         if wants_events(request):
             return await native_stream(service, transcription)
         answer = await service.answer(transcription)

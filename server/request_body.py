@@ -14,8 +14,8 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
+from endpoint import Endpoint, TranscriptionRequest
 from errors import InvalidRequest
-from handler import EndpointHandler, TranscriptionRequest
 from payload.bounded_json import MOST_JSON, TooMuchJson, parse_json
 from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
@@ -26,23 +26,23 @@ ANSWER_PARAMETERS = {"stream"}
 MOST_FILES, MOST_FIELDS = 1, 100
 
 
-async def read_request(request: Request, handler: EndpointHandler) -> TranscriptionRequest:
+async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
     """The request that a body asks for.
 
     Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
-    so, and what `EndpointHandler.parse` raises.
+    so, and what `Endpoint.parse` raises.
     """
     kind = media_type(request.headers)
     if kind == FORM:
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
-            return await asyncio.to_thread(lambda: handler.parse(_form_body(form), as_text=True))
+            return await asyncio.to_thread(lambda: endpoint.parse(_form_body(form), as_text=True))
     body = await _read_all(request)
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
-        return await asyncio.to_thread(lambda: handler.parse(read_json(body)))
+        return await asyncio.to_thread(lambda: endpoint.parse(read_json(body)))
     if body[:100].lstrip()[:1] == b"{":
         raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
     given = {"inputs": body, "parameters": _query_parameters(request)}
-    return await asyncio.to_thread(handler.parse, given, as_text=True)
+    return await asyncio.to_thread(endpoint.parse, given, as_text=True)
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:

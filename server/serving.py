@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from socket import socket
 
+from asr import MAX_ROWS, Limits
 from config import ModelSettings, ServerSettings
 from errors import StartError
-from handler import EndpointHandler
+from loading import load_endpoint
 from model_sources.choice import VOCABULARY_SIZE, NothingFetched, Screen, choose, named
 from server.app import create_app
 from server.lifecycle import DrainingServer, bind
-from server.service import Service
 
 logger = logging.getLogger("server")
 
@@ -34,11 +34,13 @@ def serve(options: Namespace) -> int:
         logger.warning(warning)
     with _bound(settings) as bound:
         models, notice = _choose_models(options)
-        handler = EndpointHandler(settings=models)
-        service = Service(handler, settings.max_rows, settings.max_decoded_bytes, notice)
-        app = create_app(service, settings)
+        limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
+        endpoint = load_endpoint(
+            models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes, notice=notice
+        )
+        app = create_app(endpoint, settings)
         server = DrainingServer(
-            app, service, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
+            app, endpoint, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
         )
         server.run([bound])
         server.close()

@@ -17,12 +17,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from answer.response import chunks_json, clamp_times, response
+from asr import Progress
 from config import InferenceConfig
+from endpoint import Decoded, Event, Finished, TranscriptionRequest
 from errors import EndpointError
-from handler import TranscriptionRequest, endpoint_errors
-from server.engine_loop import Progress
+from runtime.error_edge import endpoint_errors
 from server.error_response import error_event
-from server.service import Decoded, Event, Finished, Service
+from server.service import Service
 from transcript import Chunk
 
 PING = b": ping\n\n"

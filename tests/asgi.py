@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from pydantic import SecretStr
+from server.engine_loop import EngineCounts, Progress
 
 from answer.response import Answer
 from asr import TranscriptionOptions
@@ -17,7 +18,6 @@ from audio.decode import AudioLimits
 from config import InferenceConfig, ServerSettings
 from handler import TranscriptionRequest
 from server.app import create_app
-from server.engine_loop import EngineCounts, Progress
 from server.service import Decoded, Finished, Service
 from transcript import Transcript
 

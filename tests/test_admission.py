@@ -6,9 +6,6 @@ import math
 from collections import Counter, deque
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
-
 from asr.engine.admission import (
     LONG_WINDOWS,
     LONGEST_WAITING_EVERY,
@@ -16,6 +13,9 @@ from asr.engine.admission import (
     Quarantine,
     encoded_together,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.sequence import Sequence
 from transcript import DecodeStats

@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 import torch
+from server.shortest_first import in_one_step
 
 import handler
 from config import ModelSettings
 from runtime.openmp import SecondThread, run_in_passing_thread, set_threads
 from server.service import Service
-from server.shortest_first import in_one_step
 from transcribe.__main__ import CONVERSATION
 
 

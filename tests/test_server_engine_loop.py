@@ -7,10 +7,10 @@ import threading
 from queue import SimpleQueue
 
 import pytest
-
 from asr.engine.admission import Admission
-from errors import InvalidAudio, ModelError
 from server.engine_loop import EngineLoop, Progress
+
+from errors import InvalidAudio, ModelError
 from transcript import Chunk, DecodeStats, Transcript
 
 

@@ -9,11 +9,11 @@ from collections import Counter, deque
 from queue import SimpleQueue
 
 import numpy as np
-
 from asr.engine.admission import Admission
+from server.engine_loop import EngineLoop
+
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.sequence import Sequence
-from server.engine_loop import EngineLoop
 from transcript import DecodeStats, Transcript
 
 # Seconds, as Whisper base takes them on two processors: a window's encoding, a step and a row more

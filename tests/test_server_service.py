@@ -12,6 +12,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 import torch
+from server.engine_loop import Progress
 
 from answer.response import response
 from asr.engine.engine import DecodeEngine
@@ -22,7 +23,6 @@ from diarization.known_speakers import KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled
 from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
-from server.engine_loop import Progress
 from server.service import Decoded, Finished, Service
 from testing.audio_files import conversation
 from transcript import KnownSpeaker, SpeakerTurn

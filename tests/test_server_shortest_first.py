@@ -8,12 +8,12 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from functools import partial
 
 import pytest
+from asr.engine.admission import LONGEST_WAITING_EVERY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from asr.engine.admission import LONGEST_WAITING_EVERY
-from audio.decode import DecodingStep
 from server.shortest_first import BYTES_PER_SECOND, Recording, ShortestFirst, in_one_step
+
+from audio.decode import DecodingStep
 
 STEP = 30.0
 

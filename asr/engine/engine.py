@@ -154,7 +154,7 @@ class DecodeEngine:
     # What tests, benchmarks and the self-test look at
 
     def batch(self, num_beams: int) -> Batch:
-        """The batch of rows with so many beams, made where it is new; drafting is for rows without."""
+        """The batch of rows with so many beams, made where it is new; only plain rows draft."""
         if num_beams not in self._batches:
             drafts = self.draft_model if num_beams == 1 else None
             memory = StateMemory(self.main, drafts, self.runner, num_beams)

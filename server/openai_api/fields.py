@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from config import BOOLEANS, NUMBER, InferenceConfig
+from endpoint import Endpoint, TranscriptionRequest
 from errors import InvalidParameter, Unsupported
-from handler import EndpointHandler, TranscriptionRequest
 from server.openai_api.errors import InvalidField
 from server.openai_api.form import CLIPS, Form, shown
 from server.openai_api.models import require_model
@@ -120,14 +120,14 @@ class Fields:
         return given
 
 
-def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest:
+def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     """What a form asks for on the route of `task`.
 
     Raises InvalidParameter, Unsupported or ModelNotFound.
     """
     fields = Fields(form.fields)
     if model := fields.text("model"):
-        require_model(model, handler)
+        require_model(model, endpoint)
     wanted = fields.choice("response_format", FORMATS[task], "json")
     granularities = _granularities(fields, wanted)
     logprobs = _logprobs(fields, wanted)
@@ -142,7 +142,7 @@ def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest
         raise InvalidField("keywords: are the same as hotwords; give one of them")
     known = _known_speakers(fields)
     diarize, given = fields.flag("diarize"), fields.parameters()
-    speakers = _speakers([*given, *known], diarize, wanted, handler)
+    speakers = _speakers([*given, *known], diarize, wanted, endpoint)
     if given.pop("task", task) != task:
         raise InvalidField(f"task: on this route it is {task}")
     parameters = {
@@ -157,8 +157,8 @@ def read_fields(form: Form, task: str, handler: EndpointHandler) -> AudioRequest
     }
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # a speaker for each segment
-    request = _parse(form.file, parameters, bool(keywords), handler)
-    options = handler.transcriber.validate(replace(request.options, temperature=temperature))
+    request = _parse(form.file, parameters, bool(keywords), endpoint)
+    options = endpoint.recogniser.validate(replace(request.options, temperature=temperature))
     request = request._replace(options=options)
     return AudioRequest(request, wanted, granularities, stream, logprobs, speakers)
 
@@ -230,7 +230,7 @@ def _known_speakers(fields: Fields) -> dict[str, Any]:
 
 
 def _speakers(
-    given: Collection[str], diarize: bool | None, wanted: str, handler: EndpointHandler
+    given: Collection[str], diarize: bool | None, wanted: str, endpoint: Endpoint
 ) -> bool:
     """Whether speakers are looked for: where the format has them, or where a field asks for it.
 
@@ -248,17 +248,17 @@ def _speakers(
         asked.append("response_format")
     if diarize is False or not asked:
         return False
-    if handler.diarizer is None:
+    if endpoint.diarizer is None:
         raise Unsupported(f"{asked[-1]}: no diarization model is loaded to find speakers")
     return True
 
 
 def _parse(
-    file: bytes, parameters: dict[str, Any], keywords: bool, handler: EndpointHandler
+    file: bytes, parameters: dict[str, Any], keywords: bool, endpoint: Endpoint
 ) -> TranscriptionRequest:
     """The service's request; errors name the field that the client sent."""
     try:
-        return handler.parse({"inputs": file, "parameters": parameters}, as_text=True)
+        return endpoint.parse({"inputs": file, "parameters": parameters}, as_text=True)
     except InvalidParameter as error:
         text = str(error).removeprefix(f"{error.code}: ")
         if keywords and text.startswith("hotwords"):

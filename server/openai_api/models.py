@@ -11,28 +11,28 @@ import re
 from pathlib import PurePath
 from typing import Any
 
-from handler import EndpointHandler
+from endpoint import Endpoint
 from server.openai_api.errors import ModelNotFound
 from server.openai_api.form import shown
 
 OPENAI_NAMES = re.compile(r"whisper-1|gpt-([\w.]+-)*transcribe(-[\w.]+)*", re.ASCII)
 
 
-def model_id(handler: EndpointHandler) -> str:
+def model_id(endpoint: Endpoint) -> str:
     """The hub id of the loaded model, or the name of its folder: paths stay here."""
-    name = handler.transcriber.models.name
+    name = endpoint.recogniser.models.name
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
 
-def require_model(name: str, handler: EndpointHandler) -> None:
+def require_model(name: str, endpoint: Endpoint) -> None:
     """Raises ModelNotFound where a client means another model than the loaded one."""
-    loaded = model_id(handler)
+    loaded = model_id(endpoint)
     if name != loaded and not OPENAI_NAMES.fullmatch(name):
         raise ModelNotFound(f"model: {shown(name)} is not loaded; {loaded} is")
 
 
-def model_json(handler: EndpointHandler, created: int) -> dict[str, Any]:
+def model_json(endpoint: Endpoint, created: int) -> dict[str, Any]:
     """The loaded model; `created` is in seconds since 1970."""
-    name = model_id(handler)
+    name = model_id(endpoint)
     owner = name.partition("/")[0] if "/" in name else "local"
     return {"id": name, "object": "model", "created": created, "owned_by": owner}

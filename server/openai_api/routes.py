@@ -34,7 +34,7 @@ def router(service: Service) -> APIRouter:
     Errors are raised as EndpointError; `server.openai_api.errors` has the body for them.
     """
     routes = APIRouter(prefix="/v1")
-    handler, created = service.handler, int(time.time())
+    endpoint, created = service.endpoint, int(time.time())
 
     @routes.post("/audio/transcriptions", openapi_extra=described(TRANSCRIBE))
     async def transcribe(request: Request) -> Response:
@@ -49,21 +49,21 @@ def router(service: Service) -> APIRouter:
     @routes.get("/models")
     async def models() -> JSONResponse:
         """The model that is loaded."""
-        return JSONResponse({"object": "list", "data": [model_json(handler, created)]})
+        return JSONResponse({"object": "list", "data": [model_json(endpoint, created)]})
 
     @routes.get("/models/{model:path}", responses={404: {"description": "Another model is loaded"}})
     async def model(model: str) -> JSONResponse:
         """The loaded model, under any name that requests may give it."""
-        require_model(model, handler)
-        return JSONResponse(model_json(handler, created))
+        require_model(model, endpoint)
+        return JSONResponse(model_json(endpoint, created))
 
     return routes
 
 
 async def _answer(request: Request, task: str, service: Service) -> Response:
     form = await read_form(request)  # whose clips may be large
-    asked = await asyncio.to_thread(read_fields, form, task, service.handler)
-    tokenizer = service.handler.transcriber.models.tokenizer
+    asked = await asyncio.to_thread(read_fields, form, task, service.endpoint)
+    tokenizer = service.endpoint.recogniser.models.tokenizer
     if not asked.stream:
         answer = await service.answer(asked.request)
         return await asyncio.to_thread(_respond, answer, asked, tokenizer)

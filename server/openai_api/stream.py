@@ -13,7 +13,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from answer.response import Answer
-from server.engine_loop import Progress
+from asr import Progress
+from endpoint import Finished
 from server.openai_api.bodies import (
     diarized_segments,
     file_of,
@@ -25,7 +26,6 @@ from server.openai_api.bodies import (
 )
 from server.openai_api.fields import FILES, AudioRequest
 from server.openai_api.logprobs import token_logprobs
-from server.service import Finished
 from server.sse import Events, Messages
 
 

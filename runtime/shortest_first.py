@@ -22,15 +22,15 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
-from asr.engine.admission import LONGEST_WAITING_EVERY
-from audio.decode import DecodingStep
 from timebase import SAMPLE_RATE
 
 BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32
+FIRST_COME_EVERY = 8  # turns
 
 T = TypeVar("T")
-# What is done in steps; those of decoding tell how far it is.
-Steps = Generator[DecodingStep | None, None, T]
+# What is done in steps; those of decoding tell how far it is: seconds decoded, and at least how
+# many there will be.
+Steps = Generator[tuple[float, float] | None, None, T]
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class ShortestFirst:
         """Called within a step of `recording`: steps of shorter ones are taken at once, where any
         wait, as many as they would get before it.
         """
-        for _ in range(LONGEST_WAITING_EVERY - 1):
+        for _ in range(FIRST_COME_EVERY - 1):
             with self._lock:
                 shorter = [
                     each
@@ -161,7 +161,7 @@ class ShortestFirst:
         if not ready:
             return None
         self._turns += 1
-        first_come = self._turns % LONGEST_WAITING_EVERY == 0
+        first_come = self._turns % FIRST_COME_EVERY == 0
         work = min(ready, key=_number if first_come else _length)
         self._waiting.remove(work)
         return work
@@ -173,7 +173,7 @@ class ShortestFirst:
         others = sum(each.held for each in self._holding if each is not recording)
         return BYTES_PER_SECOND * (others + 2 * recording.seconds) <= self.limit
 
-    def _put_back(self, work: Work, step: DecodingStep | None) -> bool:
+    def _put_back(self, work: Work, step: tuple[float, float] | None) -> bool:
         """Whether there will be another step: not where nobody asks any more."""
         recording = work.recording
         with self._lock:

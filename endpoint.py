@@ -1,0 +1,403 @@
+"""The endpoint: one path of a request, for the handler, the server and archives alike.
+
+A request is parsed, the clips of known speakers are enrolled, its audio is decoded, speech is
+recognised while somebody else finds out who speaks when, words are given to speakers. Whatever
+computes runs in few threads: the recogniser's for all requests at once, one for diarization, in
+which shorter recordings go between two batches of a longer one, and few that prepare: they read
+audio, find speech and put answers together, without threads beneath them. The event loop only
+waits. Everywhere short recordings go first, by seconds of audio (`runtime.shortest_first`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from threading import Event as Flag
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from answer.response import Answer, response
+from asr import Progress, Recogniser, Transcription, TranscriptionOptions
+from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
+from config import InferenceConfig, ignored_names
+from diarization.enrolment import Enrolment
+from diarization.known_speakers import NOBODY, KnownVoices, name_speakers
+from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
+from diarization_utils import attribute, segment_per_chunk, speaker_segments
+from errors import InvalidParameter, InvalidRequest
+from payload.base64_text import Base64Text
+from runtime.error_edge import endpoint_errors
+from runtime.openmp import compute_beside, set_threads
+from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
+from transcript import Transcript
+
+logger = logging.getLogger("endpoint")
+
+BODY_KEYS = ("inputs", "parameters")
+# Of a body, and of its parameters; those that nobody knows are ignored.
+MOST_NAMES = 100
+# Outputs that are made of words, and those that tell times and segments.
+BY_WORD = {"srt", "vtt"}
+TIMED = BY_WORD | {"tsv", "txt"}
+# Until a file is opened it is taken for 16-bit samples at 16 kHz: the first look at it is short.
+GUESSED_BYTES_PER_SECOND = 32_000
+# Processors to each thread that prepares: the others compute.
+PROCESSORS_PER_THREAD = 4
+CLIP_SECONDS = 3.0  # about the length of a clip of a known speaker
+
+T = TypeVar("T")
+Inputs = str | Base64Text | bytes
+
+
+class TranscriptionRequest(NamedTuple):
+    """One request, checked: the audio file as it came, its parameters, what speech recognition is
+    asked for, what is known of its speakers (None where they are not looked for), and a warning of
+    everything in it that is ignored.
+    """
+
+    inputs: Inputs
+    config: InferenceConfig
+    options: TranscriptionOptions
+    speakers: SpeakerHints | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The audio was read: it is `duration` seconds long."""
+
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request."""
+
+    answer: Answer
+
+
+Event = Decoded | Progress | Finished
+
+
+class Endpoint:
+    """Answers requests of many clients with one set of models.
+
+    `limits` are those of one audio file; about `max_decoded_bytes` of samples are held. What
+    computes on `device` has `threads` threads beneath it. `notice` is a warning of every answer.
+    """
+
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        diarizer: Diarizer | None,
+        limits: AudioLimits,
+        device: torch.device,
+        threads: int,
+        max_decoded_bytes: float = inf,
+        notice: str | None = None,
+    ) -> None:
+        self.recogniser, self.diarizer, self.limits = recogniser, diarizer, limits
+        self.notice = notice
+        self.outstanding = 0  # accepted requests that are not answered
+        self._device, self._threads = device, threads
+        self._preparation = ShortestFirst(
+            "preparation",
+            max(1, threads // PROCESSORS_PER_THREAD),
+            max_decoded_bytes,
+            partial(set_threads, 1),
+        )
+        self._diarization = ShortestFirst("diarization")
+
+    @property
+    def held_audio_bytes(self) -> int:
+        """How much decoded audio there is."""
+        return self._preparation.held_bytes
+
+    def close(self) -> None:
+        """End the threads; requests that still run fail."""
+        self.recogniser.close()
+        self._preparation.shutdown()
+        self._diarization.shutdown()
+
+    async def respond(self, data: object) -> dict[str, Any]:
+        """Answer a request's body, a dict of `inputs` and `parameters`, with plain values.
+
+        Raises ClientError, or ServerError, and nothing else.
+        """
+        started = time.perf_counter()
+        with endpoint_errors():
+            request = await asyncio.to_thread(self.parse, data)
+            answer = await self.answer(request)
+            seconds = time.perf_counter() - started
+            logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
+            return await asyncio.to_thread(response, answer, request.config)
+
+    async def answer(self, request: TranscriptionRequest) -> Answer:
+        """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
+        async with aclosing(self.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    return event.answer
+        raise AssertionError("a request ends with its answer")
+
+    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
+        """What becomes of a request: Decoded, any number of Progress, and Finished.
+
+        Raises EndpointError; closing the iterator frees its rows.
+        """
+        left = Flag()
+        diarizing: Future[Diarization | None] | None = None
+        self.outstanding += 1
+        try:
+            self.recogniser.check_alive()
+            known = await self._enrol(request, left)
+            guess = len(request.inputs) / GUESSED_BYTES_PER_SECOND
+            with self._preparation.recording(guess) as recording:
+                audio = await self._prepare(recording, self._decode(request), decodes=True)
+                yield Decoded(audio.duration)
+                diarizing = self._start_diarization(recording, audio, request, left)
+                starting = self.recogniser.starting_steps(audio.samples, request.options)
+                transcription = await self._prepare(recording, starting)
+                async with aclosing(self._recognise(transcription)) as events:
+                    async for event in events:
+                        if isinstance(event, Transcript):
+                            transcript = event
+                        else:
+                            yield event
+                diarization = await _speakers(diarizing, transcript)
+                finish = partial(self._finish, request, audio, transcript, diarization, known)
+                yield Finished(await self._prepare(recording, in_one_step(finish)))
+        finally:
+            left.set()
+            if diarizing is not None:
+                diarizing.cancel()  # while it waits it holds the samples
+            self.outstanding -= 1
+
+    # The steps
+
+    def parse(self, data: object, as_text: bool = False) -> TranscriptionRequest:
+        """Check a request's body: a dict of `inputs` and `parameters`.
+
+        `as_text` reads parameters as those of a query string or form. Raises InvalidRequest,
+        InvalidParameter, or Unsupported.
+        """
+        inputs, config, warnings = _read_body(data, as_text)
+        speakers = None
+        if config.diarize and self.diarizer is not None:
+            speakers = speaker_hints(config)
+        else:
+            warnings += self._unused(config)
+        options = self.recogniser.validate(_options(config, diarized=speakers is not None))
+        return TranscriptionRequest(inputs, config, options, speakers, warnings)
+
+    async def _enrol(self, request: TranscriptionRequest, left: Flag) -> KnownVoices:
+        """The voices of the request's clips, before its audio is touched; their names alone where
+        it is not diarized. Raises InvalidReference, or what `Diarizer.diarize` raises.
+        """
+        config = request.config
+        if not config.known_speakers:
+            return NOBODY
+        enrolment = Enrolment(
+            None if request.speakers is None else self.diarizer,
+            self.recogniser.find_speech,
+            self.limits,
+            config.sampling_rate,
+        )
+
+        def enrol() -> KnownVoices:
+            with endpoint_errors(), suppress(DiarizationCancelled):
+                return NOBODY if left.is_set() else enrolment.enrol(config.known_speakers, left)
+            return NOBODY
+
+        clips = Recording(CLIP_SECONDS * len(config.known_speakers))
+        work = partial(compute_beside, enrol, self._threads, self._device)
+        return await asyncio.wrap_future(self._diarization.submit(clips, in_one_step(work)))
+
+    def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:
+        """The audio, all of which counts as held in the end; clips leave fewer bytes.
+
+        Raises InvalidAudio, AudioTooLong.
+        """
+        limits = self.limits.less(request.config.reference_bytes)
+        data = decode_base64(request.inputs, limits)
+        audio = yield from decoding_steps(data, request.config.sampling_rate, limits)
+        yield DecodingStep(audio.duration, audio.duration)
+        return audio
+
+    def _start_diarization(
+        self, recording: Recording, audio: Audio, request: TranscriptionRequest, left: Flag
+    ) -> Future[Diarization | None] | None:
+        """Diarization, begun before speech is detected; it ends when the request has `left`."""
+        diarizer, hints = self.diarizer, request.speakers
+        if diarizer is None or hints is None:
+            return None
+        between = partial(self._diarization.let_pass, recording)
+
+        def diarize() -> Diarization | None:
+            with endpoint_errors(), suppress(DiarizationCancelled):
+                if not left.is_set():
+                    return diarizer.diarize(audio.samples, hints, left, between)
+            return None
+
+        work = partial(compute_beside, diarize, self._threads, self._device)
+        return self._diarization.submit(recording, in_one_step(work))
+
+    async def _recognise(
+        self, transcription: Transcription
+    ) -> AsyncGenerator[Progress | Transcript]:
+        """What the recogniser tells of a transcription; the transcript comes last."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Queue[Progress | None] = asyncio.Queue()
+
+        def tell(progress: Progress | None) -> None:
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(told.put_nowait, progress)
+
+        job = self.recogniser.submit(transcription, tell)
+        job.result.add_done_callback(lambda _: tell(None))
+        try:
+            while (progress := await told.get()) is not None:
+                yield progress
+            with endpoint_errors():
+                transcript = job.result.result()
+            yield transcript
+        finally:
+            job.cancel()
+
+    def _finish(
+        self,
+        request: TranscriptionRequest,
+        audio: Audio,
+        transcript: Transcript,
+        diarization: Diarization | None,
+        known: KnownVoices,
+    ) -> Answer:
+        """What was found, words given to speakers, known ones by name, and every warning."""
+        config = request.config
+        naming = name_speakers(diarization, known, config.known_speaker_threshold)
+        answer = Answer(audio.duration, transcript, known_speakers=naming.known_speakers)
+        answer = _attribute_words(answer, naming.diarization, config)
+        found = diarization.warnings if diarization else ()
+        notice = () if self.notice is None else (self.notice,)
+        warnings = (*notice, *request.warnings, *audio.warnings, *transcript.warnings)
+        return replace(answer, warnings=(*warnings, *found, *naming.warnings))
+
+    async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
+        """What `steps` return in a thread that prepares. Raises EndpointError."""
+        submitted = self._preparation.submit(recording, _guarded(steps), decodes)
+        return await asyncio.wrap_future(submitted)
+
+    def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
+        """Warns of wishes about speakers that nobody will look at."""
+        reason = "diarize is false" if self.diarizer else "no diarization model is loaded"
+        unused = {
+            "speaker hints are ignored": speaker_hints(config) != SpeakerHints(),
+            "known_speakers are ignored": bool(config.known_speakers),
+            "output: rttm is empty": "rttm" in config.output,
+        }
+        return tuple(f"{what}: {reason}" for what, asked in unused.items() if asked)
+
+
+def speaker_hints(config: InferenceConfig) -> SpeakerHints:
+    """What a request says about the number of its speakers."""
+    return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
+
+
+def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
+    """What speech recognition is asked for.
+
+    Speakers are given to words and subtitles are made of words, so both need word times even where
+    the client does not ask for them. Tables and plain text have a line a segment and need
+    timestamps; without them a whole window would be one line.
+    """
+    by_word = config.return_timestamps == "word" or not BY_WORD.isdisjoint(config.output)
+    words = by_word or diarized
+    timed = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
+    return TranscriptionOptions(
+        task=config.task,
+        language=config.language,
+        multilingual=config.multilingual,
+        batch_size=config.batch_size,
+        assisted=config.assisted,
+        num_beams=config.num_beams,
+        length_penalty=config.length_penalty,
+        chunk_length_s=config.chunk_length_s,
+        timestamps=timed or words,
+        words=words,
+        prompt=config.prompt or "",
+        hotwords=tuple(config.hotwords),
+    )
+
+
+async def _speakers(
+    diarizing: Future[Diarization | None] | None, transcript: Transcript
+) -> Diarization | None:
+    """Who speaks when; None where nobody asks or nobody speaks."""
+    if diarizing is None or not transcript.speech:
+        return None
+    found = await asyncio.wrap_future(diarizing)
+    assert found is not None  # the request is still there
+    return found.within(transcript.speech)
+
+
+def _attribute_words(
+    answer: Answer, diarization: Diarization | None, config: InferenceConfig
+) -> Answer:
+    """The answer with its words given to speakers; as it is where nobody asked for any."""
+    if diarization is None:
+        return answer
+    chunks = attribute(answer.transcript.chunks, diarization.turns, diarization.exclusive)
+    segments = speaker_segments(chunks) if config.group_by_speaker else segment_per_chunk(chunks)
+    transcript = replace(answer.transcript, chunks=chunks)
+    return replace(answer, transcript=transcript, segments=segments, turns=diarization.turns)
+
+
+def _guarded(steps: Steps[T]) -> Steps[T]:
+    with endpoint_errors():
+        return (yield from steps)
+
+
+def _read_body(
+    data: object, as_text: bool = False
+) -> tuple[Inputs, InferenceConfig, tuple[str, ...]]:
+    """Split a body into the audio as it came, the checked parameters, and a warning for every group
+    of ignored names.
+
+    Raises InvalidRequest for a wrong shape and InvalidParameter for a wrong parameter.
+    """
+    if not isinstance(data, dict):
+        raise InvalidRequest("the body should be a JSON object")
+    inputs, parameters = data.get("inputs"), data.get("parameters")
+    if len(data) > MOST_NAMES:
+        raise InvalidRequest(f"the body should have at most {MOST_NAMES} keys")
+    if not isinstance(inputs, str | Base64Text | bytes):
+        raise InvalidRequest("inputs: should be an audio file in base64")
+    if parameters is None:
+        parameters = {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("parameters: should be a JSON object")
+    if len(parameters) > MOST_NAMES:
+        raise InvalidRequest(f"parameters: should be at most {MOST_NAMES}")
+    try:
+        # Bytes come from the older toolkit, which takes their parameters from the query string, as
+        # text.
+        config = InferenceConfig.read(parameters, as_text=as_text or isinstance(inputs, bytes))
+    except ValueError as error:
+        raise InvalidParameter(str(error)) from error
+    unknown = {
+        "keys": [key for key in data if key not in BODY_KEYS],
+        "parameters": InferenceConfig.unknown(parameters),
+    }
+    return (
+        inputs,
+        config,
+        tuple(ignored_names(kind, names) for kind, names in unknown.items() if names),
+    )
