@@ -33,7 +33,7 @@ class EndpointHandler:
         self.endpoint = load_endpoint(settings, serves)
         self._event_loop = EventLoopThread("endpoint")
 
-    def parse(self, data: dict[str, Any]) -> TranscriptionRequest:
+    def parse(self, data: object) -> TranscriptionRequest:
         """Check a request's body without answering it; raises as a call would."""
         return self.endpoint.parse(data)
 

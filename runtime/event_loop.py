@@ -33,5 +33,4 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

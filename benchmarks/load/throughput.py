@@ -1,12 +1,12 @@
 """What batching across requests gains, without HTTP: many clients at once beside one at a time.
 
-The service answers the clips of one client and those of many, each of whom sends the next one when
+The endpoint answers the clips of one client and those of many, each of whom sends the next one when
 the last is answered, by turns. Then short requests are answered while a long recording is, each as
 soon as the one before it was, and alone.
 
 The one decision: what is timed begins with the request's parsed body and ends with its answer, so
 that the figures are those of decoding and scheduling; `scripts/bench load` has those of HTTP. The
-models are loaded as the handler does it, so that the engine's thread alone has threads beneath it.
+models load in that thread, so that the engine's thread alone has threads beneath it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from itertools import chain
 import numpy as np
 import torch
 
-from asr import Transcriber
-from asr.checkpoint.loading import Checkpoint, load_whisper
+from asr import MAX_ROWS, Checkpoint, Limits, Recogniser, Transcriber, load_whisper
 from audio.decode import AudioLimits
 from benchmarks.speed.cells import NOISE
 from benchmarks.speed.recordings import recording
 from benchmarks.timing import ratio
-from handler import EndpointHandler, TranscriptionRequest
+from endpoint import Endpoint, TranscriptionRequest
 from runtime.device import choose_device, choose_dtype, prepare_device
-from runtime.openmp import run_in_passing_thread
-from server.service import Service
 from testing.audio_files import wav_file
 from testing.model_pairs import deep_pair
 from timebase import SAMPLE_RATE
@@ -56,21 +53,19 @@ class Rates:
     waited: list[float]
 
 
-def loaded_handler(name: str, device: torch.device, dtype: torch.dtype) -> EndpointHandler:
-    """The endpoint with the models that `name` is a folder of, without diarization."""
+def load(name: str, device: torch.device, dtype: torch.dtype, limits: Limits) -> Transcriber:
+    """The models that `name` is a folder of, warm."""
     if name == DEEP:
         models = deep_pair(NOISE[0.8], device, dtype)
     else:
         models = load_whisper(Checkpoint(name), device, dtype)
-    made = object.__new__(EndpointHandler)
-    made.transcriber, made.diarizer = Transcriber(models), None
-    made.transcriber.warm_up()
-    made.limits = AudioLimits(7200, 500_000_000)
-    return made
+    transcriber = Transcriber(models, limits=limits)
+    transcriber.warm_up()
+    return transcriber
 
 
 def requests_of(
-    handler: EndpointHandler, count: int, seconds: int, **parameters: object
+    endpoint: Endpoint, count: int, seconds: int, **parameters: object
 ) -> list[TranscriptionRequest]:
     """Requests for `count` different clips of a dialogue, `seconds` each."""
     samples, length = recording(600), seconds * SAMPLE_RATE
@@ -80,16 +75,16 @@ def requests_of(
         for start in starts
     ]
     bodies = [base64.b64encode(file).decode() for file in files]
-    return [handler.parse({"inputs": each, "parameters": parameters}) for each in bodies]
+    return [endpoint.parse({"inputs": each, "parameters": parameters}) for each in bodies]
 
 
 async def measure_rates(
-    service: Service, requests: Sequence[TranscriptionRequest], times: int
+    endpoint: Endpoint, requests: Sequence[TranscriptionRequest], times: int
 ) -> Rates:
     """Serve the requests as those of one client and as those of all, by turns."""
 
     async def client(place: int, clients: int) -> list[float]:
-        return [await _timed(service, each) for each in requests[place::clients]]
+        return [await _timed(endpoint, each) for each in requests[place::clients]]
 
     async def all_of(clients: int) -> list[float]:
         places = range(clients)
@@ -108,16 +103,16 @@ async def measure_rates(
 
 
 async def measure_short(
-    service: Service, long: TranscriptionRequest | None, short: Sequence[TranscriptionRequest]
+    endpoint: Endpoint, long: TranscriptionRequest | None, short: Sequence[TranscriptionRequest]
 ) -> list[float]:
     """Seconds that each of the short requests took, one after the other, while `long` ran."""
-    running = asyncio.ensure_future(service.answer(long)) if long else None
+    running = asyncio.ensure_future(endpoint.answer(long)) if long else None
     took = []
     for request in short:
         await asyncio.sleep(0)
         if running is not None and running.done():
             break
-        took.append(await _timed(service, request))
+        took.append(await _timed(endpoint, request))
     if running is not None:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -125,9 +120,9 @@ async def measure_short(
     return took
 
 
-async def _timed(service: Service, request: TranscriptionRequest) -> float:
+async def _timed(endpoint: Endpoint, request: TranscriptionRequest) -> float:
     started = time.perf_counter()
-    await service.answer(request)
+    await endpoint.answer(request)
     return time.perf_counter() - started
 
 
@@ -138,31 +133,31 @@ def main() -> None:
     dtype = choose_dtype("auto", device)
     prepare_device(device)
     for name in options.models:
-        load = partial(loaded_handler, name, device, dtype)
-        handler = run_in_passing_thread(load, torch.get_num_threads())
-        service = Service(handler, options.rows)
+        threads, limits = torch.get_num_threads(), Limits(options.rows or MAX_ROWS, shared=True)
+        recogniser = Recogniser(partial(load, name, device, dtype, limits), threads)
+        audio_limits = AudioLimits(7200, 500_000_000)
+        endpoint = Endpoint(recogniser, None, audio_limits, device, threads)
         parameters = {"language": options.language, "assisted": options.assisted, "diarize": False}
         try:
             print(f"{name}, {dtype}, {vars(options)}")
-            asyncio.run(_measure(handler, service, options, parameters))
+            asyncio.run(_measure(endpoint, options, parameters))
         finally:
-            service.close()
+            endpoint.close()
 
 
 async def _measure(
-    handler: EndpointHandler,
-    service: Service,
+    endpoint: Endpoint,
     options: argparse.Namespace,
     parameters: dict[str, object],
 ) -> None:
-    """Measure and print; a service belongs to one event loop."""
-    clips = requests_of(handler, CLIENTS * EACH, CLIP, **parameters)
-    _print_rates(await measure_rates(service, clips, options.times))
+    """Measure and print; requests belong to one event loop."""
+    clips = requests_of(endpoint, CLIENTS * EACH, CLIP, **parameters)
+    _print_rates(await measure_rates(endpoint, clips, options.times))
     if options.long:
-        short = requests_of(handler, SHORT_REQUESTS, SHORT, **parameters)
-        (long,) = requests_of(handler, 1, 600, **parameters)
-        _print_waits("alone", await measure_short(service, None, short[:8]))
-        _print_waits("beside 10 min", await measure_short(service, long, short))
+        short = requests_of(endpoint, SHORT_REQUESTS, SHORT, **parameters)
+        (long,) = requests_of(endpoint, 1, 600, **parameters)
+        _print_waits("alone", await measure_short(endpoint, None, short[:8]))
+        _print_waits("beside 10 min", await measure_short(endpoint, long, short))
 
 
 def _print_rates(rates: Rates) -> None:
