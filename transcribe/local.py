@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from audio.decode import check_container
-from config import REPOSITORY, ModelSettings
+from config import ModelSettings
 from errors import EndpointError, StartError
+from runtime.event_loop import EventLoopThread
 from transcribe.client import Failed, OnProgress, Unusable
 
 if TYPE_CHECKING:
-    from handler import EndpointHandler
+    from endpoint import Endpoint
 
 
 class ProgressLog(logging.Handler):
@@ -34,7 +35,8 @@ class LocalEndpoint:
 
     def __init__(self, choose: Callable[[], ModelSettings]) -> None:
         self._choose = choose
-        self._handler: EndpointHandler | None = None
+        self._endpoint: Endpoint | None = None
+        self._event_loop = EventLoopThread("endpoint")
 
     def prepare(self, data: bytes) -> None:
         """Load the models the first time, but for nothing that is no audio: that raises Failed."""
@@ -53,21 +55,22 @@ class LocalEndpoint:
         """
         try:
             with _progress_told(on_progress):
-                return self._loaded()({"inputs": data, "parameters": dict(parameters)})
+                request = {"inputs": data, "parameters": dict(parameters)}
+                return self._event_loop.run(self._loaded().respond(request))
         except EndpointError as error:
             raise Failed(str(error)) from error
 
-    def _loaded(self) -> EndpointHandler:
+    def _loaded(self) -> Endpoint:
         """The endpoint, which is imported here because that takes seconds."""
-        if self._handler is None:
+        if self._endpoint is None:
             try:
                 settings = self._choose()
-                from handler import EndpointHandler
+                from loading import load_endpoint
 
-                self._handler = EndpointHandler(str(REPOSITORY), settings)
+                self._endpoint = load_endpoint(settings)
             except (StartError, SystemExit) as error:
                 raise Unusable(str(error).removeprefix(f"{StartError.code}: ")) from error
-        return self._handler
+        return self._endpoint
 
 
 @contextmanager
