@@ -199,6 +199,7 @@ class Executor(Generic[AnyRows]):
         if follows is Remedy.FEWER_ROWS:
             limit.halve(batch.attempted if batch.attempted > 1 else rows)
         elif follows is Remedy.WAIT_FOR_OTHERS:
+            limit.wait_for_others()
             scheduler.wait_for_others(num_beams)
         elif follows is Remedy.ONE_BY_ONE:
             logger.warning("a step failed: its %d requests go on one by one", len(suspects))
