@@ -56,6 +56,7 @@ class Device:
     scratch: int = 0
     tells: bool = False
     lost: bool = False
+    told_lost: bool = False
     faults: dict[str, Exception] = field(default_factory=dict)
     batches: list[PlainBatch] = field(default_factory=list)
     failures: int = 0
@@ -65,9 +66,11 @@ class Device:
         return self.total - sum(each.memory.capacity * each.num_beams for each in self.batches)
 
     def work(self, what: str, sequences: list[Sequence], seconds: float) -> None:
-        """Do something that takes so long, and may fail."""
+        """Do something that takes so long, and may fail; a lost device is asked nothing more."""
+        assert not self.told_lost
         self.clock.now += seconds
         if self.lost:
+            self.told_lost = True
             self.fail(RuntimeError(LOST))
         if what in self.faults:
             self.fail(self.faults.pop(what))
@@ -161,7 +164,7 @@ class PlainBatch:
             self.rows.remove(each)
 
     def clear(self):
-        assert not self.device.lost
+        assert not self.device.told_lost
         self.rows = []
         self.memory.capacity = 0
 

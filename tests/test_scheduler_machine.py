@@ -128,7 +128,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.added[client] += requests
         self.executor.add(client, requests)
 
-    @rule(options=OPTIONS, script=SCRIPTS, count=st.integers(10, 40))
+    @rule(options=OPTIONS, script=SCRIPTS, count=st.integers(8, 24))
     def keep_coming(self, options, script, count):
         """One client after another, each with one window that takes a few steps."""
         for _ in range(count):

@@ -349,13 +349,18 @@ class Scheduler:
         )
 
     def _rows_for_long(
-        self, most: int, waiting: Iterable[Sequence], running: Iterable[Sequence]
+        self, most: int, waiting: list[Sequence], running: Iterable[Sequence]
     ) -> float:
-        """How many more of a batch's rows long recordings may have now."""
+        """How many more of a batch's rows long recordings may have now.
+
+        Of those that wait a client's next one counts: the last windows of a long recording are no
+        short one beside the others.
+        """
         if not self.limits.shared:
             return math.inf
         long = sum(each.long for each in running)
-        beside_short = not all(each.long for each in [*waiting, *running])
+        following = {each.client: each for each in reversed(waiting)}.values()
+        beside_short = not all(each.long for each in [*following, *running])
         if not self.long_share.allows(beside_short):
             return 0
         return most - most // 4 - long
