@@ -90,6 +90,10 @@ class RowLimit:
         before, self._tried_again = self._tried_again, failed
         return failed != before
 
+    def wait_for_others(self) -> None:
+        """Nothing fits beside what others run: once they end it is as if nothing had failed."""
+        self._tried_again = 0
+
     def count_step(self, capacity: int) -> None:
         """A step over a state of `capacity` rows has succeeded; after enough of them half as many
         rows again may be tried.

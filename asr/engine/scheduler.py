@@ -78,6 +78,18 @@ class Plan(NamedTuple):
     decodes: bool
 
 
+class Room(NamedTuple):
+    """Rows of a batch that may be given now.
+
+    So many are `free`, `for_long` of them for long recordings; no client has more than `share`, or
+    than its batch size.
+    """
+
+    free: int
+    share: int
+    for_long: float
+
+
 class LongShare:
     """Beside short recordings, what holds up all rows is done for long ones in a part of the time
     alone.
@@ -109,9 +121,11 @@ class Scheduler:
         self._queues: dict[int, deque[Sequence]] = {}
         self._running: dict[int, dict[Sequence, None]] = {}
         self._apart: dict[int, deque[set[Sequence]]] = {}  # by number of beams: see `isolate`
-        self._starved: int | None = None  # the batch that found no memory beside the others
+        # The batches that found no memory beside others, in the order of their turns.
+        self._starved: deque[int] = deque()
         self._plain_steps = 0
-        self._served = 0
+        self._served = 0  # rows that were given
+        self._short_turns: Counter[int] = Counter()  # by number of beams: since a long one's turn
         self._turns: dict[Client, int] = {}  # when each client was given a row last, or came
         self._rests_until = -math.inf
 
@@ -170,9 +184,7 @@ class Scheduler:
 
     def plan(self, num_beams: int, load: Load) -> Plan:
         """What a batch does next."""
-        if self._starved == num_beams and not self.others_run(num_beams):
-            self._starved = None
-        if self._starved is not None or not self._queues[num_beams]:
+        if not self._queues[num_beams] or not self._may_enter(num_beams):
             return Plan([], 0, math.inf, decodes=True)
         others = load.newcomers or len(self.clients) > 1
         until = load.began + self.limits.hold_seconds
@@ -198,6 +210,8 @@ class Scheduler:
             self._queues[each.num_beams].remove(each)
             self._running[each.num_beams][each] = None
             self._set(each, Status.RUNNING)
+            short = 0 if each.long else self._short_turns[each.num_beams] + 1
+            self._short_turns[each.num_beams] = short
             self._served += 1
             self._turns[each.client] = self._served
             if each.long:
@@ -222,6 +236,8 @@ class Scheduler:
             each.retried, each.gathers_until = True, self._plain_steps + GATHERING_STEPS
             each.client.stats.retries += 1
             self._queue(each.num_beams).appendleft(each)
+        if not self._running[num_beams]:
+            self._end_turn(num_beams)
         return done
 
     def cancel(self, client: Client) -> list[Sequence]:
@@ -234,6 +250,9 @@ class Scheduler:
             else:
                 self._queues[each.num_beams].remove(each)
             self._set(each, Status.DONE)
+        for num_beams, queue in self._queues.items():
+            if not queue and not self._running[num_beams]:
+                self._end_turn(num_beams)
         return rows
 
     # After a failure
@@ -258,10 +277,11 @@ class Scheduler:
         self._apart[num_beams] = deque(groups.values())
 
     def wait_for_others(self, num_beams: int) -> None:
-        """A batch waits until the rows of others have ended; until it has had its turn nothing
-        enters anywhere.
+        """A batch waits until the rows of others have ended, and then runs alone until its own
+        have: before that nothing else enters anywhere.
         """
-        self._starved = num_beams
+        if num_beams not in self._starved:
+            self._starved.append(num_beams)
 
     # Inside
 
@@ -285,6 +305,14 @@ class Scheduler:
             raise AssertionError(f"{sequence.status} is not followed by {status}")
         sequence.status = status
 
+    def _may_enter(self, num_beams: int) -> bool:
+        """Whether no batch waits for memory, or it is the turn of this one and nothing runs."""
+        return not self._starved or (self._starved[0] == num_beams and not self.running)
+
+    def _end_turn(self, num_beams: int) -> None:
+        if num_beams in self._starved:
+            self._starved.remove(num_beams)
+
     def _eligible(self, num_beams: int, load: Load) -> list[Sequence]:
         """The waiting sequences whose turn it is, as far as rows may be had for them."""
         most, running = min(self.limits.max_rows, load.rows), self._running[num_beams]
@@ -296,7 +324,8 @@ class Scheduler:
         if len(rows) > 1 and self.clock() < self._rests_until:
             share = 1  # more only when as much time has passed in steps as the last newcomers took
         for_long = self._rows_for_long(most, allowed, running)
-        return self._choose(allowed, rows, most - len(running), share, for_long)
+        due = LONGEST_WAITING_EVERY - 1 - self._short_turns[num_beams]
+        return self._choose(allowed, rows, Room(most - len(running), share, for_long), due)
 
     def _allowed(self, num_beams: int) -> Values[Sequence]:
         """Those in the queue that may run now: all, once nothing runs apart any more."""
@@ -320,29 +349,28 @@ class Scheduler:
         )
 
     def _rows_for_long(
-        self, most: int, waiting: Iterable[Sequence], running: Iterable[Sequence]
+        self, most: int, waiting: list[Sequence], running: Iterable[Sequence]
     ) -> float:
-        """How many more of a batch's rows long recordings may have now."""
+        """How many more of a batch's rows long recordings may have now.
+
+        Of those that wait a client's next one counts: the last windows of a long recording are no
+        short one beside the others.
+        """
         if not self.limits.shared:
             return math.inf
         long = sum(each.long for each in running)
-        beside_short = not all(each.long for each in [*waiting, *running])
+        following = {each.client: each for each in reversed(waiting)}.values()
+        beside_short = not all(each.long for each in [*following, *running])
         if not self.long_share.allows(beside_short):
             return 0
         return most - most // 4 - long
 
     def _choose(
-        self,
-        waiting: Iterable[Sequence],
-        rows: Counter[Client],
-        free: int,
-        share: int,
-        for_long: float,
+        self, waiting: Iterable[Sequence], rows: Counter[Client], room: Room, due: int
     ) -> list[Sequence]:
-        """Up to `free` of the waiting sequences, `for_long` of long recordings.
-
-        No client gets more rows than its batch size, or than `share`, beside the `rows` it has; its
-        own sequences keep their order.
+        """As many of the waiting sequences as there is room for. `rows` are those that clients
+        have. After `due` short recordings it is the turn of who waits longest, until that has been
+        a long one. A client's own sequences keep their order.
         """
         queues: dict[Client, deque[Sequence]] = defaultdict(deque)
         for sequence in waiting:
@@ -350,25 +378,27 @@ class Scheduler:
         self._turns = {each: self._turns.get(each, self._served) for each in self.clients}
         clients, turn = list(queues), self._served
         chosen: list[Sequence] = []
+        for_long = room.for_long
         orders: dict[bool, list[tuple[int, int, int]]] = {False: [], True: []}
         for place, each in enumerate(clients):
             heapq.heappush(orders[queues[each][0].long], (rows[each], self._turns[each], place))
-        while len(chosen) < free:
+        while len(chosen) < room.free:
             kinds = [long for long, order in orders.items() if order and (for_long > 0 or not long)]
             if not kinds:
                 break
             long = kinds[0]
-            if (turn + 1) % LONGEST_WAITING_EVERY == 0:
+            if due <= 0:
                 long = min(kinds, key=lambda kind: orders[kind][0])
             taken, _, place = heapq.heappop(orders[long])
             queue = queues[clients[place]]
-            if taken >= min(share, queue[0].options.batch_size):
+            if taken >= min(room.share, queue[0].options.batch_size):
                 continue
             chosen.append(queue.popleft())
             for_long -= long
+            due = LONGEST_WAITING_EVERY - 1 if long else due - 1
             turn += 1
             if queue:
-                heapq.heappush(orders[long], (taken + 1, turn, place))
+                heapq.heappush(orders[queue[0].long], (taken + 1, turn, place))
         return chosen
 
 

@@ -1,0 +1,253 @@
+"""What the scheduler plans is done by batches, and what follows a failure by both.
+
+Batches are told apart by their number of beams and made where one is new. This knows no model and
+no device, so plain values may stand in for batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Values
+from typing import Generic, Protocol, TypeVar
+
+from asr.engine.recovery import Failure, Kind, Remedy, RowLimit, remedy
+from asr.engine.request import Request
+from asr.engine.scheduler import Finished, Load, Plan, Scheduler
+from asr.engine.sequence import Sequence
+from asr.engine.session import Client
+from errors import OutOfMemory
+from runtime.device_errors import is_device_lost, is_out_of_memory
+
+logger = logging.getLogger("endpoint")
+
+TOO_SMALL = "one window does not fit into the device's memory"
+
+
+class Memory(Protocol):
+    """What a batch holds on the device."""
+
+    @property
+    def limit(self) -> RowLimit:
+        """How many rows may be tried."""
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there are now."""
+
+    def lacks(self, rows: int, live: int) -> bool:
+        """Whether `rows` rows, of which the first are `live`, need memory that others hold."""
+
+
+class Rows(Protocol):
+    """A batch of sequences; each call but `clear` may raise what its device raises."""
+
+    @property
+    def num_beams(self) -> int:
+        """The beams of every row."""
+
+    @property
+    def memory(self) -> Memory:
+        """What it holds."""
+
+    @property
+    def rows(self) -> Values[Sequence]:
+        """Those that run."""
+
+    @property
+    def attempted(self) -> int:
+        """The rows that were last tried."""
+
+    def enter(self, plan: Plan) -> int:
+        """Let the first sequences of a plan into rows. Returns how many."""
+
+    def step(self) -> list[Finished]:
+        """Run one step. Returns what has finished; its rows are free again."""
+
+    def evict(self, sequences: Iterable[Sequence]) -> None:
+        """Free the rows of sequences."""
+
+    def clear(self) -> None:
+        """Forget all rows, and give the memory back."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+class Executor(Generic[AnyRows]):
+    """Carries out the plans of a scheduler; `new_batch` makes one for a number of beams.
+
+    Once the device is `lost`, by that error, nothing is done any more.
+    """
+
+    def __init__(self, scheduler: Scheduler, new_batch: Callable[[int], AnyRows]) -> None:
+        self.scheduler = scheduler
+        self._new_batch = new_batch
+        self._batches: dict[int, AnyRows] = {}
+        self.lost: Exception | None = None
+
+    def batch(self, num_beams: int) -> AnyRows:
+        """The batch of rows with so many beams."""
+        if num_beams not in self._batches:
+            self._batches[num_beams] = self._new_batch(num_beams)
+        return self._batches[num_beams]
+
+    def add(self, client: Client, requests: Values[Request]) -> None:
+        """Queue requests of a client."""
+        if self.lost is not None:
+            client.error = self.lost
+        else:
+            self.scheduler.add(Sequence(client, each) for each in requests)
+
+    def step(self, newcomers: bool = False) -> int:
+        """Run one step of every batch. Returns how many rows were in it."""
+        rows = 0
+        for num_beams in self.scheduler.batches:
+            if self.lost is None:
+                rows += self._step_batch(self.batch(num_beams), newcomers)
+        return rows
+
+    def cancel(self, client: Client) -> None:
+        """Drop what a client still has queued or running."""
+        if self.lost is not None:
+            return
+        in_rows = self.scheduler.cancel(client)
+        for num_beams in {each.num_beams for each in in_rows}:
+            self._evict(
+                self.batch(num_beams), [each for each in in_rows if each.num_beams == num_beams]
+            )
+
+    def make_room(self) -> None:
+        """Give back what idle batches hold, else what all do, for something else that ran out of
+        memory. Raises OutOfMemory where that is nothing.
+        """
+        if self._release(self._idle_batches()):
+            return
+        holding = [each for each in self._batches.values() if each.memory.capacity]
+        if not holding:
+            raise OutOfMemory(TOO_SMALL)
+        self._begin_again(holding)
+
+    # One step
+
+    def _step_batch(self, batch: AnyRows, newcomers: bool) -> int:
+        """One step of a batch, which hands out what is done. Returns how many rows were in it."""
+        try:
+            return self._run_batch(batch, newcomers)
+        except Exception as error:
+            # An exception holds on to the device's memory, which is short.
+            failure = None if is_out_of_memory(error) else error
+        self._recover(batch, failure)
+        return 0
+
+    def _run_batch(self, batch: AnyRows, newcomers: bool) -> int:
+        if not self._admit(batch, newcomers) or not batch.rows:
+            return 0
+        rows = len(batch.rows)
+        for sequence, result in self.scheduler.stepped(batch.num_beams, batch.step()):
+            sequence.client.finished.append((sequence.request, result))
+        return rows
+
+    def _admit(self, batch: AnyRows, newcomers: bool) -> bool:
+        """Let in whom the scheduler chooses. Returns whether the batch is to take a step."""
+        load = Load(batch.memory.limit.rows, self.scheduler.clock(), newcomers=newcomers)
+        while True:
+            plan = self.scheduler.plan(batch.num_beams, load)
+            if not plan.entering:
+                return plan.decodes
+            began = self.scheduler.clock()
+            if batch.memory.lacks(plan.rows, len(batch.rows)):
+                self._release(self._idle_batches())
+            entered = batch.enter(plan)
+            self.scheduler.entered(plan, entered, began)
+            if not entered:
+                return True
+            load = load._replace(encoded=load.encoded + entered)
+
+    def _evict(self, batch: AnyRows, sequences: list[Sequence]) -> None:
+        """Free rows. Where that fails the batch begins again, and its next step tells whose fault
+        it is.
+        """
+        try:
+            batch.evict(sequences)
+            return
+        except Exception as error:
+            lost = error if is_device_lost(error) else None
+        if lost is not None:
+            self._give_up_device(lost)
+        else:
+            self._begin_again([batch])
+
+    # When something fails
+
+    def _recover(self, batch: AnyRows, error: Exception | None) -> None:
+        """Carry out what follows a step that failed with `error`; None where memory ran out."""
+        scheduler, num_beams, limit = self.scheduler, batch.num_beams, batch.memory.limit
+        suspects = scheduler.suspects(num_beams)
+        rows = max(batch.attempted, batch.memory.capacity)
+        idle = [each for each in self._idle_batches() if each is not batch]
+        kind = kind_of(error)
+        room_made = kind is Kind.OUT_OF_MEMORY and bool(idle) and limit.may_try_again(rows)
+        others_run = scheduler.others_run(num_beams)
+        follows = remedy(Failure(kind, len(suspects), rows, room_made, others_run))
+        if follows is Remedy.GIVE_UP_DEVICE:
+            self._give_up_device(error)
+            return
+        self._begin_again([batch])
+        if kind is Kind.OUT_OF_MEMORY:
+            self._release(idle)
+        if follows is Remedy.FEWER_ROWS:
+            limit.halve(batch.attempted if batch.attempted > 1 else rows)
+        elif follows is Remedy.WAIT_FOR_OTHERS:
+            limit.wait_for_others()
+            scheduler.wait_for_others(num_beams)
+        elif follows is Remedy.ONE_BY_ONE:
+            logger.warning("a step failed: its %d requests go on one by one", len(suspects))
+            scheduler.isolate(num_beams)
+        elif follows is Remedy.FAIL_SESSION:
+            self._drop(suspects, error)
+        elif follows is Remedy.FAIL_QUEUE:
+            self._drop(scheduler.queued(num_beams), error)
+
+    def _begin_again(self, batches: Iterable[AnyRows]) -> None:
+        """Let all that runs in batches begin again from their queues."""
+        for batch in batches:
+            self.scheduler.preempt(batch.num_beams)
+            batch.clear()
+
+    def _drop(self, clients: Iterable[Client], error: Exception | None) -> None:
+        """Drop the requests of clients and tell them why: too little memory, by default."""
+        for client in clients:
+            client.error = error or OutOfMemory(TOO_SMALL)
+            self.cancel(client)
+
+    def _give_up_device(self, error: Exception | None) -> None:
+        """Tell every client; nothing is decoded any more, and nothing freed.
+
+        Each call to the device would raise again, and freeing pinned memory would end the process
+        before it has answered (pytorch#178154). The error's traceback keeps what the step held.
+        """
+        self.lost = error
+        for client in self.scheduler.clients:
+            client.error = error
+
+    def _idle_batches(self) -> list[AnyRows]:
+        """Those that hold memory and in which nothing runs."""
+        return [
+            batch
+            for num_beams, batch in self._batches.items()
+            if batch.memory.capacity and self.scheduler.is_idle(num_beams)
+        ]
+
+    def _release(self, idle: list[AnyRows]) -> bool:
+        """Give back the memory of idle batches. Whether there was any."""
+        for batch in idle:
+            batch.clear()
+        return bool(idle)
+
+
+def kind_of(error: Exception | None) -> Kind:
+    """What an error of a step means; None stands for too little memory."""
+    if error is None:
+        return Kind.OUT_OF_MEMORY
+    return Kind.DEVICE_LOST if is_device_lost(error) else Kind.OTHER

@@ -1,0 +1,187 @@
+"""Batches of plain values for `asr.engine.executor`: rows that count their steps, on a device whose
+memory is a number and which fails as it is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from asr.engine.executor import Executor
+from asr.engine.recovery import RowLimit
+from asr.engine.request import DecodeOptions, DecodeResult, Request
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
+from asr.engine.sequence import Sequence
+from asr.engine.session import Client
+
+SAMPLES = np.zeros(1, np.float32)
+ENCODE_SECONDS, STEP_SECONDS = 0.04, 0.03
+LOST = "CUDA error: unspecified launch failure"  # as `runtime.device_errors` knows it
+
+
+@dataclass(frozen=True)
+class Script:
+    """What becomes of a window: the steps of its first text and of its second, and where it fails
+    if it does: on its `entry`, in any `step`, or when it is `read`.
+    """
+
+    steps: tuple[int, int] = (1, 1)
+    rejected: bool = False
+    poison: str | None = None
+
+
+def request_of(script: Script = Script(), long: bool = False) -> Request:
+    return Request(script, SAMPLES, (1,), windows_left=9 if long else 0)
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Device:
+    """Memory for so many beams of rows; a step needs `scratch` beside what is held.
+
+    `faults` are raised once, by the next `entry` or `step` or when rows are freed (`eviction`). It
+    may tell how much is free (`tells`), as CUDA does, or fail.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+    total: int = 10_000
+    scratch: int = 0
+    tells: bool = False
+    lost: bool = False
+    told_lost: bool = False
+    faults: dict[str, Exception] = field(default_factory=dict)
+    batches: list[PlainBatch] = field(default_factory=list)
+    failures: int = 0
+
+    @property
+    def free(self) -> int:
+        return self.total - sum(each.memory.capacity * each.num_beams for each in self.batches)
+
+    def work(self, what: str, sequences: list[Sequence], seconds: float) -> None:
+        """Do something that takes so long, and may fail; a lost device is asked nothing more."""
+        assert not self.told_lost
+        self.clock.now += seconds
+        if self.lost:
+            self.told_lost = True
+            self.fail(RuntimeError(LOST))
+        if what in self.faults:
+            self.fail(self.faults.pop(what))
+        if any(each.request.key.poison == what for each in sequences):
+            self.fail(ValueError(what))
+
+    def fail(self, error: Exception) -> None:
+        self.failures += 1
+        raise error
+
+
+class PlainMemory:
+    """Takes memory as `asr.engine.state_memory` does."""
+
+    def __init__(self, device: Device, num_beams: int) -> None:
+        self.device, self.num_beams = device, num_beams
+        self.limit = RowLimit()
+        self.capacity = 0
+
+    def lacks(self, rows: int, live: int) -> bool:
+        wanted = min(rows, self.limit.rows)
+        if self.capacity >= wanted or not self.device.tells:
+            return False
+        return self._fitting + (0 if live else self.capacity) < wanted
+
+    def ensure_capacity(self, rows: int, live: int) -> int:
+        wanted = min(rows, self.limit.rows)
+        if self.capacity >= wanted:
+            return self.capacity
+        if not live:
+            self.capacity = 0
+            if self.device.tells:
+                wanted = max(1, min(wanted, self._fitting))
+            if self._fitting < wanted:
+                self.device.fail(MemoryError())
+            self.capacity = wanted
+        elif self._fitting >= wanted:  # old and new beside each other
+            self.capacity = wanted
+        elif not self.device.tells:
+            self.limit.hold(self.capacity)
+        return self.capacity
+
+    @property
+    def _fitting(self) -> int:
+        return max(0, self.device.free) // self.num_beams
+
+
+class PlainBatch:
+    """Rows that end after as many steps as their script says."""
+
+    def __init__(self, device: Device, num_beams: int) -> None:
+        self.device, self.num_beams = device, num_beams
+        self.memory = PlainMemory(device, num_beams)
+        self.rows: list[Sequence] = []
+        self.attempted = 0
+        device.batches.append(self)
+
+    def enter(self, plan):
+        live = len(self.rows)
+        self.attempted = min(plan.rows, self.memory.limit.rows)
+        entering = plan.entering[: self.memory.ensure_capacity(plan.rows, live) - live]
+        for number, each in enumerate(entering):
+            if number and self.device.clock.now >= plan.until:
+                entering = entering[:number]
+                break
+            self.device.clock.now += ENCODE_SECONDS
+            each.steps = 0
+        self.rows += entering
+        self.attempted = len(self.rows)
+        if entering:
+            self.device.work("entry", entering, 0.0)
+        return len(entering)
+
+    def step(self):
+        assert len(self.rows) <= self.memory.capacity
+        self.attempted = len(self.rows)
+        self.device.work("step", self.rows, STEP_SECONDS)
+        if self.device.free < self.device.scratch:
+            self.device.fail(MemoryError())
+        for each in self.rows:
+            each.steps += 1
+        self.memory.limit.count_step(self.memory.capacity)
+        ended = [each for each in self.rows if each.steps >= each.request.key.steps[each.retried]]
+        self.device.work("read", ended, 0.0)
+        self.rows = [each for each in self.rows if each not in ended]
+        return [(each, _result(each)) for each in ended]
+
+    def evict(self, sequences):
+        self.device.work("eviction", [], 0.0)
+        for each in sequences:
+            self.rows.remove(each)
+
+    def clear(self):
+        assert not self.device.told_lost
+        self.rows = []
+        self.memory.capacity = 0
+
+
+def _result(sequence: Sequence) -> DecodeResult:
+    rejected = sequence.request.key.rejected and not sequence.retried
+    return DecodeResult((1,), 0.0, (), 0.0, text_logprob=-9.0 if rejected else 0.0)
+
+
+def executor_of(
+    device: Device, limits: Limits = DEFAULT_LIMITS, scheduler: type[Scheduler] = Scheduler
+) -> Executor[PlainBatch]:
+    return Executor(scheduler(limits, device.clock), lambda beams: PlainBatch(device, beams))
+
+
+def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:
+    """A client that has added requests."""
+    client = Client(DecodeOptions(**options))
+    executor.add(client, requests)
+    return client

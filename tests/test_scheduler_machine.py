@@ -1,0 +1,252 @@
+"""The executor and the scheduler in any order of events, over batches of plain values.
+
+Clients come with windows whose texts are accepted, rejected or fail, leave, and run out of memory;
+after each event everything is where its status says, and in the end everybody has been answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest import mock
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from plain_batches import Device, Script, executor_of, request_of
+
+from asr.engine.fallback import Fallback, Retry
+from asr.engine.request import DecodeOptions
+from asr.engine.scheduler import GATHERING_STEPS, LONGEST_WAITING_EVERY, Limits, Scheduler
+from asr.engine.sequence import FOLLOWING, Sequence, Status
+from asr.engine.session import Client
+from errors import OutOfMemory
+
+MOST_STEPS = 6
+OPTIONS = st.builds(
+    DecodeOptions,
+    assisted=st.booleans(),
+    batch_size=st.sampled_from([24, 1, 2, 3]),
+    num_beams=st.sampled_from([1, 2, 5]),
+    fallback=st.sampled_from([None, Fallback(), Fallback(Retry(2))]),
+)
+STEPS = st.integers(1, MOST_STEPS)
+POISON = st.sampled_from([None, None, None, None, "entry", "step", "read"])
+SCRIPTS = st.builds(Script, steps=st.tuples(STEPS, STEPS), rejected=st.booleans(), poison=POISON)
+WHERE = st.sampled_from(["entry", "step", "read", "eviction"])
+QUEUED = {Status.WAITING, Status.RETRYING}
+
+
+class WatchedScheduler(Scheduler):
+    """Keeps account, in `overtaken`, of whom others went before."""
+
+    def __init__(self, limits, clock):
+        super().__init__(limits, clock)
+        self.given = 0  # rows so far
+        self.came = {}  # by client: the rows given when it came, or was given one last
+        self.overtaken = Counter()  # by client that has no row: rows given to later ones
+
+    def add(self, sequences):
+        sequences = list(sequences)
+        for each in sequences:
+            self.came.setdefault(each.client, self.given)
+        super().add(sequences)
+
+    def entered(self, plan, count, began):
+        for each in plan.entering[:count]:
+            self._give_row(each)
+        super().entered(plan, count, began)
+
+    def _give_row(self, sequence):
+        self.given += 1
+        running = {each.client for rows in self._running.values() for each in rows}
+        num_beams = sequence.num_beams
+        waiting = {
+            each.client
+            for each in self._allowed(num_beams)
+            if each.status in QUEUED and not self._is_gathering(each)
+        }
+        for client in waiting - running - {sequence.client}:
+            self.overtaken[client] += self.came[sequence.client] > self.came[client]
+        self.came[sequence.client] = self.given
+        del self.overtaken[sequence.client]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.device = Device()
+        self.clients: list[Client] = []
+        self.added: dict[Client, list] = {}
+        self.cancelled: set[Client] = set()
+        self.sequences: list[Sequence] = []
+        self.watch = mock.patch.object(Sequence, "__setattr__", self.assigned())
+        self.watch.start()
+
+    def assigned(self):
+        """`Sequence.__setattr__` that follows every status."""
+
+        def assign(sequence, name, value):
+            if name == "status":
+                if "status" not in vars(sequence):
+                    self.sequences.append(sequence)
+                elif value not in FOLLOWING[sequence.status]:
+                    raise AssertionError(f"{sequence.status} was followed by {value}")
+            object.__setattr__(sequence, name, value)
+
+        return assign
+
+    @initialize(
+        limits=st.builds(Limits, max_rows=st.sampled_from([1, 2, 4, 32]), shared=st.booleans()),
+        tells=st.booleans(),
+        scratch=st.sampled_from([0, 0, 1]),
+        may_be_lost=st.sampled_from([False, False, False, True]),
+    )
+    def start(self, limits, tells, scratch, may_be_lost):
+        self.limits, self.may_be_lost = limits, may_be_lost
+        self.device.tells, self.device.scratch = tells, scratch
+        self.executor = executor_of(self.device, limits, WatchedScheduler)
+        self.scheduler = self.executor.scheduler
+
+    # Events
+
+    @rule(options=OPTIONS, scripts=st.lists(SCRIPTS, min_size=1, max_size=6), long=st.booleans())
+    def come(self, options, scripts, long):
+        client = Client(options)
+        self.clients.append(client)
+        self.added[client] = []
+        self.add(client, scripts, long)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 99), scripts=st.lists(SCRIPTS, max_size=3), long=st.booleans())
+    def come_again(self, number, scripts, long):
+        client = self.clients[number % len(self.clients)]
+        if client not in self.cancelled and client.error is None:
+            self.add(client, scripts, long)
+
+    def add(self, client, scripts, long):
+        requests = [request_of(each, long) for each in scripts]
+        self.added[client] += requests
+        self.executor.add(client, requests)
+
+    @rule(options=OPTIONS, script=SCRIPTS, count=st.integers(8, 24))
+    def keep_coming(self, options, script, count):
+        """One client after another, each with one window that takes a few steps."""
+        for _ in range(count):
+            self.come(options, [script], long=False)
+            self.step_once()
+            self.step_once()
+
+    @rule(count=st.integers(1, 10), newcomers=st.booleans())
+    def step(self, count, newcomers):
+        for _ in range(count):
+            self.step_once(newcomers)
+
+    def step_once(self, newcomers=False):
+        """A step of a busy engine lets somebody in, decodes or fails."""
+        busy, given = self.scheduler.busy, self.scheduler.given
+        failures = self.device.failures
+        rows = self.executor.step(newcomers)
+        moved = rows or self.scheduler.given > given or self.device.failures > failures
+        assert moved or not busy or self.device.lost
+        self.everything_is_in_its_place()
+        self.nobody_is_passed_over()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 99))
+    def cancel(self, number):
+        client = self.clients[number % len(self.clients)]
+        self.executor.cancel(client)
+        self.cancelled.add(client)
+
+    @rule(where=WHERE, error=st.sampled_from([MemoryError(), ValueError("a kernel failed")]))
+    def fail_once(self, where, error):
+        self.device.faults[where] = error
+
+    @rule(total=st.sampled_from([10_000, 40, 13, 7, 6, 5, 2, 1]))
+    def others_take_memory(self, total):
+        self.device.total = total
+
+    @rule()
+    def run_out_of_memory_elsewhere(self):
+        """As when a language is detected."""
+        held = sum(each.memory.capacity for each in self.device.batches)
+        if not self.device.lost:
+            try:
+                self.executor.make_room()
+            except OutOfMemory:
+                assert not held
+
+    @precondition(lambda self: self.may_be_lost and len(self.clients) > 3)
+    @rule()
+    def lose_the_device(self):
+        self.device.lost = True
+
+    # What holds at any time
+
+    @invariant()
+    def everything_is_in_its_place(self):
+        if self.executor.lost is not None:
+            return
+        running = {beams: list(rows) for beams, rows in self.scheduler._running.items()}
+        queued = {beams: list(rows) for beams, rows in self.scheduler._queues.items()}
+        for status, found in ({Status.RUNNING}, running), (QUEUED, queued):
+            for num_beams, sequences in found.items():
+                assert {each.status for each in sequences} <= status
+                assert {each.num_beams for each in sequences} <= {num_beams}
+        for num_beams, rows in running.items():
+            batch = self.executor.batch(num_beams)
+            assert Counter(batch.rows) == Counter(rows)
+            assert len(rows) <= min(self.limits.max_rows, max(batch.memory.capacity, 0))
+        present = [each for some in (running, queued) for part in some.values() for each in part]
+        assert len(present) == len(set(present))
+        assert set(present) == {each for each in self.sequences if each.status is not Status.DONE}
+        assert self.scheduler.waiting + self.scheduler.running == len(present)
+        rows = Counter(each.client for part in running.values() for each in part)
+        assert all(count <= client.options.batch_size for client, count in rows.items())
+
+    @invariant()
+    def everybody_is_answered_once(self):
+        present = Counter(each.request for each in self.sequences if each.status is not Status.DONE)
+        for client in self.clients:
+            answered = Counter(request for request, _ in client.finished)
+            if client in self.cancelled or client.error is not None:
+                here = [] if self.executor.lost is not None else self.added[client]
+                assert not any(each in present for each in here)
+                assert max(answered.values(), default=1) == 1
+            else:
+                waiting = Counter({each: present[each] for each in self.added[client]})
+                assert answered + waiting == Counter(self.added[client])
+        for client in self.clients:
+            expected = {ValueError, OutOfMemory, RuntimeError, type(None)}
+            assert type(client.error) in expected, client.error
+
+    @invariant()
+    def nobody_is_passed_over(self):
+        longest = max(self.scheduler.overtaken.values(), default=0)
+        assert longest <= LONGEST_WAITING_EVERY * (4 if self.limits.shared else 1)
+
+    def teardown(self):
+        try:
+            if hasattr(self, "executor"):
+                self.drain()
+        finally:
+            self.watch.stop()
+
+    def drain(self):
+        """Once nobody comes any more everything ends."""
+        left = [each for each in self.sequences if each.status is not Status.DONE]
+        poisoned = sum(each.request.key.poison is not None for each in left)
+        bound = 100 + (2 * MOST_STEPS + GATHERING_STEPS) * (len(left) + 1) * (poisoned + 1)
+        self.device.scratch, self.device.total = 0, max(6, self.device.total)
+        while self.scheduler.busy and self.executor.lost is None:
+            bound -= 1
+            assert bound > 0, "it does not end"
+            self.step_once()
+            self.everybody_is_answered_once()
+        for client in self.clients:
+            if client not in self.cancelled and client.error is None:
+                assert len(client.finished) == len(self.added[client])
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = hypothesis.settings(max_examples=100, stateful_step_count=30)
