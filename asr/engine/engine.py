@@ -77,7 +77,7 @@ class DecodeEngine:
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
         self.scheduler = Scheduler(limits)
-        self._batches: dict[int, Batch] = {}
+        self.batches: dict[int, Batch] = {}
         self._lost: Exception | None = None  # set once the device is
         self._thread = get_ident()
         self._stream = decoding_stream(models.device)
@@ -155,11 +155,11 @@ class DecodeEngine:
 
     def batch(self, num_beams: int) -> Batch:
         """The batch of rows with so many beams, made where it is new; only plain rows draft."""
-        if num_beams not in self._batches:
+        if num_beams not in self.batches:
             drafts = self.draft_model if num_beams == 1 else None
             memory = StateMemory(self.main, drafts, self.runner, num_beams)
-            self._batches[num_beams] = Batch(memory, self.context)
-        return self._batches[num_beams]
+            self.batches[num_beams] = Batch(memory, self.context)
+        return self.batches[num_beams]
 
     @property
     def memory(self) -> StateMemory:
@@ -286,7 +286,7 @@ class DecodeEngine:
         """Those that hold memory and in which nothing runs."""
         return [
             batch
-            for num_beams, batch in self._batches.items()
+            for num_beams, batch in self.batches.items()
             if batch.memory.state is not None and self.scheduler.is_idle(num_beams)
         ]
 
@@ -303,7 +303,7 @@ class DecodeEngine:
         """
         if self._release_idle():
             return
-        holding = [each for each in self._batches.values() if each.memory.state is not None]
+        holding = [each for each in self.batches.values() if each.memory.state is not None]
         if not holding:
             raise OutOfMemory(TOO_SMALL)
         for batch in holding:
