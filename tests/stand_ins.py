@@ -6,12 +6,24 @@ It decodes what was added, up to the batch size at once, and returns it by the n
 from __future__ import annotations
 
 from collections.abc import Sequence as Requests
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Client, Session
+from asr.transcription import TranscriptionOptions
+
+DECODE = {each.name for each in fields(DecodeOptions)}
+
+
+def asking(**named: Any) -> TranscriptionOptions:
+    """Options by name, of the transcription and of decoding."""
+    decode = {name: value for name, value in named.items() if name in DECODE}
+    others = {name: value for name, value in named.items() if name not in DECODE}
+    return TranscriptionOptions(**others, decode=DecodeOptions(**decode))
 
 
 class StandInEngine:

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from stand_ins import asking
 
 from asr.engine.session import Session
 from asr.transcriber import Transcriber
-from asr.transcription import Transcription, TranscriptionOptions
+from asr.transcription import Transcription
 from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
 from transcript import Transcript
 
@@ -71,7 +72,7 @@ def said(transcript: Transcript) -> Transcript:
 
 
 def begun(transcriber: Transcriber, samples: np.ndarray, **options) -> Transcription:
-    return transcriber.start(samples, transcriber.validate(TranscriptionOptions(**options)))
+    return transcriber.start(samples, transcriber.validate(asking(**options)))
 
 
 def advance(transcriber: Transcriber, transcription: Transcription) -> None:
