@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from answer.response import Answer, response
-from asr import Progress, Recogniser, Transcription, TranscriptionOptions
+from asr import DecodeOptions, Progress, Recogniser, Transcription, TranscriptionOptions
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig, ignored_names
 from diarization.enrolment import Enrolment
@@ -325,15 +325,17 @@ def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
         task=config.task,
         language=config.language,
         multilingual=config.multilingual,
-        batch_size=config.batch_size,
-        assisted=config.assisted,
-        num_beams=config.num_beams,
-        length_penalty=config.length_penalty,
         chunk_length_s=config.chunk_length_s,
-        timestamps=timed or words,
-        words=words,
         prompt=config.prompt or "",
         hotwords=tuple(config.hotwords),
+        decode=DecodeOptions(
+            timestamps=timed or words,
+            assisted=config.assisted,
+            batch_size=config.batch_size,
+            words=words,
+            num_beams=config.num_beams,
+            length_penalty=config.length_penalty,
+        ),
     )
 
 

@@ -7,6 +7,7 @@ the endpoint needs is exported here; the rest is internal.
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.engine.recovery import MAX_ROWS
+from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.recogniser import EngineCounts, Progress, Recogniser, stopped
 from asr.startup import start
@@ -17,6 +18,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "MAX_ROWS",
     "Checkpoint",
+    "DecodeOptions",
     "EngineCounts",
     "Limits",
     "Progress",

@@ -6,9 +6,9 @@ short or doubtful window changes the language alone. A window beside a change, o
 is unsure, is cut into pieces between pauses; they are listened to alone, and the sequence is found
 again, until every change lies between two pieces.
 
-The one decision: evidence is log-probability times seconds of speech, for windows and pieces
-alike. One rule therefore weighs a long window against a short one, and a sure piece against a
-doubtful one, and where a change lies follows from the same sum as whether there is one.
+Evidence is log-probability times seconds of speech, for windows and pieces alike. One rule
+therefore weighs a long window against a short one, and a sure piece against a doubtful one, and
+where a change lies follows from the same sum as whether there is one.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Transcriber:
         Returns the options with the language as Whisper's code. Raises InvalidParameter, or
         Unsupported for a prompt where the vocabulary has no token that announces one.
         """
-        if options.temperature and options.num_beams > 1:
+        if options.decode.temperature and options.decode.num_beams > 1:
             raise InvalidParameter("temperature: beams are not sampled")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
@@ -134,7 +134,7 @@ class Transcriber:
             warnings += self._unused_detection(options)
         expects_one = options.language is None and not options.multilingual
         return DecodingPlan(
-            self._decode_options(options, assisted),
+            self._decode_options(options.decode, assisted),
             {each: self._in_language(each, options, previous) for each in timeline.languages},
             expects_one and not previous,
             warnings,
@@ -146,10 +146,10 @@ class Transcriber:
     ) -> InLanguage:
         """How windows of a language are decoded: `previous` text is the same for all."""
         prompt = self.models.special_tokens.prompt(
-            language, options.task, _decodes_timestamps(options), previous
+            language, options.task, _decodes_timestamps(options.decode), previous
         )
         written = ENGLISH if options.task == "translate" else language
-        reader = ChunkReader(self.models, written, options.timestamps, options.words)
+        reader = ChunkReader(self.models, written, options.decode.timestamps, options.decode.words)
         return InLanguage(prompt, reader)
 
     def _unused_detection(self, options: TranscriptionOptions) -> tuple[str, ...]:
@@ -160,34 +160,32 @@ class Transcriber:
         reason = "the model is English-only" if english_only else "the language was given"
         return (f"multilingual: {reason}; no other was looked for",)
 
-    def _decode_options(self, options: TranscriptionOptions, assisted: bool) -> DecodeOptions:
-        timed_by_attention = options.timestamps and not _decodes_timestamps(options)
-        fallback = self.fallback
-        if options.temperature and fallback is not None:
+    def _decode_options(self, asked: DecodeOptions, assisted: bool) -> DecodeOptions:
+        """What the engine is told where so much was asked for."""
+        timestamps, fallback = _decodes_timestamps(asked), self.fallback
+        if asked.temperature and fallback is not None:
             fallback = replace(fallback, retry=None)
-        return DecodeOptions(
-            timestamps=_decodes_timestamps(options),
+        return replace(
+            asked,
+            timestamps=timestamps,
             assisted=assisted,
-            batch_size=options.batch_size,
             fallback=fallback,
-            words=options.words or timed_by_attention,
-            num_beams=options.num_beams,
-            length_penalty=options.length_penalty,
-            temperature=options.temperature,
+            words=asked.words or asked.timestamps > timestamps,  # else attention gives no times
         )
 
     def _use_assistant(
         self, languages: Sequence[str | None], options: TranscriptionOptions
     ) -> tuple[bool, tuple[str, ...]]:
         """Whether anything drafts, and a warning where that was asked for and does not."""
-        if not options.assisted:
+        decode = options.decode
+        if not decode.assisted:
             return False, ()
         assistant = self.models.assistant
         if assistant is None and self.models.medusa is None:
             return False, ("assisted: no assistant model is loaded; decoded without one",)
-        if options.num_beams > 1:
+        if decode.num_beams > 1:
             return False, ("assisted: beam search does not draft; decoded without the assistant",)
-        if options.temperature:
+        if decode.temperature:
             return False, ("assisted: sampled text is not drafted; decoded without the assistant",)
         only = None if assistant is None else assistant.only_language
         if only is not None and not {None, only}.issuperset(languages):
@@ -225,7 +223,7 @@ class Transcriber:
         return [token for token in tokens if token < self.models.special_tokens.end_of_text]
 
 
-def _decodes_timestamps(options: TranscriptionOptions) -> bool:
+def _decodes_timestamps(options: DecodeOptions) -> bool:
     """Whether Whisper writes timestamps into its text.
 
     Beams that must place timestamps too find worse texts: there sentences are timed by attention.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from torch import Tensor
@@ -50,24 +50,17 @@ class TranscriptionOptions:
 
     `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
     the recording. `prompt` and `hotwords` are prepended to every window as previous text (Whisper's
-    `initial_prompt`), for style and spelling. `num_beams` and `length_penalty` are those of
-    `asr.engine.request.DecodeOptions`. At a `temperature` above 0 texts are sampled once; at 0 they
-    are the likeliest, with fallback.
+    `initial_prompt`), for style and spelling. `decode` says how texts are found and which times
+    they have. Its `fallback` is the transcriber's; sampled texts have none.
     """
 
     task: str = "transcribe"
     language: str | None = None
-    batch_size: int = 24
-    assisted: bool = False
+    multilingual: bool = False
     chunk_length_s: int = 30
-    timestamps: bool = True
-    words: bool = False
     prompt: str = ""
     hotwords: tuple[str, ...] = ()
-    num_beams: int = 1
-    length_penalty: float | None = None
-    multilingual: bool = False
-    temperature: float = 0.0
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jiwer
 
-from asr import Transcriber, TranscriptionOptions
+from asr import DecodeOptions, Transcriber, TranscriptionOptions
 from benchmarks.accuracy.metrics import Count
 from benchmarks.real.manifest import Recording
 from benchmarks.real.scoring import normalizer, score
@@ -74,12 +74,15 @@ def transcribe_both(
     for recording in recordings:
         samples = load_samples(recording)
         options = transcriber.validate(
-            TranscriptionOptions(language=recording.language, batch_size=batch_size)
+            TranscriptionOptions(
+                language=recording.language, decode=DecodeOptions(batch_size=batch_size)
+            )
         )
         transcripts: dict[str, Transcript] = {}
         actions: dict[str, Action] = {}
         for side in SIDES:
-            chosen = replace(options, assisted=side == ASSISTED)
+            decode = replace(options.decode, assisted=side == ASSISTED)
+            chosen = replace(options, decode=decode)
             transcribe = partial(transcriber.transcribe, samples, chosen)
             actions[side] = partial(_keep, transcripts, side, transcribe)
         seconds = time_interleaved(actions, repeats, transcriber.models.device)

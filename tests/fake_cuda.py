@@ -82,7 +82,7 @@ class FakeCuda(TorchDispatchMode):
         self.script = Script()
         self._step: _Step | None = None
         self._drafting = False
-        self._lane = 1
+        self._num_beams = 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -220,20 +220,20 @@ class FakeCuda(TorchDispatchMode):
             self._drafting = False
 
     def launch(self, runner: Any, state: Any, *step: Any) -> Any:
-        """The runner's own launch; what it copies out belongs to the lane of `state`."""
-        self._lane = state.main.cache.num_beams
+        """The runner's own launch; what it copies out belongs to the batch of `state`."""
+        self._num_beams = state.main.cache.num_beams
         return LAUNCH(runner, state, *step)
 
     def copy_out(self, result: torch.Tensor) -> Any:
         """The transfer itself; what arrives is made up."""
         COPY_OUT(result)
-        return self.script.result(result.shape[1], self._lane)
+        return self.script.result(result.shape[1], self._num_beams)
 
 
 class Script:
     """The numbers that a device would give: every row grows, every other row ends now and then.
 
-    In each lane, one for every number of beams, on its own.
+    In each batch, one for every number of beams, on its own.
     """
 
     stride, period = 30, 4  # tokens a step; steps, of which the last two end rows
@@ -247,10 +247,10 @@ class Script:
             return False
         return 0.5 if tensor.is_floating_point() else 4
 
-    def result(self, rows: int, lane: int) -> Any:
+    def result(self, rows: int, num_beams: int) -> Any:
         """What became of the rows of the next step."""
-        self.counts[lane] += 1
-        place = self.counts[lane] % self.period
+        self.counts[num_beams] += 1
+        place = self.counts[num_beams] % self.period
         ends = place >= self.period - 2
         length = min(440, 8 + self.stride * (place + 1))
         finished = [int(ends and row % 2 == 0) for row in range(rows)]

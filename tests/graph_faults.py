@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asr.engine import captures, cuda_graphs, speculative
-from asr.engine.scheduler import Scheduler
+from asr.engine.batch import Batch
 from asr.model.decoder import Decoder
 
 
@@ -91,7 +91,7 @@ def drop_one(patch):
 
 def bake(patch):
     """The step attends to as many positions as the host knows of: right, unless it is captured."""
-    launch, step, longest = Scheduler._launch, cuda_graphs.decode_step, [1]
+    launch, step, longest = Batch._launch, cuda_graphs.decode_step, [1]
 
     def told(self):
         longest[0] = self._longest + 1
@@ -100,7 +100,7 @@ def bake(patch):
     def exact(state, filters, shape):
         step(state, filters, shape._replace(kv_len=min(longest[0], shape.kv_len)))
 
-    patch.setattr(Scheduler, "_launch", told)
+    patch.setattr(Batch, "_launch", told)
     patch.setattr(cuda_graphs, "decode_step", exact)
 
 

@@ -20,12 +20,12 @@ from oracle import models_of, noise_windows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.checkpoint.loading import WhisperModels
+from asr.engine.batch import Batch
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
-from asr.engine.scheduler import Scheduler
 from asr.frontend.features import LogMel
 from asr.model.encoder import Encoder
 from benchmarks import report
@@ -46,7 +46,7 @@ PARTS = {
     "result": (ResultReader, "read"),
     "moving the last row": (DecodeState, "move"),
     "step": (CudaGraphRunner, "launch"),
-    "arrival": (Scheduler, "_read"),  # the emulator's own copies, which the device makes unasked
+    "arrival": (Batch, "_read"),  # the emulator's own copies, which the device makes unasked
 }
 ROWS, WINDOWS, TOKENS = 4, 8, 16
 
@@ -139,7 +139,7 @@ def _decode(
         before = session.stats.steps
         counter.counts.clear()
         with counter:
-            while engine.waiting_windows:
+            while engine.scheduler.waiting:
                 session.step()
         counts = counter.counts.copy()
         steps = session.stats.steps - before

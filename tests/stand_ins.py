@@ -5,11 +5,25 @@ It decodes what was added, up to the batch size at once, and returns it by the n
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Requests
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
-from transcript import DecodeStats
+from asr.engine.session import Client, Session
+from asr.transcription import TranscriptionOptions
+
+DECODE = {each.name for each in fields(DecodeOptions)}
+
+
+def asking(**named: Any) -> TranscriptionOptions:
+    """Options by name, of the transcription and of decoding."""
+    decode = {name: value for name, value in named.items() if name in DECODE}
+    others = {name: value for name, value in named.items() if name not in DECODE}
+    return TranscriptionOptions(**others, decode=DecodeOptions(**decode))
 
 
 class StandInEngine:
@@ -19,10 +33,11 @@ class StandInEngine:
         self.options: list[DecodeOptions] = []
         self.requests: list[Request] = []
         self.batches: list[int] = []
+        self.waiting: dict[Client, list[Request]] = {}
 
-    def session(self, options: DecodeOptions) -> StandInSession:
+    def session(self, options: DecodeOptions) -> Session:
         self.options.append(options)
-        return StandInSession(self, options)
+        return Session(self, options)
 
     def detect_language(self, _samples: np.ndarray) -> DetectedLanguage:
         return DetectedLanguage("en", 0.9, 0.0)
@@ -30,8 +45,18 @@ class StandInEngine:
     def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
         return LanguagePosterior({"en": 0.9, "de": 0.1}, 0.0)
 
-    def step(self, session: StandInSession) -> None:
-        session.decode()
+    def add(self, client: Client, requests: Requests[Request]) -> None:
+        self.waiting.setdefault(client, []).extend(requests)
+
+    def cancel(self, client: Client) -> None:
+        self.waiting.pop(client, None)
+
+    def step(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for client, requests in waiting.items():
+            self.batches.append(len(requests))
+            self.requests += requests
+            client.finished.extend((request, self.decode(request)) for request in requests)
 
     def tokens(self, samples: np.ndarray) -> list[int]:
         """What is said in a window."""
@@ -39,39 +64,3 @@ class StandInEngine:
 
     def decode(self, request: Request) -> DecodeResult:
         return DecodeResult(tuple(self.tokens(request.samples)), 0.0, (-0.1,), 0.0)
-
-
-class StandInSession:
-    """The interface of `asr.engine.session.Session`."""
-
-    def __init__(self, engine: StandInEngine, options: DecodeOptions) -> None:
-        self.engine, self.options, self.stats = engine, options, DecodeStats()
-        self.waiting: list[Request] = []
-        self.finished: list[tuple[Request, DecodeResult]] = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.waiting.clear()
-
-    @property
-    def done(self) -> bool:
-        return not self.waiting and not self.finished
-
-    @property
-    def free_rows(self) -> int:
-        return self.options.batch_size - len(self.waiting)
-
-    def add(self, requests: list[Request]) -> None:
-        self.waiting += requests
-
-    def decode(self) -> None:
-        requests, self.waiting = self.waiting, []
-        self.engine.batches.append(len(requests))
-        self.engine.requests += requests
-        self.finished += [(request, self.engine.decode(request)) for request in requests]
-
-    def take(self) -> list[tuple[Request, DecodeResult]]:
-        finished, self.finished = self.finished, []
-        return finished

@@ -14,15 +14,16 @@ from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
 
 import asr.engine.results
 from asr.engine.beam_search import _order
+from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Attempt, Fallback
+from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.scheduler import Scheduler
-from asr.engine.state_memory import StateMemory
+from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
-SAMPLED = Fallback((Attempt(0.4),), logprob_threshold=-4.2, no_speech_threshold=1.0)
+LONGEST = 464  # positions of a row
+RETRIED = Fallback(Retry(5), logprob_threshold=-3.6, no_speech_threshold=1.0)
 
 
 @functools.cache
@@ -112,19 +113,35 @@ def test_statistics_are_openais():
         assert sum(answer.log_probs) == pytest.approx(total)
 
 
-def test_one_beam_of_beam_search_is_greedy_decoding():
+def searched_by_one_beam(main, draft_model, rows, max_drafts, num_beams):
+    """A state whose rows are those of beam search, though an engine has it for greedy ones."""
+    state = DecodeState(
+        ModelWithCache(main, main.allocate(rows, LONGEST, num_beams)),
+        None,
+        SequenceState.allocate(rows, LONGEST, torch.device("cpu")),
+        BeamState.allocate(rows, num_beams, LONGEST, torch.device("cpu")),
+    )
+    assert (num_beams, draft_model) == (1, None)
+    return state
+
+
+def test_one_beam_of_beam_search_is_greedy_decoding(monkeypatch):
     engine = DecodeEngine(models_of(TINY, ENDING))
-    memory = StateMemory(engine.main, None, engine.runner, num_beams=1)
-    engine.lanes._lanes[1] = Scheduler(memory, engine.context)
+    plain = {
+        timestamps: decode(
+            engine_of(), windows_of(timestamps=timestamps, count=8), DecodeOptions(timestamps)
+        )
+        for timestamps in (True, False)
+    }
+    monkeypatch.setattr(DecodeState, "allocate", searched_by_one_beam)
     for timestamps in (True, False):
         windows = windows_of(timestamps=timestamps, count=8)
         answers = decode(engine, windows, DecodeOptions(timestamps, batch_size=3))
         expected = oracle.greedy(models_of(TINY, ENDING), windows, timestamps)
         assert tokens_of(answers) == expected
-        plain = decode(engine_of(), windows, DecodeOptions(timestamps))
-        for key, answer in plain.items():
-            assert answers[key].log_probs == pytest.approx(answer.log_probs)
-    assert memory.state is not None
+        for key, each in plain[timestamps].items():
+            assert answers[key].log_probs == pytest.approx(each.log_probs)
+    assert engine.memory.state.beams is not None
 
 
 @pytest.mark.parametrize("batch_size", [1, 6])
@@ -148,7 +165,8 @@ KINDS = [
     DecodeOptions(False, num_beams=5, length_penalty=0.5, words=True),
     DecodeOptions(False, num_beams=2, batch_size=2),
     DecodeOptions(True, batch_size=4),
-    DecodeOptions(True, num_beams=5, batch_size=4, fallback=SAMPLED, words=True),
+    DecodeOptions(True, num_beams=5, batch_size=4, fallback=RETRIED, words=True),
+    DecodeOptions(False, batch_size=4, fallback=RETRIED, words=True),
 ]
 
 
@@ -159,11 +177,11 @@ def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
     for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)
         for key, answer in expected.items():
-            assert ours[key].temperature == answer.temperature
+            assert ours[key].timestamps == answer.timestamps
             assert ours[key].log_probs == pytest.approx(answer.log_probs)
             if answer.attention is not None:
                 np.testing.assert_allclose(ours[key].attention, answer.attention, atol=1e-5)
-    assert {each.temperature for each in alone[-1].values()} == {0.0, 0.4}
+    assert {each.timestamps for each in alone[-2].values()} == {True, False}
 
 
 def test_a_second_continuation_takes_the_place_of_a_beam_that_died():

@@ -211,7 +211,7 @@ def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
     assert graphs.replays > replays
 
 
-def test_a_lane_that_grows_drops_no_graph_of_another(graphs):
+def test_a_batch_that_grows_drops_no_graph_of_another(graphs):
     engine = DecodeEngine(models_of(TINY, 142))
     engine.memory.ensure_capacity(8)
     for _ in range(2):
@@ -221,7 +221,7 @@ def test_a_lane_that_grows_drops_no_graph_of_another(graphs):
     for rows in (2, 5, 9):
         for _ in range(2):
             decode(engine, windows_of()[:rows], DecodeOptions(num_beams=3, batch_size=rows))
-        assert engine.lanes.lane(3).memory.capacity >= rows
+        assert engine.batch(3).memory.capacity >= rows
     assert kept <= set(engine.runner.captures.held())
     assert engine.runner.captures.dropped > 0
     beams = {pool.stream for pool in over_states(engine, graphs.pools[captures:])}

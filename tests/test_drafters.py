@@ -17,9 +17,10 @@ from oracle import TINY, decode, interleaved, models_of, random_heads
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.draft_policy import DraftPolicy
 from asr.engine.drafters import draft_model, most_drafts
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Attempt, Fallback
+from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions, Request
 from asr.model.decoder import Decoder
 
@@ -121,7 +122,7 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
     models = models_with(kind, scale=0.02)  # near copies: some drafts are right
     engine = DecodeEngine(models)
     lengths, moved = itertools.cycle([0, 2, 5, 0, 1, 10]), []
-    engine.scheduler.drafts.choose = lambda *_: next(lengths)
+    monkeypatch.setattr(DraftPolicy, "choose", lambda *_: next(lengths))
     move = DecodeState.move
     windows, checked = windows_of(True), 0
     monkeypatch.setattr(DecodeState, "move", lambda *rows: moved.append(rows) or move(*rows))
@@ -134,7 +135,7 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
             if step % 3:
                 continue
             state = engine.memory.state
-            for row, sequence in enumerate(engine.scheduler.running):
+            for row, sequence in enumerate(engine.batch(1).rows):
                 tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
                 states = oracle.states_read_by_heads(models, sequence.request.samples, tokens)
                 torch.testing.assert_close(
@@ -169,10 +170,8 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
 
 @pytest.mark.parametrize("kind", [BLOCK, LINEAR])
 def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind):
-    """Sampled attempts, rows with and without timestamps, drafted ones and others."""
-    fallback = Fallback(
-        (Attempt(0.4), Attempt(0.9)), logprob_threshold=-3.6, no_speech_threshold=1.0
-    )
+    """Sampled rows, rows with and without timestamps, drafted ones and others, retries by beams."""
+    fallback = Fallback(Retry(2), logprob_threshold=-3.6, no_speech_threshold=1.0)
     engine = engine_of(kind)
     asked = [
         (each, windows_of(each.timestamps)[number:6])
@@ -180,7 +179,8 @@ def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind):
             [
                 DecodeOptions(True, True, 4, drafts=40, words=True),
                 DecodeOptions(False, False, 2),
-                DecodeOptions(False, True, 5, fallback, drafts=2),
+                DecodeOptions(True, True, 5, fallback, drafts=2),
+                DecodeOptions(False, temperature=0.4),
             ]
         )
     ]
@@ -188,11 +188,12 @@ def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind):
         decode(engine, windows, dataclasses.replace(options, assisted=False))
         for options, windows in asked
     ]
-    temperatures = set()
+    kinds = set()
     for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)
-        temperatures |= {answer.temperature for answer in ours.values()}
-    assert len(temperatures) > 1
+        kinds |= {(answer.temperature, answer.timestamps) for answer in ours.values()}
+    assert kinds == {(0.0, True), (0.0, False), (0.4, False)}
+    assert {each.timestamps for each in alone[2].values()} == {True, False}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -226,7 +227,7 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
 def test_beams_do_not_draft_and_hold_no_state_for_it():
     engine = engine_of(BLOCK)
     decode(engine, windows_of(True)[:2], DecodeOptions(assisted=True, num_beams=2))
-    assert engine.lanes.lane(2).memory.state.drafter is None
+    assert engine.batch(2).memory.state.drafter is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,11 +16,14 @@ from oracle import TINY, TINY_128, TINY_ENGLISH, decode, interleaved, models_of,
 
 import asr.engine.results
 from asr.engine import repetition
+from asr.engine.batch import Batch
 from asr.engine.decode_state import DecodeState
+from asr.engine.draft_policy import DraftPolicy
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Attempt, Fallback
+from asr.engine.fallback import Fallback, Retry
 from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.state_memory import StateMemory
 from errors import OutOfMemory
 
 TOO_LITTLE_MEMORY = [
@@ -60,10 +63,9 @@ def truth(shape, ending, timestamps, count, max_tokens):
     )
 
 
-def sampling(*temperatures, logprob_threshold=-3.6):
-    """Samples at each temperature where a text is less likely than the threshold."""
-    attempts = tuple(map(Attempt, temperatures))
-    return Fallback(attempts, logprob_threshold=logprob_threshold, no_speech_threshold=1.0)
+def retrying(logprob_threshold=-3.6):
+    """A text less likely than the threshold is decoded again, by beams and without timestamps."""
+    return Fallback(Retry(3), logprob_threshold=logprob_threshold, no_speech_threshold=1.0)
 
 
 def tokens_of(answers):
@@ -143,10 +145,10 @@ def test_rows_that_never_end_stop_at_448_tokens(assisted):
 
 
 @pytest.mark.parametrize("batch_size", [1, 12])
-def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(batch_size):
+def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(monkeypatch, batch_size):
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     lengths = itertools.cycle([0, 3, 0, 0, 0, 0, 10, 1, 0])
-    engine.scheduler.drafts.prepares = lambda *_: True
+    monkeypatch.setattr(DraftPolicy, "prepares", lambda *_: True)
     drafting, counts = engine.context.drafting, []
     drafting.choose = lambda rows, draftable: next(lengths)
     drafting.observe = lambda accepted, drafted: counts.append(sum(drafted))
@@ -204,17 +206,18 @@ def test_statistics_are_those_of_transformers_scores():
 
 
 @pytest.mark.parametrize("listed", [None, [[0, 1]]], ids=["upper half", "listed heads"])
-@pytest.mark.parametrize(("drafts", "batch_size"), [(0, 1), (0, 5), (3, 1), (3, 5)])
-def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, batch_size):
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize(("drafts", "temperature"), [(0, 0.0), (3, 0.0), (0, 0.4)])
+def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, temperature, batch_size):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
     monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
-    fallback = sampling(0.4, logprob_threshold=-4.15)
-    answers = decode(
-        engine, windows, DecodeOptions(True, drafts > 0, batch_size, fallback, drafts, words=True)
+    options = DecodeOptions(
+        True, drafts > 0, batch_size, None, drafts, True, temperature=temperature
     )
-    assert {answer.temperature for answer in answers.values()} == {0.0, 0.4}
+    answers = decode(engine, windows, options)
+    assert {answer.temperature for answer in answers.values()} == {temperature}
     for window in windows:
         answer = answers[window.key]
         said = [*answer.tokens, models.special_tokens.end_of_text][: len(answer.log_probs)]
@@ -262,31 +265,36 @@ def test_each_window_is_encoded_once_even_when_decoded_again():
     hook = engine.models.model.get_encoder().register_forward_hook(
         lambda _m, inputs, _o: heard.append(len(inputs[0]))
     )
-    fallback = sampling(0.5, 1.0, logprob_threshold=0.0)
-    answers = decode(
-        engine, windows_of(TINY, True, 5, 10), DecodeOptions(batch_size=2, fallback=fallback)
-    )
+    options = DecodeOptions(batch_size=2, fallback=retrying(0.0))
+    answers = decode(engine, windows_of(TINY, True, 5, 10), options)
     hook.remove()
-    assert {answer.temperature for answer in answers.values()} == {1.0}
+    assert not any(answer.timestamps for answer in answers.values())
     assert sum(heard) == 5
 
 
-def test_fallback_is_the_same_beside_any_neighbours_and_is_never_drafted():
-    fallback = sampling(0.4, 0.9)
+def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
+    """As if beams had been asked for at once; all others are transformers' greedy ones."""
     windows = windows_of(TINY, True, 8, 30)
-    alone = {}
-    for window in windows:
-        alone |= decode(
-            engine_of(TINY, RAGGED[TINY]), [window], DecodeOptions(batch_size=1, fallback=fallback)
-        )
-    for batch_size, drafts in ((3, 0), (8, 4)):
-        options = DecodeOptions(True, True, batch_size, fallback, drafts)
+    special = models_of(TINY).special_tokens
+    untimed = [
+        dataclasses.replace(each, prompt=special.with_timestamps(each.prompt, False))
+        for each in windows
+    ]
+    engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(TINY, RAGGED[TINY], True, 8, 30)
+    by_beams = decode(engine, untimed, DecodeOptions(False, num_beams=3))
+    first = decode(engine, windows, DecodeOptions())
+    rejected = {key for key, each in first.items() if retrying().rejects(each)}
+    assert 0 < len(rejected) < len(windows)
+    expected = {
+        key: by_beams[key].tokens if key in rejected else tokens for key, tokens in greedy.items()
+    }
+    for batch_size, drafts in ((1, 0), (3, 0), (8, 4)):
+        options = DecodeOptions(True, True, batch_size, retrying(), drafts)
         beside = decode(engine_of(TINY, RAGGED[TINY], 0.0), windows, options)
-        assert tokens_of(beside) == tokens_of(alone)
-        assert {key: each.temperature for key, each in beside.items()} == {
-            key: each.temperature for key, each in alone.items()
-        }
-    assert len({answer.temperature for answer in alone.values()}) > 1
+        assert tokens_of(beside) == expected
+        assert {key for key, each in beside.items() if not each.timestamps} == rejected
+        for key in rejected:
+            assert beside[key].log_probs == pytest.approx(by_beams[key].log_probs)
 
 
 def test_a_sampled_first_attempt_is_the_same_beside_any_neighbours():
@@ -323,8 +331,7 @@ def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():
         while not session.step():
             pass
     assert session.done
-    assert not engine.scheduler.running
-    assert not engine.scheduler.waiting
+    assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
     answers = decode(engine, windows_of(TINY, True, 3, 40), DecodeOptions(assisted=True, drafts=3))
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
     assert engine.memory.state.rows.finished.all()
@@ -426,18 +433,18 @@ def both(models):
     return models.model, models.assistant.model
 
 
-FALLBACK = sampling(0.4, 0.9)
 DIFFERENT = [
     DecodeOptions(timestamps=True, batch_size=3),
     DecodeOptions(timestamps=False, batch_size=2),
     DecodeOptions(timestamps=True, assisted=True, drafts=4, batch_size=4, words=True),
     DecodeOptions(timestamps=False, assisted=True, drafts=2, batch_size=5),
-    DecodeOptions(timestamps=True, fallback=FALLBACK, words=True),
-    DecodeOptions(timestamps=False, fallback=FALLBACK, assisted=True, batch_size=1, drafts=3),
+    DecodeOptions(timestamps=True, fallback=retrying(), words=True),
+    DecodeOptions(timestamps=False, fallback=retrying(), assisted=True, batch_size=1, drafts=3),
+    DecodeOptions(timestamps=True, temperature=0.4, batch_size=3, words=True),
 ]
 
 
-@pytest.mark.parametrize("chosen", [*itertools.combinations(range(6), 2), tuple(range(6))])
+@pytest.mark.parametrize("chosen", [*itertools.combinations(range(7), 2), tuple(range(7))])
 def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
     """Prompts differ too, within each session and between them."""
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
@@ -450,6 +457,7 @@ def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen
         assert tokens_of(ours) == tokens_of(expected)
         for key, answer in expected.items():
             assert ours[key].temperature == answer.temperature
+            assert ours[key].timestamps == answer.timestamps
             assert ours[key].no_speech_prob == pytest.approx(answer.no_speech_prob)
             assert ours[key].log_probs == pytest.approx(answer.log_probs)
             assert (ours[key].attention is None) == (answer.attention is None)
@@ -457,19 +465,39 @@ def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen
                 np.testing.assert_allclose(ours[key].attention, answer.attention, atol=1e-5)
 
 
-def test_sessions_of_many_threads_give_the_answers_they_give_alone():
-    engine = engine_of(TINY, RAGGED[TINY], 0.1)
-    asked = [(each, windows_of(TINY, each.timestamps, 9, 30)) for each in DIFFERENT]
-    alone = [decode(engine, requests, options) for options, requests in asked]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        beside = list(pool.map(lambda each: decode(engine, each[1], each[0]), asked))
-    assert list(map(tokens_of, beside)) == list(map(tokens_of, alone))
+def test_an_engine_is_for_the_thread_that_made_it():
+    engine, window = DecodeEngine(models_of(TINY, RAGGED[TINY])), windows_of(TINY, True, 1, 5)[0]
+    session = engine.session(DecodeOptions())
+    session.add([window])
+    calls = [
+        engine.step,
+        session.step,
+        session.close,
+        lambda: engine.detect_language(window.samples),
+        lambda: decode(engine, [window], DecodeOptions()),
+        lambda: engine.endless_texts().__enter__(),
+    ]
+    with ThreadPoolExecutor(1) as another:
+        for call in calls:
+            with pytest.raises(RuntimeError, match="for the thread that made it"):
+                another.submit(call).result()
+    assert not session.done
+    ((request, result),) = session.step() or drained(session)
+    assert (request, result.tokens) == (window, truth(TINY, RAGGED[TINY], True, 1, 5)[0])
+
+
+def drained(session):
+    """What the next steps give."""
+    finished = []
+    while not session.done:
+        finished += session.step()
+    return finished
 
 
 def test_a_session_takes_no_more_rows_than_its_batch_size_and_a_short_one_does_not_wait():
     engine, rows = DecodeEngine(models_of(TINY)), []
     launch = engine.runner.launch
-    engine.runner.launch = lambda *step: rows.append(len(engine.scheduler.running)) or launch(*step)
+    engine.runner.launch = lambda *step: rows.append(engine.scheduler.running) or launch(*step)
     with engine.session(DecodeOptions(batch_size=3)) as long:
         long.add(windows_of(TINY, True, 12, 40))
         for _ in range(5):
@@ -568,7 +596,7 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
     monkeypatch.setattr(repetition, "LEAST_PROGRESS", 2)  # none of them follows any speech
     engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
     windows = windows_of(TINY, timestamps, 3, None)
-    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(()), drafts=drafts)
+    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
     with engine.session(options) as session:
         session.add(windows)
         answers = {}
@@ -614,16 +642,17 @@ def test_a_lost_device_is_told_to_all_and_asked_nothing_more(monkeypatch):
     beams = engine.session(DecodeOptions(num_beams=3))
     beams.add(windows)
     waiting.add(windows)
-    monkeypatch.setattr(engine.scheduler, "_launch", fail)
-    engine.step_all()
+    monkeypatch.setattr(engine.runner, "launch", fail)
+    engine.step()
     for name in ("release", "ensure_capacity"):
-        for lane in engine.lanes:
-            monkeypatch.setattr(lane.memory, name, fail)
-    monkeypatch.setattr(engine.scheduler, "_drain", fail)
+        monkeypatch.setattr(StateMemory, name, fail)
+    monkeypatch.setattr(Batch, "evict", fail)
     late.add(windows)
     for session in (running, waiting, beams, late):
         with pytest.raises(type(lost)) as caught:
             session.step()
         assert caught.value is lost
         session.close()
-    assert engine.running_rows > 0  # what they hold is kept
+    assert engine.step() == 0
+    assert engine.batch(1).rows  # what they hold is kept
+    assert engine.memory.state is not None

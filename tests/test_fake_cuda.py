@@ -26,10 +26,10 @@ from asr.engine.cuda_graphs import (
     StepKey,
 )
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Attempt, Fallback
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import StepShape
-from asr.engine.self_test import cases, decode_noise
+from asr.engine.self_test import NUM_BEAMS, cases, decode_noise
 from testing.tiny_whispers import noise
 
 VOCABULARY, TIMES = 51_866, 1_501
@@ -40,7 +40,7 @@ STEP_BYTES = (2 + 4) * VOCABULARY + 4096
 SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
 # A beam's likeliest blocks of ids, with their numbers, and a few copies of the timestamps.
 BEAM_BYTES = 10 * 256 * (4 + 8) + 16 * TIMES
-REJECTING = Fallback((Attempt(0.4),), compression_ratio_threshold=0.0)
+REJECTING = Fallback(compression_ratio_threshold=0.0)  # each text is decoded again, by five beams
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def check_sizes(device):
         assert step.drafting_wide <= TIMES, step
 
 
-def test_load_and_every_usual_request_are_captured_in_a_pool_a_lane(device):
+def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(device):
     engine = DecodeEngine(fake_models(assistant="shared"))
     shapes = engine.runner.warmup_shapes(assisted=True)
     assert {(rows, shape.kv_len) for rows, shape in shapes if not shape.drafts} == set(
@@ -110,7 +110,7 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_lane(device):
     # Windows enter four, two or one at a time.
     assert {key.windows for key in keys if isinstance(key, EncoderKey)} == {1, 2, 4}
     assert {key.rows for key in keys if isinstance(key, PrefillKey)} == {1, 2, 4}
-    assert len(list(engine.lanes)) == 2
+    assert sorted(engine.batches) == [1, NUM_BEAMS]
     assert len(device.handles) == 3  # theirs, and the encoder's
     check_sizes(device)
 
@@ -136,9 +136,8 @@ def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, monkeypatch
     decode(engine, (DecodeOptions(assisted=True, drafts=2), requests_of(engine, 1)))
     assert len(launched) > at_load > 0
     # A capture has a stream of its own, inside.
-    streams = {each for each in launched if each is not None}
-    assert streams == {engine._stream}
-    assert engine._stream.priority < 0
+    (stream,) = {each for each in launched if each is not None}
+    assert stream.priority < 0
 
 
 def test_every_shape_that_requests_may_have(device, brief_warmup):
@@ -196,8 +195,7 @@ def check_captures(device, engine, state, shapes):
 @pytest.mark.parametrize("num_beams", [2, 5, 8])
 def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     engine = DecodeEngine(fake_models())
-    lane = engine.lanes.lane(num_beams)
-    state = lane.memory.ensure_capacity(24)
+    state = engine.batch(num_beams).memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     shapes = [
         (rows, StepShape(0, 1, length, False, timestamps, shared_len))
@@ -210,28 +208,28 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
 
 
 def test_beams_beside_plain_rows(device, brief_warmup):
-    """Lanes grow on their own; a sampled attempt moves to the plain rows."""
+    """Batches grow on their own; rejected texts move from plain rows to those with beams."""
     engine = DecodeEngine(fake_models(assistant="shared"))
     results = decode(
         engine,
         (DecodeOptions(num_beams=5, batch_size=1, words=True), requests_of(engine, 2)),
         (
-            DecodeOptions(num_beams=5, fallback=REJECTING),
-            requests_of(engine, 1, first=10),
+            DecodeOptions(fallback=REJECTING),
+            requests_of(engine, 2, first=10),
         ),
         (DecodeOptions(assisted=True, drafts=2), requests_of(engine, 1, first=30)),
     )
-    assert sorted(results) == [0, 1, 10, 30]
+    assert sorted(results) == [0, 1, 10, 11, 30]
     assert results[0].attention.shape[0] == len(results[0].log_probs)
-    assert results[10].temperature == 0.4
+    assert [results[key].timestamps for key in (0, 10, 11, 30)] == [True, False, False, True]
     assert {step.num_beams for step in device.steps} == {1, 5}
     check_sizes(device)
 
 
-def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
+def test_an_idle_batch_leaves_its_memory_to_another(monkeypatch, brief_warmup):
     with fake_cuda(monkeypatch):
         engine = DecodeEngine(fake_models(dataclasses.replace(FAKE_LARGE, decoder_layers=2)))
-        beams = engine.lanes.lane(5)
+        beams = engine.batch(5)
         one = engine.memory.state.bytes_per_row(engine.main, None, 10)
         five = engine.memory.state.bytes_per_row(engine.main, None, 10, 5)
         assert five < 5 * one  # they share the audio
@@ -239,7 +237,8 @@ def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
 
         def free(*_):
             held = [
-                each.memory.capacity * (five if each is beams else one) for each in engine.lanes
+                each.memory.capacity * (five if each is beams else one)
+                for each in engine.batches.values()
             ]
             return memory - sum(held), 8 * GIB
 
@@ -250,15 +249,15 @@ def test_an_idle_lane_leaves_its_memory_to_another(monkeypatch, brief_warmup):
             (DecodeOptions(batch_size=4), 4),
         ):
             assert len(decode(engine, (options, requests_of(engine, 9)))) == 9
-            lane = engine.lanes.lane(options.num_beams)
-            assert lane.memory.capacity == rows
-            others = [each for each in engine.lanes if each is not lane]
+            used = engine.batch(options.num_beams)
+            assert used.memory.capacity == rows
+            others = [each for each in engine.batches.values() if each is not used]
             assert all(each.memory.state is None for each in others)
 
 
 @pytest.mark.parametrize("assistant", [None, "shared", "own"])
 def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, assistant):
-    """Growth under live rows, eviction, fallback, words, drafts, rows with and without grammar."""
+    """Growth under live rows, eviction, sampling, words, drafts, rows with and without grammar."""
     engine = DecodeEngine(fake_models(assistant=assistant))
     first = engine.memory.state
     drafted = DecodeOptions(assisted=True, drafts=2, batch_size=2, words=True)
@@ -266,7 +265,7 @@ def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, assistant
         engine,
         (drafted, requests_of(engine, 3)),
         (
-            DecodeOptions(timestamps=False, fallback=REJECTING, batch_size=2),
+            DecodeOptions(timestamps=False, temperature=0.4, batch_size=2),
             requests_of(engine, 2, False, 10),
         ),
         (DecodeOptions(batch_size=2, assisted=True), requests_of(engine, 2, first=20)),

@@ -17,12 +17,11 @@ from oracle import TINY, decode, interleaved, models_of, random_heads, with_assi
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from asr.engine import beam_search
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import BEAMS, Attempt, Fallback
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.runner import EagerRunner
 
-REJECTING = Fallback((Attempt(0.4),), logprob_threshold=0.0, no_speech_threshold=1.0)
-TO_BEAMS = Fallback((BEAMS,), logprob_threshold=0.0, no_speech_threshold=1.0)
+REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
 PLAIN = DecodeOptions(batch_size=5, words=True)
 DRAFTED = DecodeOptions(True, True, 5, drafts=4, words=True)
 
@@ -100,11 +99,10 @@ def test_tokens_are_those_of_transformers(graphs, drafts):
         dataclasses.replace(DRAFTED, fallback=REJECTING, timestamps=False),
         rarely(dataclasses.replace(PLAIN, timestamps=False)),
         rarely(dataclasses.replace(PLAIN, fallback=REJECTING)),
-        rarely(dataclasses.replace(PLAIN, fallback=TO_BEAMS)),
         rarely(dataclasses.replace(PLAIN, temperature=0.7)),
         rarely(dataclasses.replace(DRAFTED, fallback=REJECTING)),
     ],
-    ids=["all", "no timestamps", "sampled", "to beams", "temperature", "drafted, sampled"],
+    ids=["all", "no timestamps", "to beams", "temperature", "drafted, to beams"],
 )
 def test_every_kind_of_step(graphs, options):
     check_kind(graphs, drafting_models(), options)
@@ -151,11 +149,11 @@ def test_sessions_of_all_kinds_beside_each_other(graphs):
     asked = [
         (DecodeOptions(True, True, 2, drafts=2, words=True), windows_of(models, 4)),
         (
-            DecodeOptions(False, batch_size=3, fallback=REJECTING),
+            DecodeOptions(False, batch_size=3, temperature=0.4),
             windows_of(models, 4, False, first=20),
         ),
         (DecodeOptions(num_beams=3, batch_size=4), windows_of(models, 5, first=40)),
-        (DecodeOptions(batch_size=5, fallback=TO_BEAMS), windows_of(models, 6, first=60)),
+        (DecodeOptions(batch_size=5, fallback=REJECTING), windows_of(models, 6, first=60)),
     ]
     engine = DecodeEngine(models)
     with engine.runner.paused():
@@ -168,7 +166,7 @@ def test_sessions_of_all_kinds_beside_each_other(graphs):
 
 # Work in which each fault shows; plain steps where none is named.
 SHOWN_BY = {
-    "key without sampling": dataclasses.replace(PLAIN, fallback=REJECTING),
+    "key without sampling": dataclasses.replace(PLAIN, temperature=0.4),
     "result read late": DRAFTED,
 }
 

@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import handler
+from asr.engine.request import DecodeOptions
 from asr.transcription import TranscriptionOptions
 from config import REPOSITORY, ModelSettings
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
@@ -175,7 +176,10 @@ def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_on
         {"inputs": hum, "parameters": {"return_timestamps": False}}
     )
     assert (response["chunks"], response["text"]) == ([], " good morning yes")
-    assert (transcriber.asked[0].timestamps, transcriber.asked[0].words) == (timed, timed)
+    assert (transcriber.asked[0].decode.timestamps, transcriber.asked[0].decode.words) == (
+        timed,
+        timed,
+    )
     assert len(response["speakers"]) == (2 if diarizer else 0)
 
 
@@ -209,8 +213,16 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
             },
         }
     )
-    asked = ("translate", "nl", 3, True, 15, True, False, "A talk.", ("Ada", "Lovelace"), 5, 0.5)
-    assert transcriber.asked == [TranscriptionOptions(*asked, True)]
+    expected = TranscriptionOptions(
+        task="translate",
+        language="nl",
+        multilingual=True,
+        chunk_length_s=15,
+        prompt="A talk.",
+        hotwords=("Ada", "Lovelace"),
+        decode=DecodeOptions(assisted=True, batch_size=3, num_beams=5, length_penalty=0.5),
+    )
+    assert transcriber.asked == [expected]
 
 
 @pytest.mark.parametrize(
@@ -228,8 +240,8 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
 def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, timed):
     transcriber = StandInTranscriber()
     response = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
-    assert transcriber.asked[0].words is timed
-    assert transcriber.asked[0].timestamps
+    assert transcriber.asked[0].decode.words is timed
+    assert transcriber.asked[0].decode.timestamps
     assert set(response.get("output", {})) == set(parameters.get("output", []))
 
 
@@ -238,7 +250,7 @@ def test_turns_alone_need_no_times_of_words(endpoint, hum):
     endpoint(transcriber)(
         {"inputs": hum, "parameters": {"output": ["rttm"], "return_timestamps": False}}
     )
-    assert not transcriber.asked[0].timestamps
+    assert not transcriber.asked[0].decode.timestamps
 
 
 def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
@@ -347,7 +359,8 @@ def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
     noise = np.random.default_rng(1).normal(0, 0.1, 8_000)
     body = {"inputs": wav(noise, rate=8_000), "parameters": {"batch_size": "2", "assisted": "true"}}
     assert endpoint(transcriber)(body)["duration"] == 1.0
-    assert transcriber.asked[0] == TranscriptionOptions(batch_size=2, assisted=True)
+    decode = DecodeOptions(assisted=True, batch_size=2)
+    assert transcriber.asked[0] == TranscriptionOptions(decode=decode)
 
 
 def test_what_the_checkpoint_does_not_know_is_refused(tiny_handler, hum):

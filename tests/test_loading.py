@@ -7,6 +7,7 @@ import torch
 from transformers import BertConfig, WhisperFeatureExtractor
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.engine.request import DecodeOptions
 from asr.transcriber import Transcriber
 from asr.transcription import TranscriptionOptions
 from errors import StartError
@@ -38,8 +39,8 @@ def test_published_configurations_load_and_answer(name, tmp_path):
         models.special_tokens.languages if shape.multilingual else {"en"}
     )
     assert all(0 <= chunk.start <= chunk.end <= 2.0 for chunk in transcript.chunks)
-    options = transcriber.validate(TranscriptionOptions(language="English", timestamps=False))
-    untimed = transcriber.transcribe(noise(2.0), options)
+    options = TranscriptionOptions(language="English", decode=DecodeOptions(timestamps=False))
+    untimed = transcriber.transcribe(noise(2.0), transcriber.validate(options))
     assert len(untimed.chunks) <= 1
 
 
@@ -55,7 +56,9 @@ def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
             load(save(tmp_path / name, SMALL, model)), fallback=None, detect_speech=hears_sound
         )
         transcripts.append(
-            transcriber.transcribe(noise(2.0), TranscriptionOptions(timestamps=False))
+            transcriber.transcribe(
+                noise(2.0), TranscriptionOptions(decode=DecodeOptions(timestamps=False))
+            )
         )
     assert transcripts[0].text
     assert transcripts[0] == transcripts[1]

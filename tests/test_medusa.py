@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.checkpoint.medusa import base_digest, file_digest
+from asr.engine.request import DecodeOptions
 from asr.transcriber import Transcriber, TranscriptionOptions
 from config import ModelSettings
 from errors import StartError
@@ -199,7 +200,9 @@ def test_assisted_requests_use_whichever_drafter_there_is(tmp_path):
     texts = []
     for models in (plain, with_assistant(plain, Checkpoint(str(folder)))):
         transcriber = Transcriber(models, fallback=None, detect_speech=hears_sound)
-        options = transcriber.validate(TranscriptionOptions(assisted=True, language="en"))
+        options = transcriber.validate(
+            TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
+        )
         transcript = transcriber.transcribe(noise(2.0), options)
         texts.append(transcript.text)
         assert len(transcript.warnings) == (models.medusa is None)

@@ -32,9 +32,8 @@ def test_initialising_forgets_what_a_row_held():
     rows.temperature.fill_(1.0)
     uniform = torch.linspace(0, 0.9, 10)
     sampled = PrefillInput((1, 2, 3), 8, False, False, 0.5, uniform[:8])
-    init_rows(
-        PrefillBatch.of([PrefillInput((4, 5), 10, True), sampled], PrefillShape(3, 0), 12), rows
-    )
+    inputs, heard = [PrefillInput((4, 5), 10, True), sampled], EncoderOutput(torch.zeros(2, 1, 1))
+    init_rows(PrefillBatch.of(inputs, PrefillShape(3, 0), 12, heard), rows)
     assert rows.length.tolist() == rows.prompt_len.tolist() == [2, 3]
     assert rows.tokens[:, :3].tolist() == [[4, 5, 0], [1, 2, 3]]
     assert rows.max_length.tolist() == [10, 8]
@@ -107,12 +106,12 @@ def numbered_prompts(special, count):
     ]
 
 
-@pytest.mark.parametrize("num_beams", [None, 3])
+@pytest.mark.parametrize("num_beams", [1, 3])
 @torch.inference_mode()
 def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
     models = models_of(TINY)
     main = Decoder(models.model, alignment_heads(models.model))
-    drafter = None if num_beams else main
+    drafter = main if num_beams == 1 else None
     encoded = EncoderOutput(*[Encoder(models).encode(oracle.noise_windows(3), False).main] * 2)
     filters = LogitFilter.of(models.special_tokens, main.token_embeddings)
     inputs, drafted = numbered_prompts(models.special_tokens, 3), drafter is not None

@@ -9,22 +9,24 @@ from oracle import TINY, decode
 from test_engine import RAGGED, engine_of, truth, windows_of
 
 from asr.engine import repetition, results
-from asr.engine.fallback import Attempt, Fallback
+from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions
 
-STOPPING = Fallback((), logprob_threshold=-1e9, compression_ratio_threshold=1e9)
+STOPPING = Fallback(None, logprob_threshold=-1e9, compression_ratio_threshold=1e9)
 
 
 # Rejects a text by its start alone.
-BY_START = Fallback((Attempt(without_timestamps=True, num_beams=5),), logprob_threshold=-1e9)
+BY_START = Fallback(Retry(5), logprob_threshold=-1e9)
 
 
 def steps_of(shape, windows, **options):
-    """The answers, and the steps of all lanes together."""
-    engine = engine_of(shape, None)
-    before = sum(lane.steps for lane in engine.lanes)
-    answers = decode(engine, windows, DecodeOptions(**options))
-    return answers, sum(lane.steps for lane in engine.lanes) - before
+    """The answers, and the steps of all batches together."""
+    answers = {}
+    with engine_of(shape, None).session(DecodeOptions(**options)) as session:
+        session.add(windows)
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    return answers, session.stats.steps
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     rejecting = dataclasses.replace(BY_START, start_margin=-1e9)
     again, steps = steps_of(TINY, windows, fallback=rejecting)
     assert not any(each.timestamps for each in again.values())
-    untimed = dataclasses.replace(BY_START, attempts=())
+    untimed = dataclasses.replace(BY_START, retry=None)
     _, beams = steps_of(TINY, windows, fallback=untimed, num_beams=5, timestamps=False)
     # Each is looked at every 16 steps, the first time behind the eighth text token.
     assert steps <= beams + 32 < beams + plain
@@ -104,7 +106,7 @@ def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
 def test_where_nothing_else_can_be_tried_a_bad_start_is_finished(monkeypatch):
     monkeypatch.setattr(results, "START_TOKENS", 8)
     windows = windows_of(TINY, True, 2, 60)
-    rejecting = dataclasses.replace(BY_START, attempts=(), start_margin=-1e9)
+    rejecting = dataclasses.replace(BY_START, retry=None, start_margin=-1e9)
     answers = answers_of(windows, fallback=rejecting)
     assert {key: each.tokens for key, each in answers.items()} == truth(TINY, None, True, 2, 60)
 

@@ -131,9 +131,8 @@ def beams_alone(engine):
 
 def test_no_graph_is_given_up_where_memory_is_short(graphs, monkeypatch, caplog, short_test):
     engine = DecodeEngine(models_of(TINY, 142))
-    beams = engine.lanes.lane(self_test.NUM_BEAMS).memory
+    beams = engine.batch(self_test.NUM_BEAMS).memory
     monkeypatch.setattr(beams, "rows_beside", lambda wanted: 0)
-    monkeypatch.setattr(engine.lanes, "release_idle", None)
     held = set(engine.runner.captures.held())
     assert run_self_test(engine)
     assert held <= set(engine.runner.captures.held())

@@ -10,7 +10,7 @@ import pytest
 from asgi import call, served
 from oracle import random_heads
 
-from asr import Transcriber, TranscriptionOptions
+from asr import DecodeOptions, Transcriber, TranscriptionOptions
 from asr.checkpoint.languages import language_code
 from errors import EndpointError
 
@@ -19,7 +19,7 @@ pytest.importorskip("fastapi")
 from server.info import describe
 from testing.audio_files import conversation
 
-ASSISTED = TranscriptionOptions(language="en", assisted=True)
+ASSISTED = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
 
 
 def with_models(handler, monkeypatch, **changes) -> None:

@@ -54,7 +54,7 @@ def test_served_fields_reach_the_model(handler):
         stream="true",
     )
     options = asked.request.options
-    assert (options.language, options.prompt, options.hotwords, options.temperature) == (
+    assert (options.language, options.prompt, options.hotwords, options.decode.temperature) == (
         "de",
         "Style.",
         ("Hydra", "Mount Doom"),
@@ -92,7 +92,7 @@ def test_the_endpoints_own_parameters_are_fields_too(handler):
 def test_granularities(handler, fields, expected):
     asked = read(handler, response_format="verbose_json", **fields)
     assert asked.granularities == expected
-    assert asked.request.options.words is ("word" in expected)
+    assert asked.request.options.decode.words is ("word" in expected)
 
 
 @pytest.mark.parametrize("task", [TRANSCRIBE, TRANSLATE])
@@ -100,7 +100,7 @@ def test_every_format_is_read_and_files_come_with_words(handler, task):
     for response_format in FORMATS[task]:
         asked = read(handler, task, response_format=response_format)
         assert asked.request.config.task == task
-        assert asked.request.options.words is (
+        assert asked.request.options.decode.words is (
             response_format in ("srt", "vtt") or response_format == "diarized_json"
         )
         assert asked.speakers is (response_format == "diarized_json")

@@ -130,7 +130,7 @@ def test_subtitles_name_speakers_where_they_are_asked_for(client, service):
 def test_verbose_json(client, service):
     given = ask(client, response_format="verbose_json").to_dict()
     assert "words" not in given
-    assert not service.asked.options.words
+    assert not service.asked.options.decode.words
     segments = given.pop("segments")
     assert given == {
         "task": "transcribe",
@@ -162,7 +162,7 @@ def test_words_alone_or_beside_segments(client, service):
         ("Yes!", 1.5, 2.0),
         ("Hm.", 30.5, 31.0),
     ]
-    assert service.asked.options.words
+    assert service.asked.options.decode.words
     both = ask(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
     assert (len(both.words), len(both.segments)) == (4, 3)
 
@@ -281,7 +281,7 @@ def test_warnings_reach_the_client_in_every_format(client, service):
     assert ask(client, **fields).to_dict()["warnings"] == ["careful: \u00fc"]
     assert raw(client, "text").headers["x-warnings"] == r"careful: \xfc"
     assert streamed(client)[-1]["warnings"] == ["careful: \u00fc"]
-    assert service.asked.options.num_beams == 1
+    assert service.asked.options.decode.num_beams == 1
 
 
 def test_models(client, service):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stand_ins import StandInEngine
+from stand_ins import StandInEngine, asking
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult, Request
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from errors import InvalidParameter, Unsupported
 from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
@@ -71,7 +69,7 @@ def transcribe(
 ):
     transcriber = Transcriber(models, detect_speech=hears_sound)
     transcriber.engine = engine
-    return transcriber.transcribe(samples, transcriber.validate(TranscriptionOptions(**options)))
+    return transcriber.transcribe(samples, transcriber.validate(asking(**options)))
 
 
 def words_of(chunks) -> list[str]:
@@ -152,7 +150,7 @@ def test_chunks_are_ordered_and_within_the_audio():
         [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)]
     )
     transcript = Transcriber(models, fallback=None, detect_speech=hears_sound).transcribe(
-        samples, TranscriptionOptions(language="en", batch_size=3)
+        samples, asking(language="en", batch_size=3)
     )
     times = [time for chunk in transcript.chunks for time in (chunk.start, chunk.end)]
     assert transcript.chunks
@@ -167,10 +165,7 @@ def test_batch_size_changes_no_answer():
         [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(5)]
     )
     transcriber = Transcriber(models, detect_speech=hears_sound)
-    one, *others = [
-        transcriber.transcribe(samples, TranscriptionOptions(batch_size=size))
-        for size in (1, 2, 24)
-    ]
+    one, *others = [transcriber.transcribe(samples, asking(batch_size=size)) for size in (1, 2, 24)]
     for other in others:
         assert [(c.text, c.start, c.end) for c in other.chunks] == [
             (c.text, c.start, c.end) for c in one.chunks
@@ -377,7 +372,7 @@ def test_random_models_answer_alike_in_batches_of_any_size():
     )
     transcriber = Transcriber(models, detect_speech=hears_sound)
     one, three = (
-        transcriber.transcribe(samples, TranscriptionOptions(multilingual=True, batch_size=size))
+        transcriber.transcribe(samples, asking(multilingual=True, batch_size=size))
         for size in (1, 3)
     )
     assert one.language in models.special_tokens.languages
@@ -391,7 +386,7 @@ def test_speech_and_statistics_come_back_with_the_transcript():
     models = loaded(SMALL, seed=2)
     samples = np.append(noise(2.5), np.zeros(6400, np.float32))
     transcript = Transcriber(models, fallback=None, detect_speech=hears_sound).transcribe(
-        samples, TranscriptionOptions(language="en")
+        samples, asking(language="en")
     )
     assert transcript.speech == ((0.0, pytest.approx(2.5, abs=0.04)),)
     assert transcript.stats.tokens > 0
@@ -410,7 +405,7 @@ def test_loud_sound_counts_as_speech_where_the_model_is_sure(log_prob, kept):
     recogniser = Sure()
     transcriber = Transcriber(MODELS, detect_speech=lambda _: ())
     transcriber.engine = recogniser
-    options = transcriber.validate(TranscriptionOptions(chunk_length_s=10))
+    options = transcriber.validate(asking(chunk_length_s=10))
     transcript = transcriber.transcribe(samples, options)
     assert len(recogniser.requests) > 1
     assert all(request.once for request in recogniser.requests)
@@ -468,7 +463,7 @@ def test_a_model_that_knows_no_prompts_refuses_them(wish):
 
 @pytest.mark.parametrize("language", ["en", "EN", "English", None])
 def test_an_english_only_model_accepts_english(language):
-    options = TranscriptionOptions(language=language)
+    options = asking(language=language)
     Transcriber(ENGLISH_ONLY).validate(options)
     transcript = transcribe(
         spoken(0, 50), Recogniser(ENGLISH_ONLY), ENGLISH_ONLY, language=language
@@ -492,7 +487,7 @@ def test_an_english_only_model_accepts_english(language):
 )
 def test_refusals_name_the_parameter(models, options, message):
     with pytest.raises(InvalidParameter, match=f"INVALID_PARAMETER: {message}"):
-        Transcriber(models).validate(TranscriptionOptions(**options))
+        Transcriber(models).validate(asking(**options))
 
 
 def test_a_refusal_comes_before_any_work():
@@ -556,8 +551,7 @@ def test_assisted_transcripts_equal_plain_ones():
         [np.append(noise(2.5, seed), np.zeros(6400, np.float32)) for seed in range(2)]
     )
     plain, assisted = (
-        transcriber.transcribe(samples, TranscriptionOptions(assisted=assisted))
-        for assisted in (False, True)
+        transcriber.transcribe(samples, asking(assisted=assisted)) for assisted in (False, True)
     )
     assert assisted == plain
 
@@ -583,32 +577,20 @@ def spans_of(transcript):
     return transcript.language, [(each.text, each.start, each.end) for each in transcript.chunks]
 
 
-def test_concurrent_requests_equal_serial_ones():
+def test_requests_at_once_equal_those_one_by_one():
     transcriber = Transcriber(loaded(SMALL, seed=2), fallback=None, detect_speech=hears_sound)
     requests = [
-        (
-            noise(2.0 + index, index),
-            TranscriptionOptions(timestamps=index % 2 == 0, batch_size=1 + index),
-        )
+        (noise(2.0 + index, index), asking(timestamps=index % 2 == 0, batch_size=1 + index))
         for index in range(4)
     ]
     serial = [transcriber.transcribe(*request) for request in requests]
-    answers: dict[int, object] = {}
-    threads = [
-        threading.Thread(
-            target=lambda index=index: answers.update(
-                {index: transcriber.transcribe(*requests[index])}
-            )
-        )
-        for index in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, expected in enumerate(serial):
-        assert spans_of(answers[index]) == spans_of(expected)
-        for ours, theirs in zip(answers[index].chunks, expected.chunks, strict=True):
+    begun = [transcriber.start(*request) for request in requests]
+    while not all(each.done for each in begun):
+        if not any([each.step() for each in begun]):
+            transcriber.engine.step()
+    for transcription, expected in zip(begun, serial, strict=True):
+        assert spans_of(transcription.transcript) == spans_of(expected)
+        for ours, theirs in zip(transcription.transcript.chunks, expected.chunks, strict=True):
             # Their rows stand beside others': products may round differently.
             assert ours.avg_logprob == pytest.approx(theirs.avg_logprob)
             assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob)

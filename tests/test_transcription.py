@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from stand_ins import asking
 
 from asr.engine.session import Session
 from asr.transcriber import Transcriber
-from asr.transcription import Transcription, TranscriptionOptions
+from asr.transcription import Transcription
 from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
 from transcript import Transcript
 
@@ -49,7 +50,7 @@ def nothing_left(transcriber):
 
 def rows(transcriber: Transcriber) -> tuple[int, int]:
     """Windows that run, and that wait."""
-    return transcriber.engine.running_rows, transcriber.engine.waiting_windows
+    return transcriber.engine.scheduler.running, transcriber.engine.scheduler.waiting
 
 
 def said(transcript: Transcript) -> Transcript:
@@ -71,13 +72,13 @@ def said(transcript: Transcript) -> Transcript:
 
 
 def begun(transcriber: Transcriber, samples: np.ndarray, **options) -> Transcription:
-    return transcriber.start(samples, transcriber.validate(TranscriptionOptions(**options)))
+    return transcriber.start(samples, transcriber.validate(asking(**options)))
 
 
 def advance(transcriber: Transcriber, transcription: Transcription) -> None:
     """One step, of the engine where nothing else leads on."""
     if not transcription.step() and not transcription.done:
-        transcriber.engine.step(transcription.session)
+        transcriber.engine.step()
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=repr)
@@ -137,7 +138,7 @@ def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, seed):
     while running := [each for each in beside if not each.done]:
         advance(transcriber, chance.choice(running))
         if chance.random() < 0.2:
-            transcriber.engine.step_all()
+            transcriber.engine.step()
         most = max(most, rows(transcriber)[0])
     assert [said(each.transcript) for each in beside] == [said(each) for each in expected]
     assert most > 3

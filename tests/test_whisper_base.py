@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.engine.request import DecodeOptions
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
 from asr.frontend.windows import Span
@@ -106,7 +107,10 @@ def test_what_is_said_again_and_again_is_written_as_often(models):
     """A few words of the sample, spliced with pauses as a speaker would make."""
     times, pause = 12, 0.4
     samples = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
-    transcriber, options = Transcriber(models), TranscriptionOptions(language="en", words=True)
+    transcriber, options = (
+        Transcriber(models),
+        TranscriptionOptions(language="en", decode=DecodeOptions(words=True)),
+    )
     words = [
         word for chunk in transcriber.transcribe(samples, options).chunks for word in chunk.words
     ]
@@ -143,7 +147,10 @@ def test_speech_over_music_that_the_detector_misses_is_heard(models):
     spoken = flite.speak("awb", 120, 160, sentence).samples
     music_alone = music(len(spoken) / SAMPLE_RATE, np.random.default_rng(2))[: len(spoken)]
     music_alone *= 0.1 / music_alone.std()
-    transcriber, options = Transcriber(models), TranscriptionOptions(language="en", words=True)
+    transcriber, options = (
+        Transcriber(models),
+        TranscriptionOptions(language="en", decode=DecodeOptions(words=True)),
+    )
     over_music = music_alone + spoken * (0.05 / spoken.std())  # 6 dB below
     assert not transcriber.detect_speech(over_music)
     heard = transcriber.transcribe(over_music, options)

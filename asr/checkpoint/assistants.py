@@ -6,10 +6,10 @@ main model's encoder output (Gandhi et al. 2023, "Distil-Whisper", section 3.3).
 with the same vocabulary, for example whisper-tiny, uses an encoder of its own. Heads alone are read
 by `asr.checkpoint.medusa`.
 
-The one decision: an encoder is shared only if its weights are equal. Equal shapes prove nothing,
-since fine-tuned models have them too, so the weights are compared tensor by tensor in float16, the
-precision in which Whisper is published. The comparison is made on the CPU; a second copy of the
-encoder never reaches the device.
+An encoder is shared only if its weights are equal. Equal shapes prove nothing, since fine-tuned
+models have them too, so the weights are compared tensor by tensor in float16, the precision in
+which Whisper is published. The comparison is made on the CPU; a second copy of the encoder never
+reaches the device.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whisper's language codes for what a client writes, and their English names.
 
-The one decision: codes, names and aliases come from the table that ships with transformers'
-Whisper tokenizer, so that nothing is listed twice. Which of them a checkpoint knows is a fact of
-its `SpecialTokens`.
+Codes, names and aliases come from the table that ships with transformers' Whisper tokenizer, so
+that nothing is listed twice. Which of them a checkpoint knows is a fact of its `SpecialTokens`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loads a Whisper checkpoint: model, tokenizer, feature extractor, special tokens.
 
-The one decision: the checkpoint's generation configuration (forced tokens, beams, languages,
-thresholds) has no effect of its own. What decoding needs from it is read once into `SpecialTokens`.
+The checkpoint's generation configuration (forced tokens, beams, languages, thresholds) has no
+effect of its own. What decoding needs from it is read once into `SpecialTokens`.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ al. 2024, "Whisper in Medusa's Ear"). There are three kinds, named by `medusa_he
 "base_head" (Medusa-Linear; its head 0 stands in the main path), "medusa_block" (a further decoder
 layer feeds the heads) and our own "heads_only", a folder of heads beside a stock Whisper.
 
-The one decision: nothing is taken for granted. Weights come from safetensors alone, every tensor
-that the configuration promises must be there in its shape and none beside them, and heads alone are
-bound to their main model by a digest: equal shapes prove nothing.
+Nothing is taken for granted. Weights come from safetensors alone, every tensor that the
+configuration promises must be there in its shape and none beside them, and heads alone are bound to
+their main model by a digest: equal shapes prove nothing.
 """
 
 from __future__ import annotations

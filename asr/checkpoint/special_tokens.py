@@ -1,8 +1,8 @@
 """The special tokens of one checkpoint, and the prompts made of them.
 
-The one decision: they are read once, when a checkpoint is loaded: from its generation configuration
-and, for fields that an older or distilled checkpoint leaves out, from its tokenizer. No other
-module looks at either.
+They are read once, when a checkpoint is loaded: from its generation configuration and, for fields
+that an older or distilled checkpoint leaves out, from its tokenizer. No other module looks at
+either.
 """
 
 from __future__ import annotations

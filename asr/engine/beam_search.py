@@ -5,10 +5,10 @@ every beam offers its likeliest tokens, the best of a window's candidates go on,
 end the text are set aside as long as they rank above the last that goes on. A window is done when
 as many texts have ended as it has beams, or at its greatest length.
 
-The one decision: beams stay where they are. What continues a beam takes its place, and only a
-second continuation is copied, to the place of a beam that died. On a CPU that leaves few keys and
-values to copy: those behind the point at which the two texts part. A step asks a CUDA device for no
-value, so it is replayed as a graph; there all places are copied, from the prompt's end on.
+Beams stay where they are. What continues a beam takes its place, and only a second continuation is
+copied, to the place of a beam that died. On a CPU that leaves few keys and values to copy: those
+behind the point at which the two texts part. A step asks a CUDA device for no value, so it is
+replayed as a graph; there all places are copied, from the prompt's end on.
 """
 
 from __future__ import annotations

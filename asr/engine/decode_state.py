@@ -1,8 +1,8 @@
 """What the device knows of a batch: the caches of the main model, what drafts, and every row.
 
-The one decision: all of it is tensors allocated once. A step updates them in place, so nothing is
-copied to the host inside a step and a CUDA graph can replay one; a sequence that leaves is replaced
-by a copy of the last row, so live rows are always the first ones.
+All of it is tensors allocated once. A step updates them in place, so nothing is copied to the host
+inside a step and a CUDA graph can replay one; a sequence that leaves is replaced by a copy of the
+last row, so live rows are always the first ones.
 """
 
 from __future__ import annotations

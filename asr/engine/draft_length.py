@@ -7,9 +7,9 @@ al. 2023, equation 1); heads that look farther ahead are right less often, so ea
 own. Costs depend on the models, the device and the number of rows in ways no formula gives, so they
 are measured once at load.
 
-The one decision: where the best k does not clearly beat none, nothing is drafted, so that asking
-for a drafter never costs time. While drafting is off, the estimates decay towards their prior,
-until a few drafts are worth another try.
+Where the best k does not clearly beat none, nothing is drafted, so that asking for a drafter never
+costs time. While drafting is off, the estimates decay towards their prior, until a few drafts are
+worth another try.
 """
 
 from __future__ import annotations

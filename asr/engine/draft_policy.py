@@ -1,8 +1,8 @@
 """How a batch drafts: which windows are prepared for it, and how far a step drafts.
 
-The one decision: where a request does not fix the number of drafts, measured costs and acceptance
-decide twice. A window is prepared for drafts only where they pay at its admission, unless being
-ready costs nothing; each step then drafts as many tokens as pay among the rows that run.
+Where a request does not fix the number of drafts, measured costs and acceptance decide twice. A
+window is prepared for drafts only where they pay as it enters, unless being ready costs nothing;
+each step then drafts as many tokens as pay among the rows that run.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ An assistant reads tokens: it runs a small model over caches of its own, once fo
 read what the main model has computed already, the hidden state that chose a row's newest token, so
 all they keep of a row is that vector; in exchange it must be written in every step.
 
-The one decision: both are one small interface, and a step knows no more of them. Drafts never
-decide a token, so whatever stands behind the interface changes speed alone.
+Both have one small interface, and a step knows no more of them. Drafts never decide a token, so
+whatever stands behind the interface changes speed alone.
 """
 
 from __future__ import annotations

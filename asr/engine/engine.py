@@ -10,7 +10,7 @@ models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Requests
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
@@ -135,6 +135,11 @@ class DecodeEngine:
     def batch(self, num_beams: int) -> Batch:
         """The batch of rows with so many beams, made where it is new."""
         return self._executor.batch(num_beams)
+
+    @property
+    def batches(self) -> Mapping[int, Batch]:
+        """All of them, by their number of beams."""
+        return self._executor.batches
 
     @property
     def memory(self) -> StateMemory:

@@ -83,14 +83,14 @@ class Executor(Generic[AnyRows]):
     def __init__(self, scheduler: Scheduler, new_batch: Callable[[int], AnyRows]) -> None:
         self.scheduler = scheduler
         self._new_batch = new_batch
-        self._batches: dict[int, AnyRows] = {}
+        self.batches: dict[int, AnyRows] = {}
         self.lost: Exception | None = None
 
     def batch(self, num_beams: int) -> AnyRows:
         """The batch of rows with so many beams."""
-        if num_beams not in self._batches:
-            self._batches[num_beams] = self._new_batch(num_beams)
-        return self._batches[num_beams]
+        if num_beams not in self.batches:
+            self.batches[num_beams] = self._new_batch(num_beams)
+        return self.batches[num_beams]
 
     def add(self, client: Client, requests: Values[Request]) -> None:
         """Queue requests of a client."""
@@ -123,7 +123,7 @@ class Executor(Generic[AnyRows]):
         """
         if self._release(self._idle_batches()):
             return
-        holding = [each for each in self._batches.values() if each.memory.capacity]
+        holding = [each for each in self.batches.values() if each.memory.capacity]
         if not holding:
             raise OutOfMemory(TOO_SMALL)
         self._begin_again(holding)
@@ -235,7 +235,7 @@ class Executor(Generic[AnyRows]):
         """Those that hold memory and in which nothing runs."""
         return [
             batch
-            for num_beams, batch in self._batches.items()
+            for num_beams, batch in self.batches.items()
             if batch.memory.capacity and self.scheduler.is_idle(num_beams)
         ]
 

@@ -1,8 +1,8 @@
 """What a finished row says: its text, or the best of those that its beams have found.
 
-The one decision: nothing follows the beams while they run but what the next step reads. Which token
-was put where, and which beam it continued, stays where it was written; a text is read back from its
-end once it is known to be the best. So are the places that hold its alignment queries.
+Nothing follows the beams while they run but what the next step reads. Which token was put where,
+and which beam it continued, stays where it was written; a text is read back from its end once it is
+known to be the best. So are the places that hold its alignment queries.
 """
 
 from __future__ import annotations

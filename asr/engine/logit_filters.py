@@ -1,10 +1,10 @@
 """Which token may come next: Whisper's suppressed tokens and the grammar of its timestamps.
 
-The one decision: what the grammar allows after a history is three numbers (where text begins, where
-timestamps begin and end), computed for all rows and positions at once. Greedy choice, drafting,
-verification and sampling share them, so a draft is judged by exactly the filter that made it, and
-no row is visited in Python. Whether a row follows the grammar is a fact of the row: requests with
-and without timestamps share a batch.
+What the grammar allows after a history is three numbers (where text begins, where timestamps begin
+and end), computed for all rows and positions at once. Greedy choice, drafting, verification and
+sampling share them, so a draft is judged by exactly the filter that made it, and no row is visited
+in Python. Whether a row follows the grammar is a fact of the row: requests with and without
+timestamps share a batch.
 
 The order is that of transformers: suppressed tokens, then the grammar, then "a timestamp if all
 timestamps together are likelier than any text token" (Radford et al. 2022, section 2.3;

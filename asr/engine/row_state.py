@@ -1,7 +1,7 @@
 """What the device knows of each row, and what the host knows of a step over rows.
 
-The one decision: the state of a row is one entry in each of a few tensors, rows first, so that a
-step updates all rows in place and a view of some rows is a slice of each.
+The state of a row is one entry in each of a few tensors, rows first, so that a step updates all
+rows in place and a view of some rows is a slice of each.
 """
 
 from __future__ import annotations

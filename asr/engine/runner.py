@@ -1,8 +1,8 @@
 """Runs encoders, prefill and steps on a device, and tells the host what became of each row.
 
-The one decision: one transfer a step carries all that the host needs. On the CPU it is read at
-once. A CUDA device is still at work when the host asks, so there the result of a step is read after
-the next one was launched (`pipelined`); rows that had finished are masked out of that step.
+One transfer a step carries all that the host needs. On the CPU it is read at once. A CUDA device is
+still at work when the host asks, so there the result of a step is read after the next one was
+launched (`pipelined`); rows that had finished are masked out of that step.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ lacks the last drafted token. Rather than treat such rows apart, each step begin
 assistant the two newest tokens of every row, of which it may know the first. Rows that sample or
 have no assistant take part and accept nothing.
 
-The one decision: a step is a function of tensors on the device alone. Nothing in it asks the device
-for a value, so the host never waits inside a step and CUDA can replay it as a graph.
+A step is a function of tensors on the device alone. Nothing in it asks the device for a value, so
+the host never waits inside a step and CUDA can replay it as a graph.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Log-mel spectrograms of many windows at once, on the device of the model that reads them.
 
-The one decision: every window is normalised by its own loudest value. One spectrogram of the whole
-recording, cut into windows, would be cheaper and wrong: a loud sound elsewhere would change the
-model's input here. The values equal those of transformers' WhisperFeatureExtractor, which works on
-the CPU and returns numpy arrays; its mel filters are used.
+Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
+into windows, would be cheaper and wrong: a loud sound elsewhere would change the model's input
+here. The values equal those of transformers' WhisperFeatureExtractor, which works on the CPU and
+returns numpy arrays; its mel filters are used.
 """
 
 from __future__ import annotations

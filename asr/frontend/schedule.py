@@ -8,9 +8,9 @@ or its words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the
 A long pause inside a window is replaced by silence. Where Whisper took it for the end of the
 window, the speech after it is decoded again.
 
-The one decision: a decoder takes windows and says up to which sample each was decoded; it knows
-nothing of regions. Fixed batches and batches that refill each row as soon as it is free therefore
-use the same schedule, and the windows do not depend on the batch size.
+A decoder takes windows and says up to which sample each was decoded; it knows nothing of regions.
+Fixed batches and batches that refill each row as soon as it is free therefore use the same
+schedule, and the windows do not depend on the batch size.
 """
 
 from __future__ import annotations

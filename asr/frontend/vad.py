@@ -4,12 +4,12 @@ Whisper makes up words for silence, noise and music; what this detector does not
 never decoded. Its thresholds err towards speech: missed words are lost, while silence taken for
 speech only costs time.
 
-The one decision: the network of the `silero-vad` package is written out here around the package's
-weights, and nothing else of the package is used. The package's own model is a TorchScript that
-keeps the state of one stream inside, takes 32 ms a call and is loaded with a deprecated function;
-importing the package sets torch's threads for the whole process. Here calls share no state, the
-convolutions process a block at once, and only the LSTM goes step by step: the same probabilities,
-eleven times faster.
+The network of the `silero-vad` package is written out here around the package's weights, and
+nothing else of the package is used. The package's own model is a TorchScript that keeps the state
+of one stream inside, takes 32 ms a call and is loaded with a deprecated function; importing the
+package sets torch's threads for the whole process. Here calls share no state, the convolutions
+process a block at once, and only the LSTM goes step by step: the same probabilities, eleven times
+faster.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ lies between two such pauses. Regions are independent of each other, so their wi
 batch. Within a region speech is continuous and windows follow one another: the end of one window
 may have to be decoded again with the next.
 
-The one decision: a pause is preferred as long as the number of windows stays small. Up to any
-point there are at most 8/7 as many windows, plus one, as a cut every `limit` samples would make;
-parts that are decoded twice are not counted. Skipped silence allows earlier cuts.
-Where the last pause comes too early for that, speech is cut at its quietest point. Everything is
-numpy and linear in the number of samples.
+A pause is preferred as long as the number of windows stays small. Up to any point there are at most
+8/7 as many windows, plus one, as a cut every `limit` samples would make; parts that are decoded
+twice are not counted. Skipped silence allows earlier cuts. Where the last pause comes too early for
+that, speech is cut at its quietest point. Everything is numpy and linear in the number of samples.
 """
 
 from __future__ import annotations

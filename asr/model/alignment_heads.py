@@ -1,7 +1,7 @@
 """The cross-attention heads that follow the speech, and what sets each token's attention apart.
 
-The one decision: numbers only. Which heads align is a fact of the checkpoint, and how their
-attention is normalised needs neither words nor times; `asr.output` makes word times of it.
+Which heads align is a fact of the checkpoint, and how their attention is normalised needs neither
+words nor times; `asr.output` makes word times of it.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ which multiplies the same weights with few positions again and again, the layout
 matters more: packed in oneDNN's own layout, one position costs half, and the dozens of a large
 batch or of drafts to verify cost a third less (`benchmarks/speed/kernels.py`).
 
-The one decision: large weights are packed once, through the operators that torch's own compiler
-emits, and kept beside the checkpoint's. With smaller weights a few positions are done before
-oneDNN's call is set up. Attention is two products with a softmax between them; torch's fused kernel
-saves memory there, not time. Cross-attention K and V are stored transposed: decode steps query only
-a few positions. Only rounding differs.
+Large weights are packed once, through the operators that torch's own compiler emits, and kept
+beside the checkpoint's. With smaller weights a few positions are done before oneDNN's call is set
+up. Attention is two products with a softmax between them; torch's fused kernel saves memory there,
+not time. Cross-attention K and V are stored transposed: decode steps query only a few positions.
+Only rounding differs.
 
 In a lower precision (`dtype`) the large products alone are: bfloat16, or for the decoder's largest
 int8. What lies between them stays float32: sums, layer norms, softmax, caches.

@@ -5,9 +5,9 @@ processors, one thread in every product is descheduled for milliseconds, and all
 two threads beside a busy neighbour on two processors are slower than one
 (`benchmarks/speed/cpu.py`).
 
-The one decision: what others use is measured, not guessed. The kernel counts what each processor
-did (/proc/stat), and the process what it used itself; the difference, over a fraction of a second,
-is how many processors others keep busy. Where the kernel does not count so, nothing changes.
+What others use is measured, not guessed. The kernel counts what each processor did (/proc/stat),
+and the process what it used itself; the difference, over a fraction of a second, is how many
+processors others keep busy. Where the kernel does not count so, nothing changes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Whisper's decoder over caches in which every row has a length of its own.
 
 transformers keeps one length for all rows of a batch, so rows cannot draft, accept or end
-independently. The one decision: run the checkpoint's own weights through a small decoder of our
-own instead. Query, key and value are one product; the keys and values of the audio are projected
-once a window; alignment heads cache their queries, so word times need no second pass.
-Cf. transformers' modeling_whisper.WhisperDecoder, whose results these are (to rounding).
+independently. So the checkpoint's own weights run through a small decoder of our own. Query, key
+and value are one product; the keys and values of the audio are projected once a window; alignment
+heads cache their queries, so word times need no second pass. Cf. transformers'
+modeling_whisper.WhisperDecoder, whose results these are (to rounding).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Medusa heads as products: from the newest hidden state to scores for several tokens ahead.
 
-The one decision: all heads are one product. Their weights are stacked, so that drafting costs one
-small product and one over the vocabulary whatever the number of drafts; an assistant reads its
-weights once for every token. Cf. aiola-lab/whisper-medusa, `models/model.py`.
+All heads are one product. Their weights are stacked, so that drafting costs one small product and
+one over the vocabulary whatever the number of drafts; an assistant reads its weights once for every
+token. Cf. aiola-lab/whisper-medusa, `models/model.py`.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ on the path that collects the most attention (dynamic time warping, as in openai
 `timing.py`). Attention says little about silence, though: words alone on the path also take every
 pause, and mostly the word after the pause grows.
 
-The one decision: pauses are part of the path. Before each word and after the last there is a pause,
-possibly of no duration. It gains in quiet frames and loses in loud ones, so it takes the silence
-that words would otherwise be stretched over; no rule about too long words is needed. Whisper's own
-timestamps only bound where the words of a segment may lie.
+Pauses are part of the path. Before each word and after the last there is a pause, possibly of no
+duration. It gains in quiet frames and loses in loud ones, so it takes the silence that words would
+otherwise be stretched over; no rule about too long words is needed. Whisper's own timestamps only
+bound where the words of a segment may lie.
 
 Two grids are used: attention has frames of 20 ms, loudness has steps of 10 ms.
 """

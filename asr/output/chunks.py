@@ -8,9 +8,9 @@ last closed segment is decoded again with the next window where there is one. On
 Whisper often closes a sentence at the very point where the window is cut, so a short last segment
 before such a cut is decoded again whole.
 
-The one decision: reading changes nothing. `read` says up to where the window was decoded and what
-is unfinished there, the schedule decides whether that part is decoded again, and `chunks` turns the
-segments that stay into chunks.
+Reading changes nothing. `read` says up to where the window was decoded and what is unfinished
+there, the schedule decides whether that part is decoded again, and `chunks` turns the segments that
+stay into chunks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dynamic time warping: shares frames out among rows, in order, so that the sum gained is largest.
 
-The one decision: numbers only. Frames and rows of a matrix are all this module knows; what a row
-stands for, a token or a pause, is decided in `asr.output.alignment`.
+Frames and rows of a matrix are all this module knows; what a row stands for, a token or a pause, is
+decided in `asr.output.alignment`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo
     two closed segments, then an unfinished one
 
-The one decision: an unfinished segment is returned apart from the closed ones. The schedule of
-windows decides whether it is decoded again with the next window or stays as it is. The rules are
-those of openai/whisper's `transcribe.py`.
+An unfinished segment is returned apart from the closed ones. The schedule of windows decides
+whether it is decoded again with the next window or stays as it is. The rules are those of
+openai/whisper's `transcribe.py`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Not every model writes punctuation, so a long pause ends a sentence too.
 
-The one decision: a sentence becomes a segment like those that Whisper's timestamps make, so that
-nothing after this module knows which of the two gave the times. Each begins with its first word
-and ends with its last. A loop's first part, which is all that is kept of one, ends the same way.
+A sentence becomes a segment like those that Whisper's timestamps make, so that nothing after this
+module knows which of the two gave the times. Each begins with its first word and ends with its
+last. A loop's first part, which is all that is kept of one, ends the same way.
 """
 
 from __future__ import annotations

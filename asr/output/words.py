@@ -2,11 +2,11 @@
 
     tokens   | I| don|'t| know|,| José|.|        ->   " I"  " don't"  " know,"  " José."
 
-The one decision: words are slices of the decoded text, cut only where a token ends on a whole
-character, so that joined words equal the text for any tokenizer. A word is what stands between
-spaces; in languages written without spaces every token is a word. Punctuation belongs to the word
-it touches and takes no time. Compare openai/whisper's `split_to_word_tokens` (`tokenizer.py`) and
-`merge_punctuations` (`timing.py`).
+Words are slices of the decoded text, cut only where a token ends on a whole character, so that
+joined words equal the text for any tokenizer. A word is what stands between spaces; in languages
+written without spaces every token is a word. Punctuation belongs to the word it touches and takes
+no time. Compare openai/whisper's `split_to_word_tokens` (`tokenizer.py`) and `merge_punctuations`
+(`timing.py`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.pipelines.speaker_verification import PyannoteAudioPretrainedSpeakerEmbedding
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
+from asr.engine.request import DecodeOptions
 from asr.transcriber import Transcriber
 from asr.transcription import TranscriptionOptions
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved
@@ -157,7 +158,9 @@ def beside_recognition(bench: Bench, threads: int) -> list[str]:
     diarizer = bench.diarizers()[OURS]
 
     def recognise() -> object:
-        return transcriber.transcribe(bench.conversation, TranscriptionOptions(words=True))
+        return transcriber.transcribe(
+            bench.conversation, TranscriptionOptions(decode=DecodeOptions(words=True))
+        )
 
     def diarize() -> object:
         return diarizer.diarize(bench.conversation, NO_HINTS)

@@ -161,7 +161,7 @@ def _check_graphs(subject: Subject) -> list[Finding]:
     if wanted < len(shapes):
         reason = f"{len(shapes) - wanted} of {len(shapes)}: memory holds {fitting} rows"
         findings.append(leave_out("graphs of larger batches", reason))
-    if engine.rows_beside(NUM_BEAMS, 1) < 1:
+    if engine.batch(NUM_BEAMS).memory.rows_beside(1) < 1:
         findings.append(leave_out("self-test of beams", "memory is short beside the prepared rows"))
     return findings
 

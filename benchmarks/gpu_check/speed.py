@@ -243,8 +243,8 @@ def _check_models(subject: Subject) -> list[Finding]:
         return [leave_out(name, NO_GPU) for name in names]
     engine = subject.transcriber.engine
     footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
-    for lane in engine.lanes:
-        lane.memory.release()
+    for batch in engine.batches.values():
+        batch.clear()
     gc.collect()
     held = torch.cuda.memory_allocated(subject.device) - subject.allocated_before
     most = footprint.models * (1 + MODELS_SHARE) + MODELS_BYTES
@@ -263,10 +263,10 @@ def _check_models(subject: Subject) -> list[Finding]:
 def _beam_rows(engine: DecodeEngine) -> int:
     """Bytes of the rows that beams have, by their shapes."""
     return sum(
-        lane.memory.capacity
-        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, lane.memory.num_beams)
-        for lane in engine.lanes
-        if lane.memory.num_beams is not None
+        batch.memory.capacity
+        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, batch.num_beams)
+        for batch in engine.batches.values()
+        if batch.num_beams > 1
     )
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -125,9 +125,9 @@ class Subject:
 
     def transcribe(self, recording: Recording, batch_size: int, assisted: bool) -> Transcript:
         """The transcript of a recording, in English where the model knows it, with timestamps."""
-        options = TranscriptionOptions(batch_size=batch_size, assisted=assisted)
+        decode = DecodeOptions(batch_size=batch_size, assisted=assisted)
         language = language_of(self.transcriber.models)
-        options = self.transcriber.validate(replace(options, language=language))
+        options = self.transcriber.validate(TranscriptionOptions(language=language, decode=decode))
         return self.transcriber.transcribe(recording.samples, options)
 
     def windows(self) -> list[Request]:

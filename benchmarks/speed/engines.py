@@ -158,7 +158,9 @@ class Ours:
             windows = cut(samples)
             encoded = self.engine.detect_language(windows[0]).encoded
             return str(self.decode(windows, batch_size, assisted, encoded))
-        options = TranscriptionOptions(batch_size=batch_size, assisted=assisted)
+        options = TranscriptionOptions(
+            decode=DecodeOptions(batch_size=batch_size, assisted=assisted)
+        )
         transcript = self.transcriber.transcribe(samples, options)
         self._count(transcript.stats, assisted)
         return transcript.text

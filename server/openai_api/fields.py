@@ -158,7 +158,8 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # a speaker for each segment
     request = _parse(form.file, parameters, bool(keywords), endpoint)
-    options = endpoint.recogniser.validate(replace(request.options, temperature=temperature))
+    decode = replace(request.options.decode, temperature=temperature)
+    options = endpoint.recogniser.validate(replace(request.options, decode=decode))
     request = request._replace(options=options)
     return AudioRequest(request, wanted, granularities, stream, logprobs, speakers)
 
