@@ -586,7 +586,8 @@ def test_requests_at_once_equal_those_one_by_one():
     serial = [transcriber.transcribe(*request) for request in requests]
     begun = [transcriber.start(*request) for request in requests]
     while not all(each.done for each in begun):
-        if not any([each.step() for each in begun]):
+        stepped = [each.step() for each in begun]
+        if not any(stepped):
             transcriber.engine.step()
     for transcription, expected in zip(begun, serial, strict=True):
         assert spans_of(transcription.transcript) == spans_of(expected)
