@@ -162,15 +162,14 @@ class Transcriber:
 
     def _decode_options(self, asked: DecodeOptions, assisted: bool) -> DecodeOptions:
         """What the engine is told where so much was asked for."""
-        timestamps, fallback = _decodes_timestamps(asked), self.fallback
-        if asked.temperature and fallback is not None:
-            fallback = replace(fallback, retry=None)
+        timestamps = _decodes_timestamps(asked)
+        timed_by_attention = asked.timestamps and not timestamps
         return replace(
             asked,
             timestamps=timestamps,
             assisted=assisted,
-            fallback=fallback,
-            words=asked.words or asked.timestamps > timestamps,  # else attention gives no times
+            fallback=self.fallback,
+            words=asked.words or timed_by_attention,
         )
 
     def _use_assistant(

@@ -51,7 +51,7 @@ class TranscriptionOptions:
     `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
     the recording. `prompt` and `hotwords` are prepended to every window as previous text (Whisper's
     `initial_prompt`), for style and spelling. `decode` says how texts are found and which times
-    they have. Its `fallback` is the transcriber's; sampled texts have none.
+    they have. Its `fallback` is the transcriber's.
     """
 
     task: str = "transcribe"

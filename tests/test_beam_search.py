@@ -23,7 +23,7 @@ from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
 LONGEST = 464  # positions of a row
-RETRIED = Fallback(Retry(5), logprob_threshold=-3.6, no_speech_threshold=1.0)
+RETRIED = Fallback(Retry(5), logprob_threshold=-4.2, no_speech_threshold=1.0)
 
 
 @functools.cache

@@ -171,7 +171,7 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
 @pytest.mark.parametrize("kind", [BLOCK, LINEAR])
 def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind):
     """Sampled rows, rows with and without timestamps, drafted ones and others, retries by beams."""
-    fallback = Fallback(Retry(2), logprob_threshold=-3.6, no_speech_threshold=1.0)
+    fallback = Fallback(Retry(2), logprob_threshold=-4.0, no_speech_threshold=1.0)
     engine = engine_of(kind)
     asked = [
         (each, windows_of(each.timestamps)[number:6])

@@ -55,13 +55,10 @@ class StepKey(NamedTuple):
 
 
 class PrefillKey(NamedTuple):
-    """What a prefill's graph was captured for, besides the memory of the state; `audio` counts the
-    encoders' outputs that it projects.
-    """
+    """What a prefill's graph was captured for, besides the memory of the state."""
 
     rows: int
     shape: PrefillShape
-    audio: int
 
     def __str__(self) -> str:
         return f"a prefill of {self.rows} rows"
@@ -172,8 +169,7 @@ class CudaGraphRunner:
         parts = [torch.split(each, pass_sizes(len(rows))) for each in (rows, *batch.inputs)]
         owner, starts = _memory_of(state), []
         for part in zip(*parts, strict=True):
-            key = PrefillKey(len(part[0]), shape, len(part) - 2)
-            starts.append(self._run(owner, key, begin, part))
+            starts.append(self._run(owner, PrefillKey(len(part[0]), shape), begin, part))
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:

@@ -27,7 +27,7 @@ class DecodeOptions:
     alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
     beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
     log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). At a
-    `temperature` above 0 texts are sampled, from one beam and without drafts.
+    `temperature` above 0 texts are sampled, once, from one beam and without drafts.
     """
 
     timestamps: bool = True

@@ -99,9 +99,11 @@ class Sequence:
 
     @property
     def may_retry(self) -> bool:
-        """Whether another attempt follows if this one's text is rejected."""
+        """Whether another attempt follows if this one's text is rejected; none follows a sampled
+        one.
+        """
         options = self.options
-        if self.retried or self.request.once or options.fallback is None:
+        if self.retried or self.request.once or options.temperature or options.fallback is None:
             return False
         return options.fallback.differs(options.timestamps, options.num_beams)
 
