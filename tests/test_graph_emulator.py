@@ -144,7 +144,7 @@ def test_long_texts(graphs, drafts):
 
 
 def test_sessions_of_all_kinds_beside_each_other(graphs):
-    """Growth under live rows, lanes, eviction, fallback, mixed grammars: as each session alone."""
+    """Growth under live rows, beams, eviction, sampling, retries, mixed grammars: as each alone."""
     models = drafting_models()
     asked = [
         (DecodeOptions(True, True, 2, drafts=2, words=True), windows_of(models, 4)),
@@ -194,6 +194,8 @@ def test_faults_are_found(graphs, monkeypatch, name):
 def decode_with_graphs(models, asked, options, expected, drafts):
     """All windows and few of them, several times, beside beams whose rows grow; as expected."""
     engine = DecodeEngine(models)
+    for _ in range(2 if options.temperature else 0):  # graphs of steps that do not sample
+        decode(engine, asked, dataclasses.replace(options, temperature=0.0))
     for rows in range(1, 4):
         for _ in range(2):
             decode(engine, asked[:rows], DecodeOptions(num_beams=2, batch_size=rows))
