@@ -249,4 +249,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = hypothesis.settings(max_examples=100, stateful_step_count=30)
+TestEngine.settings = hypothesis.settings(max_examples=60, stateful_step_count=30)
