@@ -47,8 +47,9 @@ class WatchedScheduler(Scheduler):
 
     def add(self, sequences):
         sequences = list(sequences)
-        for each in sequences:
-            self.came.setdefault(each.client, self.given)
+        for client in {each.client for each in sequences} - self.clients:
+            self.came[client] = self.given
+            del self.overtaken[client]
         super().add(sequences)
 
     def entered(self, plan, count, began):
