@@ -223,8 +223,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_passed_over(self):
-        longest = max(self.scheduler.overtaken.values(), default=0)
-        assert longest <= LONGEST_WAITING_EVERY * (4 if self.limits.shared else 1)
+        """More than a few rows go to later ones before nobody; long recordings share their turns."""
+        long = {each for each in self.clients if any(r.windows_left for r in self.added[each])}
+        for client, count in self.scheduler.overtaken.items():
+            turns = len(long) if client in long else 1
+            assert count <= LONGEST_WAITING_EVERY * turns * (4 if self.limits.shared else 1)
 
     def teardown(self):
         try:
@@ -250,4 +253,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = hypothesis.settings(max_examples=60, stateful_step_count=30)
+TestEngine.settings = hypothesis.settings(max_examples=40, stateful_step_count=30)
