@@ -223,7 +223,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_passed_over(self):
-        """More than a few rows go to later ones before nobody; long recordings share their turns."""
+        """Before nobody go many later ones; long recordings share their turns."""
         long = {each for each in self.clients if any(r.windows_left for r in self.added[each])}
         for client, count in self.scheduler.overtaken.items():
             turns = len(long) if client in long else 1
