@@ -333,6 +333,34 @@ def test_light_modules_do_not_load_torch():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def imported_when_run(name: str) -> set[str]:
+    """The modules that `name` imports, what stands under `if TYPE_CHECKING` left out."""
+    tree = ast.parse(TEXTS[name])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.body = []
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_the_scheduler_is_policy_without_torch():
+    """In none of its modules; the package around it, which loads models, is not looked at."""
+    seen: set[str] = set()
+    following = {"asr.engine.scheduler"}
+    while following:
+        name = following.pop()
+        seen.add(name)
+        imported = imported_when_run(name)
+        assert not {each for each in imported if each.partition(".")[0] == "torch"}, name
+        following |= imported & PATHS.keys() - seen
+    assert {"asr.engine.sequence", "asr.engine.request", "asr.engine.recovery"} <= seen
+
+
 def test_the_environment_is_read_in_config_alone():
     readers = {
         name

@@ -1,4 +1,4 @@
-"""When a window is decoded again, which attempt is kept, and chance that depends on the window."""
+"""When a window is decoded again, and chance that depends on the window."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import (
-    DEFAULT_FALLBACK,
-    Attempt,
-    Fallback,
-    compression_ratio,
-    uniform,
-)
+from asr.engine.fallback import DEFAULT_FALLBACK, Fallback, Retry, compression_ratio
+from asr.engine.prefill import uniform
 from asr.engine.request import DecodeResult
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
@@ -67,13 +62,6 @@ def test_a_text_that_compresses_too_well_repeats_itself():
     assert not Fallback().repeats_itself("")
 
 
-def test_attempts_come_in_order_and_end():
-    fallback = Fallback((Attempt(0.2), Attempt(1.0)))
-    for timestamps in (True, False):
-        made = [fallback.next_attempt(count, timestamps, 1) for count in (1, 2, 3)]
-        assert made == [*fallback.attempts, None]
-
-
 @pytest.mark.parametrize(
     ("timestamps", "num_beams", "again"),
     [(True, 1, True), (False, 1, True), (True, 5, True), (False, 4, True), (False, 5, False)],
@@ -81,21 +69,20 @@ def test_attempts_come_in_order_and_end():
 def test_by_default_a_window_is_decoded_once_more_unless_that_would_be_the_same(
     timestamps, num_beams, again
 ):
-    first, second = (DEFAULT_FALLBACK.next_attempt(made, timestamps, num_beams) for made in (1, 2))
-    assert first == (Attempt(without_timestamps=True, num_beams=5) if again else None)
-    assert second is None
+    assert DEFAULT_FALLBACK.differs(timestamps, num_beams) is again
+    assert not Fallback(None).differs(timestamps, num_beams)
+    assert not Fallback(Retry(1, timestamps=True)).differs(timestamps, num_beams)
 
 
 def test_compression_tells_loops_from_speech():
     assert compression_ratio(PLAIN) < 2.4 < compression_ratio(LOOP)
 
 
-def test_chance_depends_on_samples_and_attempt_alone():
+def test_chance_depends_on_the_samples_alone():
     samples = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    first = uniform(samples, 1, 8)
+    first = uniform(samples, 8)
     torch.rand(3)
-    assert torch.equal(first, uniform(samples.copy(), 1, 8))
-    assert not torch.equal(first, uniform(samples, 2, 8))
-    assert not torch.equal(first, uniform(samples[1:], 1, 8))
+    assert torch.equal(first, uniform(samples.copy(), 8))
+    assert not torch.equal(first, uniform(samples[1:], 8))
     assert first.min() >= 0
     assert first.max() < 1

@@ -1,4 +1,4 @@
-"""Attempts of one sequence, and what its row starts from."""
+"""The attempts of one sequence, and what its row starts from."""
 
 from __future__ import annotations
 
@@ -6,66 +6,100 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import Attempt
+from asr.engine.fallback import Fallback, Retry
+from asr.engine.prefill import PrefillInput
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.sequence import Sequence
-from transcript import DecodeStats
+from asr.engine.sequence import FOLLOWING, LONG_WINDOWS, Sequence, Status
+from asr.engine.session import Client
 
 
-def sequence_of(max_tokens=None, timestamps=True):
+def sequence_of(max_tokens=None, request=None, **options):
     samples = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    request = Request("key", samples, (7, 8, 9), max_tokens)
-    return Sequence(request, DecodeOptions(timestamps), "session", DecodeStats())
+    request = request or Request("key", samples, (7, 8, 9), max_tokens)
+    return Sequence(Client(DecodeOptions(**options)), request)
 
 
 @pytest.mark.parametrize(("max_tokens", "max_length"), [(None, 448), (10, 13), (999, 448)])
 def test_a_text_ends_at_its_own_limit_or_the_models(max_tokens, max_length):
-    assert sequence_of(max_tokens).prefill_input(448).max_length == max_length
+    assert PrefillInput.of(sequence_of(max_tokens), 448).max_length == max_length
 
 
-def test_a_first_attempt_is_greedy_and_later_ones_draw_other_numbers():
-    sequence = sequence_of()
-    sequence.drafted = True
-    first = sequence.prefill_input(448)
-    assert (first.temperature, first.uniform, first.draftable) == (0.0, None, True)
-    sequence.retry(Attempt(0.2), (7, 8, 9))
-    second = sequence.prefill_input(448)
-    sequence.retry(Attempt(0.4), (7, 8, 9))
-    third = sequence.prefill_input(448)
-    assert (second.temperature, third.temperature) == (0.2, 0.4)
-    assert not torch.equal(second.uniform, third.uniform)
-    assert not third.draftable
+@pytest.mark.parametrize(
+    ("num_beams", "temperature", "drafted", "draftable"),
+    [(1, 0.0, True, True), (1, 0.0, False, False), (1, 0.5, True, False), (5, 0.0, True, False)],
+)
+def test_neither_sampled_texts_nor_beams_are_drafted(num_beams, temperature, drafted, draftable):
+    sequence = sequence_of(num_beams=num_beams, temperature=temperature)
+    sequence.drafted = drafted
+    assert PrefillInput.of(sequence, 448).draftable is draftable
+    assert sequence.judged_by_start is (num_beams == 1 and temperature == 0)
 
 
-def test_a_first_attempt_is_sampled_where_a_temperature_is_asked_for():
-    request = Request("key", np.ones(100, np.float32), (7, 8, 9))
-    options = DecodeOptions(num_beams=5, temperature=0.5)
-    sequence = Sequence(request, options, "session", DecodeStats(), drafted=True)
-    begun = sequence.prefill_input(448)
-    assert (begun.temperature, begun.draftable, sequence.num_beams) == (0.5, False, 1)
-    sequence.restart()
-    assert torch.equal(sequence.prefill_input(448).uniform, begun.uniform)
-
-
-def test_an_attempt_may_have_another_prompt_and_grammar():
-    sequence = sequence_of(timestamps=True)
-    sequence.retry(Attempt(without_timestamps=True), (7, 8, 9, 10))
-    again = sequence.prefill_input(448)
-    assert (again.prompt, again.timestamps, again.temperature) == ((7, 8, 9, 10), False, 0.0)
-    assert sequence.prefilled_length == 5
-
-
-def test_a_preempted_sequence_forgets_its_attempts():
-    sequence = sequence_of()
-    sequence.drafted, sequence.annotation_prob = True, 0.5
-    sequence.retry(Attempt(0.2, without_timestamps=True), (7, 8))
-    sequence.restart()
-    assert (sequence.drafted, sequence.attempts, sequence.annotation_prob) == (False, 1, 0.0)
-    assert (sequence.temperature, sequence.prompt) == (0.0, (7, 8, 9))
+def test_chance_is_drawn_where_a_temperature_is_asked_for_and_the_same_each_time():
+    begun = PrefillInput.of(sequence_of(temperature=0.5), 448)
+    again = PrefillInput.of(sequence_of(temperature=0.5), 448)
+    assert begun.temperature == 0.5
+    assert torch.equal(begun.uniform, again.uniform)
+    assert PrefillInput.of(sequence_of(), 448).uniform is None
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_its_options_reach_the_row(timestamps):
-    sequence = sequence_of(timestamps=timestamps)
-    assert sequence.prefill_input(448).timestamps is timestamps
-    assert sequence.prefilled_length == 4
+@pytest.mark.parametrize(("asked", "beams"), [(1, 3), (2, 3), (5, 5)])
+def test_a_retry_has_its_own_grammar_and_at_least_as_many_beams(timestamps, asked, beams):
+    sequence = sequence_of(
+        timestamps=timestamps, num_beams=asked, fallback=Fallback(Retry(3, timestamps=False))
+    )
+    assert (sequence.num_beams, sequence.timestamps) == (asked, timestamps)
+    assert PrefillInput.of(sequence, 448).timestamps is timestamps
+    sequence.retried, sequence.prompt = True, (7, 8, 9, 10)
+    assert (sequence.num_beams, sequence.timestamps) == (beams, False)
+    again = PrefillInput.of(sequence, 448)
+    assert (again.prompt, again.timestamps) == ((7, 8, 9, 10), False)
+    assert sequence.prefilled_length == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "once", "may"),
+    [
+        ({"fallback": Fallback()}, False, True),
+        ({"fallback": Fallback()}, True, False),
+        ({"fallback": None}, False, False),
+        ({"fallback": Fallback(None)}, False, False),
+        ({"fallback": Fallback(), "num_beams": 5, "timestamps": False}, False, False),
+        ({"fallback": Fallback(), "num_beams": 5}, False, True),
+    ],
+)
+def test_a_window_is_retried_once_where_that_would_be_something_else(options, once, may):
+    request = Request("key", np.zeros(1, np.float32), (1,), once=once)
+    sequence = sequence_of(request=request, **options)
+    assert sequence.may_retry is may
+    sequence.retried = True
+    assert not sequence.may_retry
+
+
+@pytest.mark.parametrize(("left", "long"), [(0, False), (LONG_WINDOWS, False), (5, True)])
+def test_a_recording_is_long_of_which_much_is_left(left, long):
+    request = Request("key", np.zeros(1, np.float32), (1,), windows_left=left)
+    assert sequence_of(request=request).long is long
+
+
+def test_what_its_start_says_is_kept():
+    sequence = sequence_of()
+    languages = {"en": 50, "de": 51}
+    sequence.read_start([0.1, 51.0, 0.7, 0.4], languages)
+    assert (sequence.no_speech_prob, sequence.language) == (0.1, "de")
+    assert (sequence.language_probability, sequence.annotation_prob) == (0.7, 0.4)
+    sequence.read_start([0.2, 50.0, 0.6, 0.0], languages)
+    assert (sequence.language, sequence.annotation_prob) == ("en", 0.4)  # the earlier one's
+
+
+def test_every_status_but_the_last_leads_to_it():
+    assert FOLLOWING.keys() == set(Status)
+    assert FOLLOWING[Status.DONE] == set()
+    for status in set(Status) - {Status.DONE}:
+        reached, before = {status}, set()
+        while reached != before:
+            before = reached
+            reached = reached.union(*(FOLLOWING[each] for each in reached))
+        assert Status.DONE in reached
+        assert status not in FOLLOWING[status]

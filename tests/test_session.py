@@ -16,20 +16,20 @@ class Recorder:
 
     def __init__(self):
         self.added, self.cancelled, self.steps = [], [], 0
+        self.to_finish, self.clients = [], {}
+
+    def add(self, client, requests):
+        self.added += requests
+        self.clients |= dict.fromkeys(requests, client)
+
+    def step(self):
+        self.steps += 1
+        for request in self.to_finish:
+            self.clients[request].finished.append((request, RESULT))
         self.to_finish = []
 
-    def add(self, session, requests):
-        self.added += requests
-
-    def step(self, session):
-        if not session.has_results:
-            self.steps += 1
-            for owner, request in self.to_finish:
-                owner.finish(request, RESULT)
-            self.to_finish = []
-
-    def cancel(self, session):
-        self.cancelled.append(session)
+    def cancel(self, client):
+        self.cancelled.append(client)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_rows_are_free_until_results_are_returned(engine):
     assert (session.done, session.free_rows) == (False, 1)
     session.add(requests[2:])
     assert session.free_rows == 0
-    engine.to_finish = [(session, each) for each in requests]
+    engine.to_finish = requests
     assert [request.key for request, _ in session.step()] == [0, 1, 2, 3, 4]
     assert (session.done, session.free_rows) == (True, 3)
 
@@ -58,7 +58,7 @@ def test_results_that_another_sessions_step_brought_cost_no_step(engine):
     first, second = requests_of(2)
     one.add([first])
     other.add([second])
-    engine.to_finish = [(one, first), (other, second)]
+    engine.to_finish = [first, second]
     assert one.step() == [(first, RESULT)]
     assert other.step() == [(second, RESULT)]
     assert engine.steps == 1
@@ -73,9 +73,9 @@ def test_a_step_without_requests_does_nothing(engine):
 
 def test_leaving_a_session_early_cancels_it_once(engine):
     with Session(engine, DecodeOptions()) as session:
-        session.add(requests_of(2))
+        session.add(requests := requests_of(2))
     session.close()
-    assert engine.cancelled == [session]
+    assert engine.cancelled == [engine.clients[requests[0]]]
     assert session.done
 
 
@@ -83,15 +83,15 @@ def test_a_session_that_is_done_has_nothing_to_cancel(engine):
     with Session(engine, DecodeOptions()) as session:
         (request,) = requests_of(1)
         session.add([request])
-        engine.to_finish = [(session, request)]
+        engine.to_finish = [request]
         session.step()
     assert engine.cancelled == []
 
 
 def test_an_error_is_raised_by_the_next_step(engine):
     session = Session(engine, DecodeOptions())
-    session.add(requests_of(1))
-    session.fail(RuntimeError("lost"))
+    session.add(requests := requests_of(1))
+    engine.clients[requests[0]].error = RuntimeError("lost")
     with pytest.raises(RuntimeError, match="lost"):
         session.step()
     assert engine.steps == 0

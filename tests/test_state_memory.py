@@ -11,13 +11,7 @@ from oracle import TINY, models_of
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.runner import EagerRunner
-from asr.engine.state_memory import (
-    HEADROOM_BYTES,
-    LONGEST_PATIENCE,
-    MAX_ROWS,
-    SHORTEST_PATIENCE,
-    StateMemory,
-)
+from asr.engine.state_memory import HEADROOM_BYTES, StateMemory
 from asr.model.decoder import Decoder
 
 
@@ -44,11 +38,11 @@ def memory():
 def on_cuda(monkeypatch, memory):
     """Takes its device for CUDA; a call sets how many rows are free beside the headroom."""
     per_row = DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS)
-    memory.device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 3 * per_row)
 
     def set_free(rows, cached=0, total=HEADROOM_BYTES):
+        memory.device = torch.device("cuda")
         free = HEADROOM_BYTES + int(rows * per_row)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
         reserved = (3 + cached) * per_row
@@ -139,17 +133,17 @@ def test_growth_that_fails_is_not_tried_again(memory, monkeypatch):
     for _ in range(3):
         assert memory.ensure_capacity(8, live=4) is state
     assert tried == [8]
-    assert memory.limit == 4
+    assert memory.limit.rows == 4
 
 
 def test_a_batch_that_failed_is_not_tried_again(memory, monkeypatch, caplog):
     tried = fail_beyond(monkeypatch, 20)
     with pytest.raises(torch.OutOfMemoryError):
         memory.ensure_capacity(64)
-    memory.lower_limit(64)
+    memory.limit.halve(64)
     with pytest.raises(torch.OutOfMemoryError):
         memory.ensure_capacity(64)
-    memory.lower_limit(32)
+    memory.limit.halve(32)
     for _ in range(3):
         assert memory.ensure_capacity(64).capacity == 16
         memory.release()
@@ -157,28 +151,15 @@ def test_a_batch_that_failed_is_not_tried_again(memory, monkeypatch, caplog):
     assert "64 windows at once do not fit into memory: at most 32" in caplog.text
 
 
-def test_more_rows_are_tried_again_after_some_steps_and_later_after_each_failure(memory):
-    memory.lower_limit(64)
-    limits = [after_steps(memory, SHORTEST_PATIENCE) for _ in range(4)]
-    assert limits == [48, 72, 108, MAX_ROWS]
-    memory.lower_limit(64)
-    memory.lower_limit(64)
-    assert after_steps(memory, SHORTEST_PATIENCE) == 32
-    assert after_steps(memory, SHORTEST_PATIENCE) == 48
-    for _ in range(20):
-        memory.lower_limit(2)
-    assert after_steps(memory, LONGEST_PATIENCE - 1) == 1
-    assert after_steps(memory, 1) == 2
-
-
-def after_steps(memory, count):
-    """The limit after so many steps that succeeded."""
-    for _ in range(count):
-        memory.count_step()
-    return memory.limit
-
-
-def test_no_more_rows_than_anybody_asks_for(memory):
-    assert memory.limit == MAX_ROWS
-    memory.lower_limit(1)
-    assert memory.limit == 1
+def test_what_is_lacking_is_what_others_hold(on_cuda, memory):
+    assert not memory.lacks(24, 0)  # nobody knows on a CPU
+    on_cuda(4)
+    assert not memory.lacks(4, 0)
+    assert memory.lacks(5, 0)
+    memory.ensure_capacity(4)
+    on_cuda(2)
+    assert not memory.lacks(4, 4)
+    assert not memory.lacks(6, 0)  # its own is given back first
+    assert memory.lacks(6, 1)  # beside its own
+    memory.limit.hold(4)
+    assert not memory.lacks(24, 1)

@@ -1,0 +1,224 @@
+"""Batches of a real engine beside each other: same texts alone and together, whoever joins, leaves
+or runs out of memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+
+import oracle
+import pytest
+import torch
+from oracle import TINY, decode, interleaved, models_of
+
+from asr.engine.decode_state import DecodeState
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Fallback, Retry
+from asr.engine.request import DecodeOptions, Request
+from asr.engine.results import ResultReader
+from errors import OutOfMemory
+
+# Rejects every text.
+BEAMED = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
+GREEDY, BEAMS = DecodeOptions(batch_size=4), DecodeOptions(batch_size=4, num_beams=3)
+RETRIED = dataclasses.replace(GREEDY, fallback=BEAMED)
+
+
+@functools.cache
+def windows_of(count=6):
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, 16) for key, window in enumerate(windows)]
+
+
+@functools.cache
+def alone(options):
+    return tokens_of(decode(DecodeEngine(models_of(TINY, 142)), windows_of(), options))
+
+
+def tokens_of(answers):
+    return {key: answer.tokens for key, answer in answers.items()}
+
+
+def beside(engine, *asked):
+    """The tokens of sessions at once, each with all windows."""
+    answers = interleaved(engine, [(options, windows_of()) for options in asked])
+    return [tokens_of(each) for each in answers]
+
+
+def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
+    models, answers, most = models_of(TINY, 142), {}, 0
+    engine, expected = DecodeEngine(models), {}
+    waiting = [
+        dataclasses.replace(each, max_tokens=4 + 7 * (each.key % 4)) for each in windows_of(9)
+    ]
+    for window in waiting:
+        expected |= oracle.greedy(models, [window], timestamps=True)
+    with engine.session(GREEDY) as session:
+        while waiting or not session.done:
+            session.add([waiting.pop(0)] if waiting else [])
+            answers |= {request.key: result.tokens for request, result in session.step()}
+            most = max(most, engine.scheduler.running)
+    assert answers == expected
+    assert 2 <= most <= 4
+    assert engine.memory.state.rows.finished.all()
+
+
+def test_closing_a_session_leaves_the_others_their_rows():
+    engine = DecodeEngine(models_of(TINY, 142))
+    with engine.session(GREEDY) as session:
+        session.add(windows_of())
+        with engine.session(GREEDY) as other, engine.session(BEAMS) as beams:
+            other.add(windows_of())
+            beams.add(windows_of())
+            answers = {request.key: result for request, result in session.step()}
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    assert tokens_of(answers) == alone(GREEDY)
+    assert not engine.scheduler.busy
+
+
+@pytest.mark.parametrize("step", [1, 3, 8])
+def test_what_begins_again_has_the_same_answers(step):
+    """As where language detection runs out of memory."""
+    engine, answers = DecodeEngine(models_of(TINY, 142)), {}
+    with engine.session(RETRIED) as session:
+        session.add(windows_of())
+        for _ in range(step):
+            answers |= {request.key: result for request, result in session.step()}
+        for num_beams in engine.scheduler.batches:
+            engine.scheduler.preempt(num_beams)
+            engine.batch(num_beams).clear()
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+    assert tokens_of(answers) == alone(RETRIED)
+
+
+def test_an_idle_batchs_memory_is_freed():
+    engine = DecodeEngine(models_of(TINY, 142))
+    decode(engine, windows_of(), GREEDY)
+    held = weakref.ref(engine.memory.state.main.cache.keys[0].untyped_storage())
+    assert held() is not None
+    engine.batch(1).clear()
+    assert held() is None
+
+
+def test_a_retry_is_not_encoded_again_and_hears_the_same():
+    engine, encoded = DecodeEngine(models_of(TINY, 142)), []
+    hook = engine.models.model.get_encoder().register_forward_hook(
+        lambda _m, inputs, _o: encoded.append(len(inputs[0]))
+    )
+    answers = tokens_of(decode(engine, windows_of(), RETRIED))
+    hook.remove()
+    assert sum(encoded) == len(windows_of())
+    assert answers == alone(BEAMS)
+
+
+def test_the_rows_of_a_session_are_counted_in_all_batches():
+    engine, most = DecodeEngine(models_of(TINY, 142)), 0
+    with engine.session(dataclasses.replace(RETRIED, batch_size=2)) as session:
+        session.add(windows_of())
+        while not session.done:
+            session.step()
+            most = max(most, engine.scheduler.running)
+    assert most == 2
+
+
+def allocate_at_most(monkeypatch, engine, most):
+    """Batches together hold at most `most` rows, each beam of a row counted."""
+    allocate = DecodeState.allocate
+
+    def limited(main, assistant, rows, drafts, num_beams=1):
+        held = [engine.batch(each).memory for each in engine.scheduler.batches]
+        if sum(each.capacity * each.num_beams for each in held) + rows * num_beams > most:
+            raise torch.OutOfMemoryError
+        return allocate(main, assistant, rows, drafts, num_beams)
+
+    monkeypatch.setattr(DecodeState, "allocate", limited)
+
+
+@pytest.mark.parametrize("most", [3, 4, 7, 13])
+def test_batches_that_do_not_fit_beside_each_other_take_turns(monkeypatch, most):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), [alone(GREEDY), alone(BEAMS)]
+    allocate_at_most(monkeypatch, engine, most)
+    assert beside(engine, GREEDY, BEAMS) == expected
+
+
+def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monkeypatch):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
+    allocate_at_most(monkeypatch, engine, 4)
+    with pytest.raises(OutOfMemory, match="one window"):
+        decode(engine, windows_of(), DecodeOptions(num_beams=5))
+    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
+
+
+def refuse_beams(monkeypatch, engine, most):
+    """Steps of more than `most` rows with beams run out of memory, whatever others hold."""
+    launch = engine.runner.launch
+
+    def refuse(state, filters, shape):
+        if state.beams is not None and state.capacity > most:
+            raise torch.OutOfMemoryError
+        return launch(state, filters, shape)
+
+    monkeypatch.setattr(engine.runner, "launch", refuse)
+
+
+@pytest.mark.parametrize(("most", "batch_size"), [(1, 2), (1, 4), (2, 4)])
+def test_retries_beside_plain_rows_are_halved_where_they_do_not_fit(monkeypatch, most, batch_size):
+    expected, engine = alone(RETRIED), DecodeEngine(models_of(TINY, 142))
+    refuse_beams(monkeypatch, engine, most)
+    options = dataclasses.replace(RETRIED, batch_size=batch_size)
+    assert tokens_of(decode(engine, windows_of(), options)) == expected
+
+
+def test_a_retry_that_never_fits_is_refused_to_its_request(monkeypatch):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
+    refuse_beams(monkeypatch, engine, 0)
+    with pytest.raises(OutOfMemory, match="one window"):
+        decode(engine, windows_of(), RETRIED)
+    assert not engine.scheduler.busy
+    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
+
+
+def test_rejected_texts_of_a_session_are_decoded_again_together():
+    """Those that are rejected later join those that wait, or that run again already."""
+    fallback = Fallback(Retry(3), logprob_threshold=0.0, no_speech_threshold=1.0)
+    engine, windows, steps = DecodeEngine(models_of(TINY, 142)), [], []
+    for number, window in enumerate(windows_of(4)):
+        windows.append(dataclasses.replace(window, max_tokens=10 + 6 * number))
+    launch = engine.runner.launch
+    engine.runner.launch = lambda state, *rest: (
+        steps.append(state.beams is not None) or launch(state, *rest)
+    )
+    answers = decode(engine, windows, dataclasses.replace(GREEDY, fallback=fallback))
+    longest = max(len(each.log_probs) for each in answers.values())
+    assert not any(each.timestamps for each in answers.values())
+    assert sum(steps) <= longest  # of one batch, not of four
+
+
+def test_a_text_rejected_in_the_step_in_which_a_neighbour_cannot_be_read_is_told_once(monkeypatch):
+    engine = DecodeEngine(models_of(TINY, 142))
+    good, bad = engine.session(RETRIED), engine.session(RETRIED)
+    poisoned = dataclasses.replace(windows_of()[0], key="poisoned")
+    read = ResultReader.read
+
+    def fail(reader, state, row, length, sequence):
+        if sequence.request is poisoned:
+            raise RuntimeError("poison")
+        return read(reader, state, row, length, sequence)
+
+    monkeypatch.setattr(ResultReader, "read", fail)
+    good.add(windows_of()[:1])
+    bad.add([poisoned])  # the same samples, so that both end in the same step
+    results = []
+    for _ in range(200):  # more than all attempts need
+        engine.step()
+        results += good.take()
+    assert len(results) == 1
+    assert good.done
+    assert not engine.scheduler.busy
+    with pytest.raises(RuntimeError, match="poison"):
+        bad.take()
