@@ -118,7 +118,11 @@ class Recogniser:
         self._loop = Loop(threads)
         # The thread holds on to the loop, not to this: it ends when nobody holds on to this.
         self._end = weakref.finalize(self, self._loop.inbox.put, None)
-        self.transcriber = self.run(load)
+        try:
+            self.transcriber = self.run(load)
+        except BaseException:
+            self._end()  # the error may be kept, and holds on to this
+            raise
         self._loop.transcriber = self.transcriber
 
     @property

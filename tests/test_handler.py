@@ -1,5 +1,180 @@
+"""What the containers import: its path, its log, its callers' threads and its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import json
+import logging
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from test_endpoint import RESPONSE_KEYS, StandInDiarizer
+
+from config import REPOSITORY, ModelSettings
+from handler import EndpointHandler
+from testing.audio_files import speech
+
+
+@pytest.fixture(scope="module")
+def precise_handler(whisper_folder, assistant_folder) -> EndpointHandler:
+    """In float32 no batch changes a number."""
+    return EndpointHandler(
+        settings=ModelSettings(
+            asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
+        )
+    )
+
+
 def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
     response = tiny_handler({"inputs": hum, "parameters": {"assisted": True, "language": "en"}})
     assert set(response) == RESPONSE_KEYS
     assert json.loads(json.dumps(response, allow_nan=False)) == response
     assert response["text"] == "".join(chunk["text"] for chunk in response["chunks"])
+
+
+def test_a_server_may_import_the_file_by_its_path_from_anywhere(tmp_path):
+    script = (
+        "import importlib.util, os, sys\n"
+        f"path = {str(REPOSITORY / 'handler.py')!r}\n"
+        "spec = importlib.util.spec_from_file_location('handler', path)\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "assert 'handler' not in sys.modules and 'pyannote.audio' not in sys.modules\n"
+        "module.EndpointHandler('/repository')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "START_FAILED: ASR_MODEL: is required\n")
+
+
+def test_hf_serves_log_of_the_body_is_cut(caplog, tiny_handler, hum):
+    logger = logging.getLogger("hf-serve")
+    with caplog.at_level(logging.INFO):
+        logger.info(
+            f"[abc] Received request with: {{'inputs': '{hum}'}}"
+        )  # as hf_serve.routers.custom writes it
+        logger.info("another %s", "line")
+    assert caplog.messages == ["[abc] Received request, body not logged", "another line"]
+
+
+def test_our_log_counts_and_times(tiny_handler, hum, caplog):
+    with caplog.at_level(logging.INFO, logger="endpoint"):
+        response = tiny_handler({"inputs": hum})
+    assert "1.0 s of audio answered in" in caplog.text
+    assert response["text"]
+    assert response["text"] not in caplog.text
+
+
+def bodies_of(inputs):
+    return [
+        {
+            "inputs": inputs,
+            "parameters": {
+                "assisted": assisted,
+                "language": language,
+                "return_timestamps": timestamps,
+            },
+        }
+        for assisted in (False, True)
+        for language in ("en", None)
+        for timestamps in (True, False)
+    ]
+
+
+def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(precise_handler, wav):
+    """All are there before the engine takes a step, so that their windows are in the same rows."""
+    bodies = bodies_of(base64.b64encode(wav(speech(5.0))).decode())
+    alone = [precise_handler(body) for body in bodies]
+    recogniser = precise_handler.endpoint.recogniser
+    before = recogniser.counts.steps, recogniser.counts.rows
+    go_on, submitted = threading.Event(), threading.Semaphore(0)
+    submit = recogniser.submit
+
+    def count(*arguments):
+        submitted.release()
+        return submit(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(bodies) + 1) as pool:
+        patch.setattr(recogniser, "submit", count)
+        pool.submit(recogniser.run, partial(go_on.wait, 60))
+        answers = [pool.submit(precise_handler, body) for body in bodies]
+        try:
+            for _ in bodies:
+                assert submitted.acquire(timeout=60)
+        finally:
+            go_on.set()
+        assert [each.result() for each in answers] == alone
+    steps, rows = recogniser.counts.steps - before[0], recogniser.counts.rows - before[1]
+    assert rows > 2 * steps
+
+
+def test_a_call_may_come_from_within_an_event_loop(tiny_handler, hum):
+    """As the older toolkit's server calls it."""
+
+    async def call():
+        return tiny_handler({"inputs": hum})
+
+    assert asyncio.run(call()) == tiny_handler({"inputs": hum})
+
+
+def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeypatch):
+    """As by Ctrl-C: what the caller waits for raises once its windows are in rows."""
+    recogniser = precise_handler.endpoint.recogniser
+    step, submit = recogniser.transcriber.engine.step, recogniser.submit
+    begin, cancelled = asyncio.run_coroutine_threadsafe, recogniser.counts.cancelled
+    running, left, freed = (threading.Event() for _ in range(3))
+
+    def step_and_wait(**options):
+        rows = step(**options)
+        if rows:
+            running.set()
+            assert left.wait(60)
+        return rows
+
+    def watched(transcription, tell):
+        close = transcription.close
+        transcription.close = lambda: close() or freed.set()
+        job = submit(transcription, tell)
+        cancel = job.cancel
+        job.cancel = lambda: cancel() or left.set()
+        return job
+
+    def interrupt():
+        assert running.wait(60)
+        raise KeyboardInterrupt
+
+    def interrupted(coroutine, loop):
+        future = begin(coroutine, loop)
+        future.result = interrupt
+        return future
+
+    monkeypatch.setattr(recogniser.transcriber.engine, "step", step_and_wait)
+    monkeypatch.setattr(recogniser, "submit", watched)
+    monkeypatch.setattr("runtime.event_loop.asyncio.run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        precise_handler({"inputs": wav(speech(20.0)), "parameters": {"language": "en"}})
+    assert freed.wait(60)
+    assert (recogniser.running_rows, recogniser.waiting_windows) == (0, 0)
+    assert recogniser.counts.cancelled == cancelled + 1
+
+
+def test_a_handler_that_nobody_holds_on_to_ends_its_threads(whisper_folder, hum):
+    before = set(threading.enumerate())
+    made = EndpointHandler(settings=ModelSettings(asr_model=str(whisper_folder)))
+    made.endpoint.diarizer = StandInDiarizer()
+    made({"inputs": hum})
+    own = set(threading.enumerate()) - before
+    kinds = {thread.name.partition("_")[0] for thread in own}
+    assert kinds == {"engine", "endpoint", "asyncio", "preparation", "diarization"}
+    del made
+    gc.collect()
+    for thread in own:
+        thread.join(60)
+        assert not thread.is_alive(), thread.name
