@@ -7,13 +7,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from recogniser_stand_ins import StandInTranscriber
+from recogniser_stand_ins import StandInEngine, StandInTranscriber, StandInTranscription
 
 from asr import Recogniser, TranscriptionOptions
 from asr.engine.request import DecodeOptions
@@ -22,7 +23,7 @@ from config import ignored_names
 from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
 from endpoint import Endpoint
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
-from runtime.error_edge import EXIT_STATUS
+from runtime.error_edge import EXIT_STATUS, end_process
 from transcript import Chunk, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
@@ -430,27 +431,74 @@ def test_a_failure_on_either_side_is_answered_and_leaves_no_thread(endpoint, hum
     assert threading.active_count() == before
 
 
+LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.fixture
+def process_ends(monkeypatch) -> SimpleQueue[int]:
+    """With which status, without doing it."""
+    statuses = SimpleQueue()
+    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 0.0)
+    monkeypatch.setattr("runtime.error_edge.os._exit", statuses.put)
+    return statuses
+
+
 @pytest.mark.parametrize("side", ["asr", "diarization"])
 def test_a_lost_device_is_answered_and_then_ends_the_process(
-    endpoint, hum, caplog, monkeypatch, side
+    endpoint, hum, caplog, process_ends, side
 ):
-    ended, statuses = threading.Event(), []
-    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 0.0)
-    monkeypatch.setattr(
-        "runtime.error_edge.os._exit", lambda status: statuses.append(status) or ended.set()
-    )
-    lost = RuntimeError("CUDA error: an illegal memory access was encountered")
 
     class Fails(StandInDiarizer):
         def diarize(self, *_):
-            raise ModelError("speaker diarization failed") from lost
+            raise ModelError("speaker diarization failed") from LOST
 
-    answer = lost if side == "asr" else SPEECH
+    answer = LOST if side == "asr" else SPEECH
     with pytest.raises(ModelError):
         endpoint(speaks(answer), StandInDiarizer() if side == "asr" else Fails())({"inputs": hum})
-    assert ended.wait(60)
-    assert set(statuses) == {EXIT_STATUS}
+    assert process_ends.get(timeout=60) == EXIT_STATUS
     assert "illegal memory access" in caplog.text
+
+
+@pytest.mark.parametrize("why", [SystemError("nothing works"), LOST])
+def test_where_the_engines_thread_has_ended_the_process_does(
+    endpoint, hum, caplog, process_ends, why
+):
+    """Nobody is answered any more, though the process could live on."""
+
+    def fail(*_):
+        raise why
+
+    class Never(StandInTranscriber):
+        def say(self):
+            pytest.fail("the engine takes no step")
+
+    made = endpoint(Never(SPEECH, StandInEngine(fail)))
+    job = made.recogniser.submit(StandInTranscription(lambda: None))
+    assert isinstance(job.result.exception(timeout=60), ModelError)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="has stopped"):
+            made({"inputs": hum})
+        assert process_ends.get(timeout=60) == EXIT_STATUS
+
+
+def test_requests_of_an_endpoint_that_was_closed_end_no_process(endpoint, hum, process_ends):
+    made = endpoint(speaks())
+    made.close()
+    with pytest.raises(ModelError, match="has stopped"):
+        made({"inputs": hum})
+    assert process_ends.empty()
+
+
+def test_the_process_ends_once_however_many_ask(caplog, process_ends, monkeypatch):
+    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 60.0)
+    before = threading.active_count()
+    for _ in range(3):
+        end_process("the device is lost")
+    assert threading.active_count() == before + 1
+    assert caplog.text.count("the process ends: the device is lost") == 1
+    (timer,) = (each for each in threading.enumerate() if isinstance(each, threading.Timer))
+    timer.cancel()
+    timer.join()
 
 
 @pytest.mark.parametrize(("device", "lasts"), [("cuda", True), ("cpu", False)])
