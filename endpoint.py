@@ -32,9 +32,9 @@ from diarization.enrolment import Enrolment
 from diarization.known_speakers import NOBODY, KnownVoices, name_speakers
 from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
-from errors import InvalidParameter, InvalidRequest
+from errors import EndpointError, InvalidParameter, InvalidRequest
 from payload.base64_text import Base64Text
-from runtime.error_edge import endpoint_errors
+from runtime.error_edge import end_process, endpoint_errors
 from runtime.openmp import compute_beside, set_threads
 from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
 from transcript import Transcript
@@ -130,15 +130,21 @@ class Endpoint:
     async def respond(self, data: object) -> dict[str, Any]:
         """Answer a request's body, a dict of `inputs` and `parameters`, with plain values.
 
-        Raises ClientError, or ServerError, and nothing else.
+        Raises ClientError, or ServerError, and nothing else. Ends the process where nothing will be
+        recognised any more; `server.lifecycle` does it where there are more clients to be told.
         """
         started = time.perf_counter()
-        with endpoint_errors():
-            request = await asyncio.to_thread(self.parse, data)
-            answer = await self.answer(request)
-            seconds = time.perf_counter() - started
-            logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
-            return await asyncio.to_thread(response, answer, request.config)
+        try:
+            with endpoint_errors():
+                request = await asyncio.to_thread(self.parse, data)
+                answer = await self.answer(request)
+                seconds = time.perf_counter() - started
+                logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
+                return await asyncio.to_thread(response, answer, request.config)
+        except EndpointError:
+            if self.recogniser.failed:
+                end_process("speech recognition has stopped")
+            raise
 
     async def answer(self, request: TranscriptionRequest) -> Answer:
         """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""

@@ -76,7 +76,11 @@ def _load(
     threads = torch.get_num_threads()
     logger.info("loading %s", ", ".join(model.name for model in settings.models))
     recogniser = Recogniser(partial(_load_whisper, settings, device, dtype, limits), threads)
-    diarizer = recogniser.run(partial(_load_diarizer, settings, device))
+    try:
+        diarizer = recogniser.run(partial(_load_diarizer, settings, device))
+    except Exception:
+        recogniser.close()  # the error may be kept, and holds on to it
+        raise
     seconds = time.perf_counter() - started
     logger.info(
         "models ready on %s in %s after %.1f s",

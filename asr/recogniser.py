@@ -118,7 +118,11 @@ class Recogniser:
         self._loop = Loop(threads)
         # The thread holds on to the loop, not to this: it ends when nobody holds on to this.
         self._end = weakref.finalize(self, self._loop.inbox.put, None)
-        self.transcriber = self.run(load)
+        try:
+            self.transcriber = self.run(load)
+        except BaseException:
+            self._end()  # the error may be kept, and holds on to this
+            raise
         self._loop.transcriber = self.transcriber
 
     @property
@@ -130,6 +134,11 @@ class Recogniser:
     def alive(self) -> bool:
         """Whether transcriptions are still taken."""
         return self._loop.alive
+
+    @property
+    def failed(self) -> bool:
+        """Whether the thread has stopped though nobody closed this."""
+        return self._loop.failure is not None
 
     @property
     def counts(self) -> EngineCounts:
@@ -148,8 +157,7 @@ class Recogniser:
 
     def check_alive(self) -> None:
         """Raises ModelError where the thread has stopped."""
-        if not self.alive:
-            raise stopped()
+        self._loop.check_alive()
 
     def run(self, work: Callable[[], T]) -> T:
         """What `work` returns in the thread that computes, between two of its turns.
@@ -195,6 +203,7 @@ class Loop:
     def __init__(self, threads: int) -> None:
         self.counts = EngineCounts()
         self.alive = True
+        self.failure: BaseException | None = None  # what ended the thread
         self.inbox: SimpleQueue[Job | Call | None] = SimpleQueue()  # None ends the loop
         self.transcriber: Transcriber | None = None
         self._threads = threads
@@ -207,9 +216,13 @@ class Loop:
     def put(self, asked: Job | Call) -> None:
         """Raises ModelError where the thread has stopped."""
         with self._lock:
-            if not self.alive:
-                raise stopped()
+            self.check_alive()
             self.inbox.put(asked)
+
+    def check_alive(self) -> None:
+        """Raises ModelError where the thread has stopped."""
+        if not self.alive:
+            raise self._stopped()
 
     def _run(self) -> None:
         set_threads(self._threads)  # others may have set fewer
@@ -218,6 +231,7 @@ class Loop:
                 self._advance()
                 self._step_engine()
         except BaseException as error:
+            self.failure = error
             origin = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(origin.filename).name}, line {origin.lineno}"
             logger.critical("the engine's thread ends: %s in %s", type(error).__name__, place)
@@ -325,7 +339,15 @@ class Loop:
                 with suppress(Exception):
                     self._remove(each)
             if each is not None and not (isinstance(each, Job) and each.cancelled):
-                each.result.set_exception(stopped())
+                each.result.set_exception(self._stopped())
+        self._jobs.clear()
+        self.transcriber = None
+
+    def _stopped(self) -> ModelError:
+        """An error for each who asks, caused by what ended the thread."""
+        error = stopped()
+        error.__cause__ = self.failure
+        return error
 
 
 def _answer(call: Call) -> None:

@@ -17,21 +17,25 @@ from runtime.device_errors import is_device_lost, is_out_of_memory
 
 logger = logging.getLogger("endpoint")
 
-# When the device is lost: time for the answer to leave, and the status the platform sees.
+# When the process must end: time for answers to leave, and the status the platform sees.
 SECONDS_TO_ANSWER, EXIT_STATUS = 1.0, 70
+ENDING = "end of the process"
 
 
 @contextmanager
 def endpoint_errors() -> Iterator[None]:
     """Pass our own errors on and turn every other exception into one; the log says its origin.
 
-    A lost device ends the process, so that the platform starts a new one.
+    A lost device, on which every call fails from now on, ends the process, so that the platform
+    starts a new one.
     """
     try:
         yield
     except Exception as error:
         if any(is_device_lost(cause) for cause in causes(error)):
-            _end_process(error)
+            # Torch's message holds no user data.
+            reasons = [" ".join(str(cause).split()) for cause in causes(error)]
+            end_process(f"the device is lost: {reasons[-1]}")
         if isinstance(error, EndpointError):
             raise
         if is_out_of_memory(error):
@@ -54,13 +58,13 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _end_process(error: Exception) -> None:
-    """End this process a moment from now, after the client has been answered.
-
-    After such an error every call to the device fails. Torch's message holds no user data.
+def end_process(reason: str) -> None:
+    """End this process a moment from now, after its clients have been answered; the log says why,
+    once.
     """
-    reasons = [" ".join(str(cause).split()) for cause in causes(error)]
-    logger.critical("the device is lost, the process ends: %s", reasons[-1])
+    if any(thread.name == ENDING for thread in threading.enumerate()):
+        return
+    logger.critical("the process ends: %s", reason)
     timer = threading.Timer(SECONDS_TO_ANSWER, os._exit, (EXIT_STATUS,))
-    timer.daemon = True
+    timer.name, timer.daemon = ENDING, True
     timer.start()

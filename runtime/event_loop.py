@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,9 +16,11 @@ class EventLoopThread:
     """Runs coroutines for callers of any thread; its own ends when nobody holds on to this."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True).start()
-        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        self._loop, unused = asyncio.new_event_loop(), asyncio.Event()
+        run = partial(_run, self._loop, unused.wait())
+        threading.Thread(target=run, name=name, daemon=True).start()
+        end = weakref.finalize(self, self._loop.call_soon_threadsafe, unused.set)
+        end.atexit = False  # no thread begins or ends then
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What the coroutine returns; it is cancelled where the wait for it is interrupted."""
@@ -29,8 +32,7 @@ class EventLoopThread:
             raise
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+def _run(loop: asyncio.AbstractEventLoop, until: Coroutine[Any, Any, object]) -> None:
+    """Run the loop; what has not ended then is cancelled, and has its time to clean up."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(until)

@@ -1,5 +1,5 @@
 """A client without a network: it speaks ASGI with an app, part by part, and may leave at any time;
-and a service that answers when a test says so.
+and an endpoint that answers when a test says so.
 """
 
 from __future__ import annotations
@@ -7,18 +7,15 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 from pydantic import SecretStr
-from server.engine_loop import EngineCounts, Progress
 
 from answer.response import Answer
-from asr import TranscriptionOptions
+from asr import EngineCounts, Progress, TranscriptionOptions
 from audio.decode import AudioLimits
 from config import InferenceConfig, ServerSettings
-from handler import TranscriptionRequest
+from endpoint import Decoded, Endpoint, Finished, TranscriptionRequest
 from server.app import create_app
-from server.service import Decoded, Finished, Service
 from transcript import Transcript
 
 MAX_AUDIO_BYTES = 3000
@@ -108,24 +105,32 @@ JSON = {"content-type": "application/json", "content-length": "1"}
 HELLO = (b'{"inputs": "AAAA"}',)
 
 
-class FakeService(Service):
-    """Answers when `release` is set: with `error`, or with an empty transcript."""
+class FakeRecogniser:
+    """Says what the metrics ask for."""
 
-    alive = True
-    running_rows, waiting_windows, held_audio_bytes = 2, 3, 4
+    running_rows, waiting_windows = 2, 3
+    counts = EngineCounts(steps=7, rows=9, windows=5, tokens=11, drafted=6, accepted=4, retries=1)
 
     def __init__(self) -> None:
-        self.handler = SimpleNamespace(
-            limits=AudioLimits(7200, MAX_AUDIO_BYTES), parse=parse, diarizer=None
-        )
+        self.alive = True
+
+
+class FakeEndpoint(Endpoint):
+    """Answers when `release` is set: with `error`, or with an empty transcript."""
+
+    held_audio_bytes = 4
+
+    def __init__(self) -> None:
+        self.recogniser, self.diarizer = FakeRecogniser(), None
+        self.limits = AudioLimits(7200, MAX_AUDIO_BYTES)
         self.notice, self.outstanding, self.freed = None, 0, 0
         self.release, self.began = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
         self.seen: list[TranscriptionRequest] = []
 
-    @property
-    def counts(self) -> EngineCounts:
-        return EngineCounts(steps=7, rows=9, windows=5, tokens=11, drafted=6, accepted=4, retries=1)
+    def parse(self, data, as_text=False) -> TranscriptionRequest:
+        config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
+        return TranscriptionRequest(data["inputs"], config, TranscriptionOptions())
 
     async def stream(self, request):
         self.seen.append(request)
@@ -143,16 +148,11 @@ class FakeService(Service):
             self.freed += 1
 
 
-def parse(data, as_text=False) -> TranscriptionRequest:
-    config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
-    return TranscriptionRequest(data["inputs"], config, TranscriptionOptions(), ())
-
-
 def served(**settings):
-    """A service, and the app that serves it."""
-    service = FakeService()
+    """An endpoint, and the app that serves it."""
+    endpoint = FakeEndpoint()
     key = settings.pop("api_key", None)
     wanted = ServerSettings(
         page=False, max_queue=settings.pop("max_queue", 2), api_key=key and SecretStr(key)
     ).model_copy(update=settings)
-    return service, create_app(service, wanted)
+    return endpoint, create_app(endpoint, wanted)

@@ -23,6 +23,7 @@ from hypothesis.internal.conjecture import providers
 from config import NO_TELEMETRY
 
 if TYPE_CHECKING:
+    from endpoint import Endpoint
     from handler import EndpointHandler
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
@@ -138,12 +139,6 @@ def misfit_folder(tmp_path_factory) -> Path:
     )
 
 
-def without_fallback(made: EndpointHandler) -> EndpointHandler:
-    """Random models are never sure: each of their windows would be decoded at every temperature."""
-    made.transcriber.fallback = None
-    return made
-
-
 @pytest.fixture(scope="session")
 def tiny_handler(whisper_folder, assistant_folder) -> EndpointHandler:
     """The endpoint on the two models above, without diarization."""
@@ -151,7 +146,16 @@ def tiny_handler(whisper_folder, assistant_folder) -> EndpointHandler:
     from handler import EndpointHandler
 
     settings = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(assistant_folder))
-    return without_fallback(EndpointHandler(settings=settings))
+    made = EndpointHandler(settings=settings)
+    # Random models are never sure: each of their windows would be decoded again.
+    made.endpoint.recogniser.transcriber.fallback = None
+    return made
+
+
+@pytest.fixture(scope="session")
+def tiny_endpoint(tiny_handler) -> Endpoint:
+    """What that handler asks."""
+    return tiny_handler.endpoint
 
 
 @pytest.fixture(scope="session")
@@ -166,6 +170,12 @@ def demo_handler() -> EndpointHandler:
     if missing:
         pytest.skip(f"no demo model: {', '.join(missing)}")
     return EndpointHandler(settings=ModelSettings.for_demo())
+
+
+@pytest.fixture(scope="session")
+def demo_endpoint(demo_handler) -> Endpoint:
+    """What that handler asks."""
+    return demo_handler.endpoint
 
 
 @pytest.fixture(scope="session")

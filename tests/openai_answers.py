@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,10 +11,11 @@ import openai
 import uvicorn
 
 from answer.response import Answer
+from asr import Progress
 from config import ServerSettings
+from endpoint import Decoded, Endpoint, Finished
 from errors import EndpointError
 from server.app import create_app
-from server.service import Decoded, Finished, Progress
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (
@@ -61,26 +61,21 @@ SPOKEN = Answer(31.5, TRANSCRIPT, SEGMENTS, TURNS)
 SILENT = Answer(2.0, Transcript((), None))
 
 
-class KnownAnswers:
-    """A service that computes nothing: it gives `result`, and an `error` before or after the audio
+class KnownAnswers(Endpoint):
+    """An endpoint that computes nothing: it gives `result`, and an `error` before or after the audio
     was decoded. `asked` is the newest request, and `closed` counts streams that were closed.
     """
 
-    def __init__(self, handler, speakers=False) -> None:
-        self.handler = copy.copy(handler)
-        self.handler.diarizer = object() if speakers else None
-        self.alive, self.outstanding, self.closed = True, 0, 0
+    def __init__(self, endpoint: Endpoint, speakers=False) -> None:
+        """It parses as `endpoint` does."""
+        self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
+        self.diarizer = object() if speakers else None
+        self.notice, self.outstanding, self.closed = None, 0, 0
         self.result, self.error, self.decodes = SPOKEN, None, True
         self.asked = None
 
     def give(self, result: Answer = SPOKEN, error: EndpointError | None = None, decodes=True):
         self.result, self.error, self.decodes = result, error, decodes
-
-    async def answer(self, request):
-        async for event in self.stream(request):
-            if isinstance(event, Finished):
-                return event.answer
-        raise AssertionError
 
     async def stream(self, request):
         self.asked = request
@@ -99,9 +94,9 @@ class KnownAnswers:
 
 
 @contextmanager
-def openai_client(service) -> Iterator[openai.OpenAI]:
+def openai_client(endpoint) -> Iterator[openai.OpenAI]:
     """The SDK's client, which tries nothing twice, of a server on loopback."""
-    app = create_app(service, ServerSettings(page=False))
+    app = create_app(endpoint, ServerSettings(page=False))
     config = uvicorn.Config(app, log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -17,6 +17,7 @@ from config import InferenceConfig
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip
 from demo.build.voices import Voice
+from diarization.enrolment import Enrolment
 from diarization.pipeline import SpeakerHints
 from errors import AudioTooLong, InvalidAudio, InvalidReference
 
@@ -160,19 +161,19 @@ def test_the_number_of_speakers_may_be_given_too(ask, clips):
 def test_the_pipeline_gives_a_voice_to_every_label(demo_handler):
     """Both releases of pyannote.audio: the row of a label is nearest that speaker's own speech."""
     scene = draw_dialogue([ANNA, BOB], 12.0, Style(noise=1e-3), np.random.default_rng(3))
-    found = demo_handler.diarizer.diarize(scene.samples, SpeakerHints())
+    found = demo_handler.endpoint.diarizer.diarize(scene.samples, SpeakerHints())
     assert found.voices.keys() == {turn.speaker for turn in found.turns}
     rows = {label: row / np.linalg.norm(row) for label, row in found.voices.items()}
     for label in rows:
         spans = [(turn.start, turn.end) for turn in found.exclusive if turn.speaker == label]
-        heard = demo_handler.diarizer.embed(scene.samples, spans)
+        heard = demo_handler.endpoint.diarizer.embed(scene.samples, spans)
         assert max(rows, key=lambda other: rows[other] @ heard) == label, version("pyannote.audio")
 
 
 @pytest.mark.parametrize("parameters", [{"diarize": False}, {}], ids=["not asked for", "no model"])
 def test_without_diarization_clips_are_a_warning(demo_handler, monkeypatch, hum, parameters):
     if not parameters:
-        monkeypatch.setattr(demo_handler, "diarizer", None)
+        monkeypatch.setattr(demo_handler.endpoint, "diarizer", None)
     known = [{"name": "Anna", "reference": "never decoded"}] * 2
     found = demo_handler({"inputs": hum, "parameters": {"known_speakers": known, **parameters}})
     assert any("known_speakers are ignored" in warning for warning in found["warnings"])
@@ -223,37 +224,39 @@ def test_bytes_of_all_clips_and_the_audio_count_together(
 ):
     size = len(base64.b64decode(clips["Anna"]))
     known = {"known_speakers": named([("A", clips["Anna"]), ("B", clips["Anna"])])}
-    monkeypatch.setattr(demo_handler, "limits", AudioLimits(60, 2 * size - 1))
+    monkeypatch.setattr(demo_handler.endpoint, "limits", AudioLimits(60, 2 * size - 1))
     with pytest.raises(InvalidReference, match=r"\[1\]: the audio has"):
         demo_handler({"inputs": "", "parameters": known})
-    monkeypatch.setattr(demo_handler, "limits", AudioLimits(60, 2 * size + 2))
+    monkeypatch.setattr(demo_handler.endpoint, "limits", AudioLimits(60, 2 * size + 2))
     with pytest.raises(InvalidAudio, match="the audio file is empty"):
         demo_handler({"inputs": "", "parameters": known})
     with pytest.raises(AudioTooLong):
         demo_handler({"inputs": dialogue, "parameters": known})
 
 
-def test_doubtful_clips_are_used_with_a_warning(demo_handler, encode):
+def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
     rng = np.random.default_rng(0)
     short = clip(ANNA, 1.5)
     noisy = clip(BOB, 6.0) + 0.08 * rng.standard_normal(7 * RATE)
     config = {
         "known_speakers": named([("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))])
     }
-    known = demo_handler.enrol(demo_handler.parse({"inputs": "", "parameters": config}))
+    find_speech, limits = demo_endpoint.recogniser.find_speech, demo_endpoint.limits
+    enrolment = Enrolment(demo_endpoint.diarizer, find_speech, limits, RATE)
+    known = enrolment.enrol(InferenceConfig.read(config).known_speakers)
     text = " ".join(known.warnings)
     assert "known_speakers[0]: 1." in text
     assert "known_speakers[1]: it is noisy" in text
     assert "names 0 and 2 sound alike" in text
 
 
-def test_the_clips_leave_no_trace(demo_handler, clips, answer, log):
+def test_the_clips_leave_no_trace(demo_endpoint, clips, answer, log):
     needle = clips["Anna"][200:260]
     config = InferenceConfig.read({"known_speakers": named(clips.items())})
     assert needle in config.known_speakers[0].reference
     assert "audio answered in" in log.getvalue()
     assert needle not in json.dumps(answer) + log.getvalue() + repr(config)
-    assert needle not in repr(vars(demo_handler)) + repr(vars(demo_handler.diarizer))
+    assert needle not in repr(vars(demo_endpoint)) + repr(vars(demo_endpoint.diarizer))
 
 
 def test_an_answer_without_speech_tells_every_name(demo_handler, encode, clips):

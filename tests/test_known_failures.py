@@ -35,7 +35,7 @@ class Found:
     def __init__(self, *turns: tuple[str, float, float]) -> None:
         self.turns = tuple(SpeakerTurn(*turn) for turn in turns)
 
-    def diarize(self, _samples: object, _hints: object, _cancelled: object) -> Diarization:
+    def diarize(self, *_: object) -> Diarization:
         return Diarization(self.turns, self.turns)
 
 
@@ -61,7 +61,7 @@ def ask_of(demo_handler, passage, monkeypatch):
     """Asks for the passage, in which diarization finds the turns given."""
 
     def ask_with(*turns: tuple[str, float, float], **parameters: Any) -> dict[str, Any]:
-        monkeypatch.setattr(demo_handler, "diarizer", Found(*turns))
+        monkeypatch.setattr(demo_handler.endpoint, "diarizer", Found(*turns))
         return ask(demo_handler, passage, **parameters)
 
     return ask_with

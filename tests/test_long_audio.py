@@ -86,8 +86,9 @@ def test_ten_hours_pass_in_little_memory_with_times_to_the_end():
 
 
 @pytest.fixture(scope="module")
-def transcriber(demo_handler) -> Transcriber:
-    return demo_handler.transcriber
+def transcriber(demo_endpoint) -> Transcriber:
+    """One of this thread."""
+    return Transcriber(demo_endpoint.recogniser.models)
 
 
 @cache

@@ -1,28 +1,35 @@
 """Which threads compute: those that were asked for, and none that are left over."""
 
-import asyncio
-import base64
+from __future__ import annotations
+
+import os
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import torch
-from server.shortest_first import in_one_step
 
-import handler
-from config import ModelSettings
-from runtime.openmp import SecondThread, run_in_passing_thread, set_threads
-from server.service import Service
-from transcribe.__main__ import CONVERSATION
+from config import REPOSITORY
+from runtime.openmp import compute_beside, set_threads
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 
 
 def computing_threads() -> int:
     """How many threads torch has for the calling thread once it has computed."""
     (torch.ones(400, 400) @ torch.ones(400, 400)).sin()
     return torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def number_of_threads():
+    """As it was, after each test."""
+    before = torch.get_num_threads()
+    yield
+    set_threads(before)
 
 
 def test_a_thread_keeps_the_number_that_was_set_in_it():
@@ -32,100 +39,86 @@ def test_a_thread_keeps_the_number_that_was_set_in_it():
         pool.submit(int).result()
         set_threads(before)
         assert pool.submit(computing_threads).result() == 1
-    assert run_in_passing_thread(computing_threads, 2) == 2
-    set_threads(before)
 
 
-def test_what_is_raised_in_a_passing_thread_is_raised_to_the_caller():
+@pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
+def test_beside_the_engine_as_many_threads_compute_as_were_asked_for(device):
+    assert compute_beside(computing_threads, 2, device) == 2
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
+def test_what_is_raised_beside_the_engine_is_raised_to_the_caller(device):
     def end():
         raise SystemExit("no model")
 
     with pytest.raises(SystemExit, match="no model"):
-        run_in_passing_thread(end, 1)
+        compute_beside(end, 1, device)
 
 
-@pytest.mark.parametrize("lasts", [True, False])
-def test_on_cuda_a_second_thread_is_the_same_for_all_work(lasts):
+def test_on_cuda_the_caller_computes_and_on_a_cpu_a_thread_that_ends():
     """A thread that has used cuDNN leaks its plans when it ends."""
-    before = torch.get_num_threads()
-    second, seen = SecondThread(2, lasts), []
-    for _ in range(3):
-        with second.running(lambda: seen.append(threading.current_thread())) as running:
-            running.result()
-    assert len(set(seen)) == (1 if lasts else 3)
-    assert [each.is_alive() for each in seen] == [lasts] * 3
-    assert threading.current_thread() not in seen
-    here = second.run(threading.current_thread)
-    assert (here is threading.current_thread()) == lasts
-    assert second.run(computing_threads) == 2
-    set_threads(before)
+    here = threading.current_thread()
+    assert compute_beside(threading.current_thread, 1, CUDA) is here
+    passing = compute_beside(threading.current_thread, 1, CPU)
+    assert passing is not here
+    assert not passing.is_alive()
 
 
-@pytest.mark.parametrize("lasts", [True, False])
-def test_the_block_is_left_when_the_second_thread_has_ended(lasts):
-    failed, ended = threading.Event(), []
-
-    def work():
-        failed.wait()
-        ended.append(True)
-
-    def fail():
-        failed.set()
-        raise KeyError
-
-    with pytest.raises(KeyError), SecondThread(1, lasts).running(work):
-        fail()
-    assert ended == [True]
+def run(code: str) -> None:
+    variables = {"PYTHONPATH": str(REPOSITORY)}
+    script = [sys.executable, "-W", "ignore", "-c", f"if True:\n{NATIVE}{code}"]
+    subprocess.run(script, check=True, timeout=300, env=os.environ | variables)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
-def test_a_passing_thread_leaves_no_team_behind():
-    code = """if True:
-        import os, time, torch
-        from runtime.openmp import run_in_passing_thread
+NATIVE = """
+        import os, threading, time
 
-        def tasks():
-            return len(os.listdir("/proc/self/task"))
+        def native():
+            "How many threads there are that are not Python's."
+            python = {str(thread.native_id) for thread in threading.enumerate()}
+            return len(set(os.listdir("/proc/self/task")) - python)
+
+        def until(count):
+            "What has ended is still listed for a moment."
+            while native() > count:
+                time.sleep(0.001)
+"""
+
+
+@linux
+def test_a_thread_that_ends_leaves_no_team_behind():
+    run("""
+        import torch
+        from runtime.openmp import compute_beside
 
         def product():
             torch.ones(1000, 1000).sin()
-            return tasks()
+            return native()
 
-        meanwhile = run_in_passing_thread(product, 4)
-        while tasks() > meanwhile - 4:  # what has ended is still listed for a moment
-            time.sleep(0.001)
+        until(compute_beside(product, 4, torch.device("cpu")) - 3)
+    """)
+
+
+@linux
+def test_of_all_threads_that_last_the_engines_alone_has_a_team():
+    """So its products never wait for a wake-up: models load there, diarization ends with its
+    thread, and all others compute alone.
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    run("""
+        import torch
+        from config import ModelSettings
+        from handler import EndpointHandler
+        from testing.audio_files import conversation, wav_file
 
-
-def test_loading_and_diarizing_compute_in_threads_that_end(monkeypatch):
-    """So the engine has the only team that stays, and its products never wait for a wake-up."""
-    computed_in = []
-
-    def noted(work, *arguments):
-        computed_in.append(threading.current_thread())
-        return work(*arguments)
-
-    load = handler.load_whisper
-    monkeypatch.setattr(handler, "load_whisper", lambda *given: noted(load, *given))
-    endpoint = handler.EndpointHandler(settings=ModelSettings.for_demo())
-    diarize = endpoint.diarizer.diarize
-    monkeypatch.setattr(
-        endpoint.diarizer,
-        "diarize",
-        lambda *given, **named: noted(partial(diarize, **named), *given),
-    )
-    service = Service(endpoint)
-    try:
-        body = {"inputs": base64.b64encode(CONVERSATION.read_bytes()).decode()}
-        asyncio.run(service.answer(endpoint.parse(body)))
-        with service._preparation.recording(1.0) as recording:
-            decoding = [
-                service._preparation.submit(recording, in_one_step(computing_threads)).result()
-                for _ in range(2)
-            ]
-    finally:
-        service.close()
-    assert decoding == [1, 1]
-    assert len(computed_in) == 2
-    assert not any(each.is_alive() for each in computed_in)
+        torch.set_num_threads(5)
+        handler = EndpointHandler(settings=ModelSettings.for_demo())
+        loaded = native()
+        clip = wav_file(conversation()[: 6 * 16_000], 16_000)
+        body = {"inputs": clip, "parameters": {"num_speakers": "2"}}
+        assert handler(body)["speakers"]
+        until(loaded)
+        names = {thread.name.partition("_")[0] for thread in threading.enumerate()}
+        assert names >= {"engine", "endpoint", "asyncio", "preparation", "diarization"}, names
+        handler.endpoint.recogniser.close()
+        until(loaded - 4)
+    """)

@@ -240,7 +240,7 @@ def endpoint(whisper_folder, assistant_folder) -> EndpointHandler:
             max_audio_bytes=LIMITS.max_bytes,
         )
     )
-    made.transcriber.fallback = None  # random models are never sure
+    made.endpoint.recogniser.transcriber.fallback = None  # random models are never sure
     return made
 
 
@@ -281,7 +281,7 @@ class Counted:
 @pytest.fixture
 def encoder_passes(endpoint, monkeypatch) -> Counted:
     """Counts how often the main model listens: nothing is decoded without that."""
-    encoder = endpoint.transcriber.models.model.get_encoder()
+    encoder = endpoint.endpoint.recogniser.models.model.get_encoder()
     counted = Counted(encoder.forward)
     monkeypatch.setattr(encoder, "forward", counted)
     return counted
@@ -302,7 +302,7 @@ def test_the_count_above_would_notice(endpoint, encoder_passes):
 def test_nothing_is_decoded_for_a_request_refused_by_its_form(endpoint, name, monkeypatch):
     decoders = [Counted(lambda *_: b""), Counted(lambda *_: None)]
     for decode, counted in zip(("decode_base64", "decoding_steps"), decoders, strict=True):
-        monkeypatch.setattr(sys.modules[EndpointHandler.__module__], decode, counted)
+        monkeypatch.setattr(f"endpoint.{decode}", counted)
     outcome(endpoint, REFUSALS[name][0])
     assert [counted.calls for counted in decoders] == [0, 0]
 

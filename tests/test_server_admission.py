@@ -55,15 +55,15 @@ def test_the_cheapest_refusal_comes_first_and_nothing_is_read(first, path):
 
 def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
     async def run():
-        service, app = served(max_queue=2)
+        endpoint, app = served(max_queue=2)
         waiting = [asyncio.ensure_future(call(app, headers=JSON, parts=HELLO)) for _ in range(2)]
-        await service.began.wait()
+        await endpoint.began.wait()
         refused = await call(app, headers=JSON, parts=HELLO)
         assert (refused.status, refused.code) == (429, "BUSY")
         assert 1 <= int(refused.headers["retry-after"]) <= 120
         for path, status in {"/health": 200, "/ready": 200, "/metrics": 200}.items():
             assert (await call(app, "GET", path)).status == status
-        service.release.set()
+        endpoint.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
         assert (await call(app, headers=JSON, parts=HELLO)).status == 200
         assert app.admission.places.taken == 0
@@ -93,8 +93,8 @@ def test_refused_clients_are_told_times_as_far_apart_as_answers_are():
 )
 def test_a_limit_leaves_room_for_the_largest_audio(kind, fits):
     async def status(length):
-        service, app = served()
-        service.release.set()
+        endpoint, app = served()
+        endpoint.release.set()
         headers = {"content-type": kind, "content-length": length}
         return (await call(app, headers=headers, parts=[b"x"])).status
 
@@ -106,13 +106,13 @@ def test_a_body_that_announces_nothing_is_counted(monkeypatch):
     monkeypatch.setattr("server.admission.SLACK_BYTES", 0)
 
     async def run():
-        service, app = served()
+        endpoint, app = served()
         headers = {"content-type": "audio/wav", "transfer-encoding": "chunked"}
         reply = await call(app, headers=headers, parts=[bytes(1000)] * 9)
         assert (reply.status, reply.code) == (413, "BODY_TOO_LARGE")
         assert reply.parts_read == 4
         assert reply.headers["connection"] == "close"
-        assert (service.seen, app.admission.places.taken) == ([], 0)
+        assert (endpoint.seen, app.admission.places.taken) == ([], 0)
 
     asyncio.run(run())
 
@@ -132,13 +132,13 @@ def test_bodies_have_so_many_bytes_together():
     """What has come counts, and as much again must be free."""
 
     async def run():
-        service, app = served(max_queue=9, max_queue_bytes=100)
+        endpoint, app = served(max_queue=9, max_queue_bytes=100)
         waiting = [asyncio.ensure_future(chunked(app, [b"{" + b" " * 30, *HELLO]))]
         waiting[0].cancel()
         await asyncio.wait(waiting)
         assert app.admission.places.held_bytes == 0
         waiting = [asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))]
-        await service.began.wait()
+        await endpoint.began.wait()
         held = 30 + len(HELLO[0])
         assert app.admission.places.held_bytes == held
         refused = await call(app, headers=announced(30), parts=HELLO)
@@ -146,13 +146,13 @@ def test_bodies_have_so_many_bytes_together():
         assert 1 <= int(refused.headers["retry-after"]) <= 120
         assert "connection" not in refused.headers  # so little is read all the same
         waiting.append(asyncio.ensure_future(call(app, headers=announced(20), parts=HELLO)))
-        while len(service.seen) < 2:
+        while len(endpoint.seen) < 2:
             await asyncio.sleep(0)
         counted = await chunked(app, [bytes(10)] * 4)
         assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 2)
         assert app.admission.places.held_bytes == held + len(HELLO[0])
         assert app.admission.places.taken == 2
-        service.release.set()
+        endpoint.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
         assert app.admission.places.held_bytes == 0
         untyped = {"transfer-encoding": "chunked"}
@@ -165,8 +165,8 @@ def test_what_is_announced_reserves_nothing():
     """Three senders announce more than there is and send a byte each; others are answered."""
 
     async def run():
-        service, app = served(max_queue=9, max_queue_bytes=3000)
-        service.release.set()
+        endpoint, app = served(max_queue=9, max_queue_bytes=3000)
+        endpoint.release.set()
         slow = [client(app, headers=announced(1400), parts=[b"{"], ends=False) for _ in range(3)]
         running = []
         for each in slow:
@@ -188,9 +188,9 @@ def test_a_slow_sender_gives_its_place_to_who_asks():
     now = [0.0]
 
     async def run():
-        service, app = served(max_queue=2)
+        endpoint, app = served(max_queue=2)
         app.admission.places.now = lambda: now[0]
-        service.release.set()
+        endpoint.release.set()
         senders, running = [], []
         for _ in range(2):
             sender = client(app, headers={"transfer-encoding": "chunked"}, ends=False)
@@ -215,12 +215,12 @@ def test_a_slow_sender_gives_its_place_to_who_asks():
 
 def test_a_body_that_announces_too_little_is_counted():
     async def run():
-        service, app = served(max_queue_bytes=100)
+        endpoint, app = served(max_queue_bytes=100)
         first = asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))
-        await service.began.wait()
+        await endpoint.began.wait()
         liar = await call(app, headers=announced(5), parts=[bytes(20)] * 2)
         assert (liar.status, liar.parts_read) == (429, 2)
-        service.release.set()
+        endpoint.release.set()
         assert (await first).status == 200
 
     asyncio.run(run())
@@ -229,8 +229,8 @@ def test_a_body_that_announces_too_little_is_counted():
 @pytest.mark.parametrize("headers", [announced(3000), {"transfer-encoding": "chunked"}])
 def test_a_body_that_is_alone_may_have_more(headers):
     async def run():
-        service, app = served(max_queue_bytes=100)
-        service.release.set()
+        endpoint, app = served(max_queue_bytes=100)
+        endpoint.release.set()
         headers["content-type"] = "audio/wav"
         assert (await call(app, headers=headers, parts=[bytes(1500)] * 2)).status == 200
         assert app.admission.places.held_bytes == 0
@@ -255,8 +255,8 @@ def test_a_body_that_is_alone_may_have_more(headers):
 )
 def test_types_that_say_that_there_is_no_sound_are_refused(path, headers, status):
     async def run():
-        service, app = served()
-        service.release.set()
+        endpoint, app = served()
+        endpoint.release.set()
         return await call(app, path=path, headers=headers, parts=[b"RIFF"])
 
     assert asyncio.run(run()).status == status
@@ -282,8 +282,8 @@ def basic(password: str) -> str:
 )
 def test_the_key_comes_as_bearer_token_or_password(given, status):
     async def run():
-        service, app = served(api_key="key")
-        service.release.set()
+        endpoint, app = served(api_key="key")
+        endpoint.release.set()
         return await call(app, headers={**JSON, "authorization": given}, parts=HELLO)
 
     reply = asyncio.run(run())

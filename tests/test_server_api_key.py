@@ -168,8 +168,8 @@ def test_probes_and_who_comes_without_a_network_address_are_served():
 
 @pytest.mark.parametrize(("proxies", "statuses"), [(None, {401, 429}), ("127.0.0.1", {401})])
 def test_a_client_is_whom_a_named_proxy_names_and_nobody_else_can_say(proxies, statuses):
-    service, gate = served(api_key=KEY)
-    with listening(DrainingServer(gate, service, 600, proxies)) as (host, port):
+    endpoint, gate = served(api_key=KEY)
+    with listening(DrainingServer(gate, endpoint, 600, proxies)) as (host, port):
         told = [
             httpx2.get(
                 f"http://{host}:{port}/metrics",

@@ -105,8 +105,8 @@ GUARDS = (
 
 @pytest.fixture(scope="module")
 def where():
-    service, gate = served()
-    with listening(DrainingServer(gate, service, 600)) as address:
+    endpoint, gate = served()
+    with listening(DrainingServer(gate, endpoint, 600)) as address:
         yield address
 
 

@@ -13,26 +13,26 @@ from server.middleware import METHODS
 CANARY = "canary-5ecret"
 
 
-async def fed(service) -> None:
+async def fed(endpoint) -> None:
     """Wait until a request is being computed."""
-    await service.began.wait()
-    assert service.outstanding == 1
+    await endpoint.began.wait()
+    assert endpoint.outstanding == 1
 
 
-def freed(service, app) -> bool:
-    return (service.outstanding, service.freed, app.admission.places.taken) == (0, 1, 0)
+def freed(endpoint, app) -> bool:
+    return (endpoint.outstanding, endpoint.freed, app.admission.places.taken) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
 def test_a_client_that_leaves_frees_its_rows(stream, caplog):
     async def run():
-        service, app = served()
+        endpoint, app = served()
         leaving = client(app, headers=JSON, parts=HELLO, query=stream)
         running = asyncio.ensure_future(leaving.run())
-        await fed(service)
+        await fed(endpoint)
         leaving.gone.set()
         reply = await running
-        assert freed(service, app)
+        assert freed(endpoint, app)
         assert not reply.complete
         text = (await call(app, "GET", "/metrics")).body.decode()
         assert "asr_cancelled_total 1.0" in text
@@ -43,22 +43,22 @@ def test_a_client_that_leaves_frees_its_rows(stream, caplog):
 
 def test_the_deadline_is_504_and_not_to_be_tried_again():
     async def run():
-        service, app = served(request_timeout=0.05)
+        endpoint, app = served(request_timeout=0.05)
         reply = await call(app, headers=JSON, parts=HELLO)
         assert (reply.status, reply.code) == (504, "DEADLINE_EXCEEDED")
         assert reply.headers["x-should-retry"] == "false"
-        assert freed(service, app)
+        assert freed(endpoint, app)
 
     asyncio.run(run())
 
 
 def test_the_deadline_ends_a_stream_with_an_error_event():
     async def run():
-        service, app = served(request_timeout=0.05)
+        endpoint, app = served(request_timeout=0.05)
         reply = await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
         assert (reply.status, reply.complete) == (200, True)
         assert last_event(reply)["error"]["code"] == "DEADLINE_EXCEEDED"
-        assert freed(service, app)
+        assert freed(endpoint, app)
 
     asyncio.run(run())
 
@@ -66,15 +66,15 @@ def test_the_deadline_ends_a_stream_with_an_error_event():
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
 def test_the_end_of_draining_is_told(stream):
     async def run():
-        service, app = served()
+        endpoint, app = served()
         running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO, query=stream))
-        await fed(service)
+        await fed(endpoint)
         app.end_all()
         reply = await running
         told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
         assert told.startswith("DRAINING: ")
         assert reply.status == (200 if stream else 503)
-        assert freed(service, app)
+        assert freed(endpoint, app)
 
     asyncio.run(run())
 
@@ -86,15 +86,15 @@ def last_event(reply) -> dict:
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
 def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
     async def run():
-        service, app = served()
-        service.error = KeyError(CANARY)
-        service.release.set()
+        endpoint, app = served()
+        endpoint.error = KeyError(CANARY)
+        endpoint.release.set()
         reply = await call(app, headers=JSON, parts=HELLO, query=stream)
         told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
         assert told.startswith("MODEL_ERROR: unexpected KeyError")
         assert reply.status == (200 if stream else 500)
         assert CANARY not in reply.body.decode() + caplog.text
-        assert freed(service, app)
+        assert freed(endpoint, app)
 
     asyncio.run(run())
 
@@ -154,8 +154,8 @@ def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):
 )
 def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
     async def run():
-        service, app = served()
-        service.release.set()
+        endpoint, app = served()
+        endpoint.release.set()
         return {method: await call(app, method, path, headers=JSON) for method in METHODS}
 
     replies = asyncio.run(run())
@@ -168,8 +168,8 @@ def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
 @pytest.mark.parametrize("path", ["/predict/", "/health/", "//"])
 def test_a_last_slash_changes_nothing(path):
     async def run():
-        service, app = served()
-        service.release.set()
+        endpoint, app = served()
+        endpoint.release.set()
         method = "GET" if "health" in path else "POST"
         return await call(app, method, path, headers=JSON, parts=HELLO)
 
@@ -180,8 +180,8 @@ def test_the_log_names_routes_and_nothing_of_the_client(caplog):
     caplog.set_level("DEBUG", "server")
 
     async def run():
-        service, app = served()
-        service.release.set()
+        endpoint, app = served()
+        endpoint.release.set()
         secret = {"x-any": CANARY, "authorization": f"Bearer {CANARY}"}
         body = json.dumps({"inputs": CANARY, "parameters": {CANARY: CANARY}}).encode()
         query = f"token={CANARY}".encode()

@@ -22,83 +22,84 @@ from testing.audio_files import conversation
 ASSISTED = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
 
 
-def with_models(handler, monkeypatch, **changes) -> None:
-    models = dataclasses.replace(handler.transcriber.models, **changes)
-    monkeypatch.setattr(handler, "transcriber", Transcriber(models))
+def with_models(endpoint, monkeypatch, **changes) -> None:
+    models = dataclasses.replace(endpoint.recogniser.models, **changes)
+    monkeypatch.setattr(endpoint.recogniser, "transcriber", Transcriber(models))
 
 
 @pytest.mark.parametrize("drafts", [None, "assistant", "medusa"])
 def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
-    tiny_handler, monkeypatch, drafts
+    tiny_endpoint, monkeypatch, drafts
 ):
-    loaded = tiny_handler.transcriber.models
+    loaded = tiny_endpoint.recogniser.models
     alone = dataclasses.replace(loaded, assistant=None)
     models = {None: alone, "assistant": loaded, "medusa": random_heads(alone, 2)}[drafts]
     transcriber = Transcriber(models)
-    monkeypatch.setattr(tiny_handler, "transcriber", transcriber)
+    monkeypatch.setattr(tiny_endpoint.recogniser, "transcriber", transcriber)
     with closing(transcriber.start(conversation()[:32_000], ASSISTED)) as transcription:
         warnings = transcription.run().warnings
-    assert describe(tiny_handler).drafts == drafts
+    assert describe(tiny_endpoint).drafts == drafts
     assert (drafts is not None) is (warnings == ())
 
 
 @pytest.mark.parametrize("english_only", [False, True])
 def test_every_language_and_task_is_one_that_requests_may_name(
-    tiny_handler, monkeypatch, english_only
+    tiny_endpoint, monkeypatch, english_only
 ):
     if english_only:
-        tokens = tiny_handler.transcriber.models.special_tokens
+        tokens = tiny_endpoint.recogniser.models.special_tokens
         tokens = dataclasses.replace(tokens, multilingual=False, languages={}, tasks={})
-        with_models(tiny_handler, monkeypatch, special_tokens=tokens)
-    found = describe(tiny_handler)
+        with_models(tiny_endpoint, monkeypatch, special_tokens=tokens)
+    found = describe(tiny_endpoint)
     assert found.multilingual is (len(found.languages) > 1) is not english_only
     assert [each.name for each in found.languages] == sorted(each.name for each in found.languages)
     for language in found.languages:
         assert language_code(language.name) == language.code
-        request({"language": language.code}, tiny_handler)
+        request({"language": language.code}, tiny_endpoint)
     for task in ("transcribe", "translate"):
         if task in found.tasks:
-            request({"task": task}, tiny_handler)
+            request({"task": task}, tiny_endpoint)
         else:
             with pytest.raises(EndpointError):
-                request({"task": task}, tiny_handler)
+                request({"task": task}, tiny_endpoint)
 
 
-def request(parameters, handler) -> None:
-    handler.parse({"inputs": b"", "parameters": parameters})
+def request(parameters, endpoint) -> None:
+    endpoint.parse({"inputs": b"", "parameters": parameters})
 
 
 @pytest.mark.parametrize("prompts", [False, True])
-def test_prompts_are_offered_where_they_are_not_refused(tiny_handler, monkeypatch, prompts):
-    tokens = tiny_handler.transcriber.models.special_tokens
+def test_prompts_are_offered_where_they_are_not_refused(tiny_endpoint, monkeypatch, prompts):
+    tokens = tiny_endpoint.recogniser.models.special_tokens
     if not prompts:
         tokens = dataclasses.replace(tokens, start_of_previous=None)
-        with_models(tiny_handler, monkeypatch, special_tokens=tokens)
-    assert describe(tiny_handler).prompts is prompts
+        with_models(tiny_endpoint, monkeypatch, special_tokens=tokens)
+    assert describe(tiny_endpoint).prompts is prompts
     with nullcontext() if prompts else pytest.raises(EndpointError, match="prompt"):
-        request({"prompt": "Dear"}, tiny_handler)
+        request({"prompt": "Dear"}, tiny_endpoint)
 
 
-def test_models_are_named_and_no_path_is(demo_handler, tiny_handler):
-    demo, tiny = describe(demo_handler), describe(tiny_handler)
+def test_models_are_named_and_no_path_is(demo_endpoint, tiny_endpoint):
+    demo, tiny = describe(demo_endpoint), describe(tiny_endpoint)
     assert (demo.model, demo.embedded, demo.diarization) == ("asr", True, True)
     assert (tiny.embedded, tiny.diarization) == (False, False)
     assert "/" not in demo.model + tiny.model
-    assert demo.max_audio_seconds == demo_handler.limits.max_seconds
+    assert demo.max_audio_seconds == demo_endpoint.limits.max_seconds
 
 
-def test_the_key_is_asked_for(tiny_handler):
-    service, app = served(api_key="secret")
-    service.handler = tiny_handler
+def test_the_key_is_asked_for(tiny_endpoint):
+    endpoint, app = served(api_key="secret")
+    endpoint.recogniser, endpoint.limits = tiny_endpoint.recogniser, tiny_endpoint.limits
     assert asyncio.run(call(app, "GET", "/info")).code == "UNAUTHORIZED"
     reply = asyncio.run(call(app, "GET", "/info/", {"authorization": "Bearer secret"}))
-    assert reply.json == describe(tiny_handler).model_dump()
+    assert reply.json == describe(tiny_endpoint).model_dump()
     assert asyncio.run(call(app, "HEAD", "/info")).code == "UNAUTHORIZED"
 
 
-def test_what_every_answer_warns_of_is_told_beforehand(tiny_handler):
-    service, app = served()
-    service.handler, service.notice = tiny_handler, "Whisper base could not be fetched"
-    assert asyncio.run(call(app, "GET", "/info")).json["notice"] == service.notice
-    service.notice = None
+def test_what_every_answer_warns_of_is_told_beforehand(tiny_endpoint):
+    endpoint, app = served()
+    endpoint.recogniser = tiny_endpoint.recogniser
+    endpoint.notice = "Whisper base could not be fetched"
+    assert asyncio.run(call(app, "GET", "/info")).json["notice"] == endpoint.notice
+    endpoint.notice = None
     assert asyncio.run(call(app, "GET", "/info")).json["notice"] is None

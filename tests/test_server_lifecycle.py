@@ -25,7 +25,7 @@ from servers import OURS_LISTENS as LISTENS
 from servers import Server, following, ours
 
 from config import REPOSITORY, ServerSettings
-from handler import EXIT_STATUS, EndpointHandler
+from runtime.error_edge import EXIT_STATUS
 from server.__main__ import main
 from server.lifecycle import DrainingServer, address, bind
 from testing.audio_files import speech
@@ -128,8 +128,8 @@ def test_a_signal_under_load_loses_nothing(process, server, wav):
 
 @pytest.fixture
 def draining() -> DrainingServer:
-    service, gate = served()
-    return DrainingServer(gate, service, 600)
+    endpoint, gate = served()
+    return DrainingServer(gate, endpoint, 600)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def test_a_connection_that_waits_for_its_answer_is_kept(draining, monkeypatch):
         with socket.create_connection(where, timeout=60) as idle:
             assert idle.recv(1) == b""
         loop = draining.loops.pop()
-        loop.call_soon_threadsafe(draining.service.release.set)
+        loop.call_soon_threadsafe(draining.endpoint.release.set)
         assert asking.recv(4096).startswith(b"HTTP/1.1 200")
 
 
@@ -192,8 +192,8 @@ def test_there_are_fewer_connections_than_open_files(draining, monkeypatch):
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert 0 < draining.gate.most_connections < soft
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, -1))
-    service, gate = served()
-    assert DrainingServer(gate, service, 600).gate.most_connections == 10_000
+    endpoint, gate = served()
+    assert DrainingServer(gate, endpoint, 600).gate.most_connections == 10_000
 
 
 def test_beyond_as_many_connections_as_may_be_only_probes_are_answered(draining):
@@ -216,7 +216,7 @@ def test_drained_is_the_last_that_is_said(draining, monkeypatch, caplog, ends):
     caplog.set_level("INFO", "server")
     ended = threading.Event()
     closes = ended.set if ends else threading.Event().wait
-    monkeypatch.setattr(draining.service, "close", closes, raising=False)
+    monkeypatch.setattr(draining.endpoint, "close", closes, raising=False)
     monkeypatch.setattr("server.lifecycle.SECONDS_TO_LEAVE", 60 if ends else 0)
     exits = []
     monkeypatch.setattr("server.lifecycle.os._exit", exits.append)
@@ -267,23 +267,23 @@ def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
 
 ENGINE_FAILS = """
 from threading import Semaphore
+from asr import Recogniser
 from asr.engine.engine import DecodeEngine
 from server.__main__ import main
-from server.engine_loop import EngineLoop
 
-submitted, submit = Semaphore(0), EngineLoop.submit
+submitted, submit = Semaphore(0), Recogniser.submit
 
 def count(*arguments):
     job = submit(*arguments)
     submitted.release()
     return job
 
-def fail(engine):
+def fail(*_, **__):
     for _ in range(3):
         submitted.acquire()
     raise SystemError("nothing works")
 
-EngineLoop.submit, DecodeEngine.step_all = count, fail
+Recogniser.submit, DecodeEngine.step = count, fail
 main([])
 """
 
@@ -322,11 +322,11 @@ def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
     monkeypatch.setattr("server.lifecycle.SECONDS_TO_LEAVE", 0.0)
     with listening(draining) as where, socket.create_connection(where, timeout=60) as asking:
         asking.sendall(POST + b'{"inputs": "AAAA"}')
-        began = draining.service.began.wait()
+        began = draining.endpoint.began.wait()
         asyncio.run_coroutine_threadsafe(began, draining.loops[0]).result(60)
         if drains:
             draining.handle_exit(signal.SIGTERM, None)
-        draining.service.alive = False
+        draining.endpoint.recogniser.alive = False
         answer = b""
         while part := asking.recv(4096):
             answer += part
@@ -358,7 +358,7 @@ def fail_to_start(variables, says, monkeypatch) -> None:
 
 
 def test_a_taken_port_is_told_before_models_are_loaded(monkeypatch):
-    monkeypatch.setattr(EndpointHandler, "__init__", None)
+    monkeypatch.setattr("server.serving.load_endpoint", None)
     with bind(ServerSettings(port=0)) as taken:
         taken.listen()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address(taken))

@@ -25,8 +25,8 @@ def values(family) -> dict:
 
 def test_what_a_request_took_is_counted():
     async def run():
-        service, app = served()
-        service.release.set()
+        endpoint, app = served()
+        endpoint.release.set()
         await call(app, headers=JSON, parts=HELLO)
         await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
         await call(app, headers={"content-type": "text/html"}, parts=[b"x"])
@@ -50,11 +50,11 @@ def test_what_a_request_took_is_counted():
 
 def test_the_engine_is_asked_when_the_metrics_are_read():
     async def run():
-        service, app = served()
+        endpoint, app = served()
         running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
-        await service.began.wait()
+        await endpoint.began.wait()
         found = await read(app)
-        service.release.set()
+        endpoint.release.set()
         await running
         return found
 
@@ -98,8 +98,8 @@ def test_a_stopped_engine_is_not_ready_but_lives(draining):
     """The server drains when it finds that the engine has stopped."""
 
     async def run():
-        service, app = served()
-        service.alive, app.admission.draining = False, draining
+        endpoint, app = served()
+        endpoint.recogniser.alive, app.admission.draining = False, draining
         ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
         assert (ready.status, ready.code) == (503, "NOT_READY")
         assert health.status == 200

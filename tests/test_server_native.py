@@ -7,7 +7,6 @@ import base64
 import json
 import math
 import os
-from collections.abc import Iterator
 
 import pytest
 from asgi import call
@@ -17,8 +16,8 @@ from starlette.testclient import TestClient
 
 from config import InferenceConfig, ServerSettings
 from server.app import create_app
+from server.middleware import RequestGate
 from server.native import encode
-from server.service import Service
 from testing.audio_files import speech
 
 os.environ.setdefault("TASK", "custom")
@@ -26,10 +25,8 @@ CANARY = "canary-5ecret"
 
 
 @pytest.fixture(scope="module")
-def app(tiny_handler) -> Iterator:
-    service = Service(tiny_handler)
-    yield create_app(service, ServerSettings(page=False))
-    service.close()
+def app(tiny_endpoint) -> RequestGate:
+    return create_app(tiny_endpoint, ServerSettings(page=False))
 
 
 @pytest.fixture(scope="module")

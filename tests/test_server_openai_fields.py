@@ -14,23 +14,23 @@ from server.openai_api.form import Form
 
 
 @pytest.fixture(scope="module")
-def handler(tiny_handler):
+def endpoint(tiny_endpoint):
     """As if it could diarize."""
-    handler = copy.copy(tiny_handler)
-    handler.diarizer = object()
-    return handler
+    endpoint = copy.copy(tiny_endpoint)
+    endpoint.diarizer = object()
+    return endpoint
 
 
-def read(handler, route=TRANSCRIBE, **fields):
+def read(endpoint, route=TRANSCRIBE, **fields):
     values = {
         name: tuple(value) if isinstance(value, list) else (value,)
         for name, value in fields.items()
     }
-    return read_fields(Form(b"sound", values), route, handler)
+    return read_fields(Form(b"sound", values), route, endpoint)
 
 
-def test_a_form_of_a_file_alone_asks_for_its_text(handler):
-    asked = read(handler)
+def test_a_form_of_a_file_alone_asks_for_its_text(endpoint):
+    asked = read(endpoint)
     assert (asked.format, asked.task, asked.stream, asked.logprobs) == (
         "json",
         TRANSCRIBE,
@@ -43,9 +43,9 @@ def test_a_form_of_a_file_alone_asks_for_its_text(handler):
     assert asked.request.warnings == ()
 
 
-def test_served_fields_reach_the_model(handler):
+def test_served_fields_reach_the_model(endpoint):
     asked = read(
-        handler,
+        endpoint,
         language="de",
         prompt="Style.",
         keywords=["Hydra", "Mount Doom"],
@@ -63,9 +63,9 @@ def test_served_fields_reach_the_model(handler):
     assert asked.stream
 
 
-def test_the_endpoints_own_parameters_are_fields_too(handler):
+def test_the_endpoints_own_parameters_are_fields_too(endpoint):
     asked = read(
-        handler,
+        endpoint,
         response_format="verbose_json",
         num_speakers="3",
         assisted="true",
@@ -89,16 +89,16 @@ def test_the_endpoints_own_parameters_are_fields_too(handler):
         ({"timestamp_granularities": ["word", "segment"]}, {"word", "segment"}),
     ],
 )
-def test_granularities(handler, fields, expected):
-    asked = read(handler, response_format="verbose_json", **fields)
+def test_granularities(endpoint, fields, expected):
+    asked = read(endpoint, response_format="verbose_json", **fields)
     assert asked.granularities == expected
     assert asked.request.options.decode.words is ("word" in expected)
 
 
 @pytest.mark.parametrize("task", [TRANSCRIBE, TRANSLATE])
-def test_every_format_is_read_and_files_come_with_words(handler, task):
+def test_every_format_is_read_and_files_come_with_words(endpoint, task):
     for response_format in FORMATS[task]:
-        asked = read(handler, task, response_format=response_format)
+        asked = read(endpoint, task, response_format=response_format)
         assert asked.request.config.task == task
         assert asked.request.options.decode.words is (
             response_format in ("srt", "vtt") or response_format == "diarized_json"
@@ -106,9 +106,9 @@ def test_every_format_is_read_and_files_come_with_words(handler, task):
         assert asked.speakers is (response_format == "diarized_json")
 
 
-def test_empty_fields_count_as_not_given(handler):
-    given = read(handler, language="", prompt=" ", response_format="", temperature="", model="")
-    assert given == read(handler)
+def test_empty_fields_count_as_not_given(endpoint):
+    given = read(endpoint, language="", prompt=" ", response_format="", temperature="", model="")
+    assert given == read(endpoint)
 
 
 @pytest.mark.parametrize(
@@ -119,26 +119,26 @@ def test_empty_fields_count_as_not_given(handler):
         {"chunking_strategy": '{"type": "server_vad", "threshold": null}'},
     ],
 )
-def test_both_chunking_strategies_are_what_is_done(handler, strategy):
-    assert read(handler, **strategy) == read(handler)
+def test_both_chunking_strategies_are_what_is_done(endpoint, strategy):
+    assert read(endpoint, **strategy) == read(endpoint)
 
 
 @pytest.mark.parametrize("languages", [["de"], ["de", "de"]])
-def test_a_list_of_one_language_is_that_language(handler, languages):
-    assert read(handler, languages=languages) == read(handler, language="de")
-    assert read(handler, languages=languages, language="de") == read(handler, language="de")
+def test_a_list_of_one_language_is_that_language(endpoint, languages):
+    assert read(endpoint, languages=languages) == read(endpoint, language="de")
+    assert read(endpoint, languages=languages, language="de") == read(endpoint, language="de")
 
 
 @pytest.mark.parametrize(
     "model", ["whisper-1", "gpt-transcribe", "gpt-4o-mini-transcribe-2025-12-15"]
 )
-def test_openais_names_mean_the_loaded_model(handler, model):
-    assert read(handler, model=model) == read(handler)
+def test_openais_names_mean_the_loaded_model(endpoint, model):
+    assert read(endpoint, model=model) == read(endpoint)
 
 
-def test_clips_reach_the_handler_in_order(handler):
+def test_clips_reach_the_endpoint_in_order(endpoint):
     asked = read(
-        handler,
+        endpoint,
         known_speaker_names=["Anna", "Bob", "Anna"],
         known_speaker_references=["data:audio/wav;base64,AAAA", "BBBB", "CCCC"],
         known_speaker_threshold="0.7",
@@ -150,8 +150,8 @@ def test_clips_reach_the_handler_in_order(handler):
     assert asked.speakers
 
 
-def test_empty_lists_of_clips_are_none(handler):
-    asked = read(handler, known_speaker_names="", known_speaker_references=[""])
+def test_empty_lists_of_clips_are_none(endpoint):
+    asked = read(endpoint, known_speaker_names="", known_speaker_references=[""])
     assert asked.request.config.known_speakers == []
 
 
@@ -217,16 +217,16 @@ NOT_SERVED = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_field_is_refused_by_name(handler, name):
+def test_a_wrong_field_is_refused_by_name(endpoint, name):
     with pytest.raises(InvalidParameter) as refused:
-        read(handler, **WRONG[name])
+        read(endpoint, **WRONG[name])
     assert error_body(refused.value, 400)["error"]["param"] == name
 
 
 @pytest.mark.parametrize("name", NOT_SERVED)
-def test_a_field_that_cannot_be_served_is_refused_by_name(handler, name):
+def test_a_field_that_cannot_be_served_is_refused_by_name(endpoint, name):
     with pytest.raises(Unsupported) as refused:
-        read(handler, **NOT_SERVED[name])
+        read(endpoint, **NOT_SERVED[name])
     assert error_body(refused.value, 400)["error"]["param"] == name
 
 
@@ -250,36 +250,36 @@ def test_a_field_that_cannot_be_served_is_refused_by_name(handler, name):
         ),
     ],
 )
-def test_lists_have_bounds_and_nothing_twice(handler, name, fields):
+def test_lists_have_bounds_and_nothing_twice(endpoint, name, fields):
     with pytest.raises(InvalidParameter) as refused:
-        read(handler, **fields)
+        read(endpoint, **fields)
     assert error_body(refused.value, 400)["error"]["param"] == name
 
 
-def test_beams_are_not_sampled(handler):
+def test_beams_are_not_sampled(endpoint):
     with pytest.raises(InvalidParameter, match="temperature"):
-        read(handler, temperature="0.5", num_beams="3")
+        read(endpoint, temperature="0.5", num_beams="3")
 
 
-def test_speakers_are_refused_where_no_model_finds_them(tiny_handler):
+def test_speakers_are_refused_where_no_model_finds_them(tiny_endpoint):
     with pytest.raises(Unsupported, match="response_format"):
-        read(tiny_handler, response_format="diarized_json")
+        read(tiny_endpoint, response_format="diarized_json")
     with pytest.raises(Unsupported, match="num_speakers"):
-        read(tiny_handler, response_format="vtt", num_speakers="2")
+        read(tiny_endpoint, response_format="vtt", num_speakers="2")
 
 
-def test_a_model_that_is_not_loaded_is_not_found(handler):
+def test_a_model_that_is_not_loaded_is_not_found(endpoint):
     with pytest.raises(ModelNotFound):
-        read(handler, model="large-v3")
+        read(endpoint, model="large-v3")
 
 
-def test_nothing_of_a_strange_name_but_ascii_is_repeated(handler):
+def test_nothing_of_a_strange_name_but_ascii_is_repeated(endpoint):
     with pytest.raises(Unsupported) as refused:
-        read(handler, **{"\u00e4" * 500: "x"})
+        read(endpoint, **{"\u00e4" * 500: "x"})
     assert str(refused.value).isascii()
     assert len(str(refused.value)) < 300
 
 
-def test_a_strategy_may_not_be_a_bomb(handler):
+def test_a_strategy_may_not_be_a_bomb(endpoint):
     with pytest.raises(InvalidParameter):
-        read(handler, chunking_strategy='{"a":' * 100_000)
+        read(endpoint, chunking_strategy='{"a":' * 100_000)

@@ -22,7 +22,6 @@ from renamed import renamed
 
 from errors import InvalidAudio, ModelError, OutOfMemory
 from server.errors import Busy
-from server.service import Service
 from testing.audio_files import speech
 from transcript import KnownSpeaker
 
@@ -37,19 +36,19 @@ STREAMED = TypeAdapter(TranscriptionStreamEvent)
 
 
 @pytest.fixture(scope="module")
-def service(tiny_handler) -> KnownAnswers:
-    return KnownAnswers(tiny_handler, speakers=True)
+def endpoint(tiny_endpoint) -> KnownAnswers:
+    return KnownAnswers(tiny_endpoint, speakers=True)
 
 
 @pytest.fixture(scope="module")
-def client(service):
-    with openai_client(service) as client:
+def client(endpoint):
+    with openai_client(endpoint) as client:
         yield client
 
 
 @pytest.fixture(autouse=True)
-def an_answer(service):
-    service.give()
+def an_answer(endpoint):
+    endpoint.give()
 
 
 def ask(client, **fields):
@@ -79,8 +78,8 @@ def joined(entries):
 
 @pytest.mark.parametrize("answer", [SPOKEN, SILENT], ids=["speech", "silence"])
 @pytest.mark.parametrize("response_format", TYPES)
-def test_a_json_body_is_of_the_sdks_type(client, service, response_format, answer):
-    service.give(answer)
+def test_a_json_body_is_of_the_sdks_type(client, endpoint, response_format, answer):
+    endpoint.give(answer)
     granularities = ["word", "segment"] if response_format == "verbose_json" else openai.omit
     given = raw(client, response_format, timestamp_granularities=granularities)
     assert given.headers["content-type"] == "application/json"
@@ -97,18 +96,18 @@ def test_json(client):
     }
 
 
-def test_log_probabilities_of_tokens(client, service):
+def test_log_probabilities_of_tokens(client, endpoint):
     given = ask(client, include=["logprobs"])
     Transcription.model_validate(given.to_dict(), strict=True)
     assert [each.logprob for each in given.logprobs] == [-0.5, -0.25, -1.0, -2.0]
     tokens = [token for chunk in CHUNKS for token in chunk.tokens]
-    said = service.handler.transcriber.models.tokenizer.decode(tokens)
+    said = endpoint.recogniser.transcriber.models.tokenizer.decode(tokens)
     assert joined(given.logprobs) == said
 
 
 @pytest.mark.parametrize("response_format", ["text", "srt", "vtt"])
-def test_text_formats_are_no_json(client, service, response_format):
-    service.give(dataclasses.replace(SPOKEN, segments=None, turns=None))
+def test_text_formats_are_no_json(client, endpoint, response_format):
+    endpoint.give(dataclasses.replace(SPOKEN, segments=None, turns=None))
     given = raw(client, response_format)
     kind = "text/vtt" if response_format == "vtt" else "text/plain"
     assert given.headers["content-type"] == f"{kind}; charset=utf-8"
@@ -117,20 +116,20 @@ def test_text_formats_are_no_json(client, service, response_format):
     assert lines.split() == TEXT.split()
 
 
-def test_subtitles_name_speakers_where_they_are_asked_for(client, service):
+def test_subtitles_name_speakers_where_they_are_asked_for(client, endpoint):
     assert "A: Good morning." in ask(client, response_format="srt", extra_body={"diarize": True})
-    assert service.asked.config.diarize
+    assert endpoint.asked.config.diarize
     assert "<v B>Yes!" in ask(client, response_format="vtt", extra_body={"num_speakers": 2})
-    assert service.asked.config.num_speakers == 2
-    service.give()
+    assert endpoint.asked.config.num_speakers == 2
+    endpoint.give()
     ask(client, response_format="srt")
-    assert not service.asked.config.diarize
+    assert not endpoint.asked.config.diarize
 
 
-def test_verbose_json(client, service):
+def test_verbose_json(client, endpoint):
     given = ask(client, response_format="verbose_json").to_dict()
     assert "words" not in given
-    assert not service.asked.options.decode.words
+    assert not endpoint.asked.options.decode.words
     segments = given.pop("segments")
     assert given == {
         "task": "transcribe",
@@ -153,7 +152,7 @@ def test_verbose_json(client, service):
     }
 
 
-def test_words_alone_or_beside_segments(client, service):
+def test_words_alone_or_beside_segments(client, endpoint):
     words = ask(client, response_format="verbose_json", timestamp_granularities=["word"])
     assert words.segments is None
     assert [(each.word, each.start, each.end) for each in words.words] == [
@@ -162,12 +161,12 @@ def test_words_alone_or_beside_segments(client, service):
         ("Yes!", 1.5, 2.0),
         ("Hm.", 30.5, 31.0),
     ]
-    assert service.asked.options.decode.words
+    assert endpoint.asked.options.decode.words
     both = ask(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
     assert (len(both.words), len(both.segments)) == (4, 3)
 
 
-def test_every_diarized_segment_has_a_speaker_by_letter(client, service):
+def test_every_diarized_segment_has_a_speaker_by_letter(client, endpoint):
     given = ask(client, response_format="diarized_json")
     assert (given.task, given.duration, given.text) == ("transcribe", 31.5, TEXT)
     assert [
@@ -177,16 +176,16 @@ def test_every_diarized_segment_has_a_speaker_by_letter(client, service):
         ("seg_001", "B", " Yes!", 1.5, 2.0),
         ("seg_002", "B", " Hm.", 30.5, 31.0),
     ]
-    assert service.asked.config.diarize
+    assert endpoint.asked.config.diarize
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
-def test_translations(client, service):
+def test_translations(client, endpoint):
     ask_for = client.audio.translations.with_raw_response.create
     given = ask_for(file=SOUND, model="whisper-1", prompt="A talk.")
     assert json.loads(given.text) == {"text": TEXT}
     Translation.model_validate_json(given.text, strict=True)
-    assert (service.asked.config.task, service.asked.config.prompt) == ("translate", "A talk.")
+    assert (endpoint.asked.config.task, endpoint.asked.config.prompt) == ("translate", "A talk.")
     verbose = ask_for(file=SOUND, model="whisper-1", response_format="verbose_json")
     TranslationVerbose.model_validate_json(verbose.text, strict=True)
     assert {*json.loads(verbose.text)} == {"task", "language", "duration", "text", "segments"}
@@ -225,15 +224,15 @@ def test_log_probabilities_are_streamed(client):
     assert done["logprobs"] == ask(client, include=["logprobs"]).to_dict()["logprobs"]
 
 
-def test_silence_streams_an_empty_delta_and_an_empty_text(client, service):
-    service.give(SILENT)
+def test_silence_streams_an_empty_delta_and_an_empty_text(client, endpoint):
+    endpoint.give(SILENT)
     delta, done = streamed(client)
     assert (delta["delta"], done["text"], done["languages"]) == ("", "", [])
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_is_wrong_before_the_answer_begins_has_its_status(client, service, stream):
-    service.give(error=InvalidAudio("no sound"), decodes=False)
+def test_what_is_wrong_before_the_answer_begins_has_its_status(client, endpoint, stream):
+    endpoint.give(error=InvalidAudio("no sound"), decodes=False)
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, stream=stream)
     error = refused.value
@@ -246,8 +245,8 @@ def test_what_is_wrong_before_the_answer_begins_has_its_status(client, service, 
     assert error.body["message"] == "INVALID_AUDIO: no sound"
 
 
-def test_what_goes_wrong_midway_is_raised_by_the_stream(client, service):
-    service.give(error=ModelError("the model failed"))
+def test_what_goes_wrong_midway_is_raised_by_the_stream(client, endpoint):
+    endpoint.give(error=ModelError("the model failed"))
     stream = iter(ask(client, stream=True))
     assert next(stream).delta == "Good morning."
     with pytest.raises(openai.APIError) as raised:
@@ -267,24 +266,24 @@ def test_what_goes_wrong_midway_is_raised_by_the_stream(client, service):
         (ValueError("/a/secret/path"), openai.InternalServerError, "MODEL_ERROR"),
     ],
 )
-def test_errors_are_the_sdks(client, service, error, kind, code):
-    service.give(error=error, decodes=False)
+def test_errors_are_the_sdks(client, endpoint, error, kind, code):
+    endpoint.give(error=error, decodes=False)
     with pytest.raises(kind) as raised:
         ask(client)
     assert raised.value.code == code
     assert "secret" not in str(raised.value)
 
 
-def test_warnings_reach_the_client_in_every_format(client, service):
+def test_warnings_reach_the_client_in_every_format(client, endpoint):
     fields = {"extra_body": {"assisted": True, "num_beams": 2}}
-    service.give(dataclasses.replace(SPOKEN, warnings=("careful: \u00fc",)))
+    endpoint.give(dataclasses.replace(SPOKEN, warnings=("careful: \u00fc",)))
     assert ask(client, **fields).to_dict()["warnings"] == ["careful: \u00fc"]
     assert raw(client, "text").headers["x-warnings"] == r"careful: \xfc"
     assert streamed(client)[-1]["warnings"] == ["careful: \u00fc"]
-    assert service.asked.options.decode.num_beams == 1
+    assert endpoint.asked.options.decode.num_beams == 1
 
 
-def test_models(client, service):
+def test_models(client, endpoint):
     (only,) = client.models.list().data
     assert (only.object, only.owned_by, type(only.created)) == ("model", "local", int)
     assert client.models.retrieve(only.id) == client.models.retrieve("whisper-1") == only
@@ -296,13 +295,9 @@ def test_models(client, service):
 
 
 @pytest.fixture(scope="module")
-def true_client(tiny_handler):
-    service = Service(tiny_handler)
-    try:
-        with openai_client(service) as client:
-            yield client
-    finally:
-        service.close()
+def true_client(tiny_endpoint):
+    with openai_client(tiny_endpoint) as client:
+        yield client
 
 
 def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
@@ -321,7 +316,7 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
     TranscriptionVerbose.model_validate(verbose.to_dict(), strict=True)
     assert [each.text for each in verbose.segments] == [each["text"] for each in truth["chunks"]]
     assert {each.seek for each in verbose.segments} > {0}
-    tokenizer = tiny_handler.transcriber.models.tokenizer
+    tokenizer = tiny_handler.endpoint.recogniser.models.tokenizer
     for segment in verbose.segments:
         assert tokenizer.decode(segment.tokens) == segment.text
     *deltas, done = create(stream=True)
@@ -356,10 +351,10 @@ def test_speakers_need_a_diarization_model(true_client, wav):
         assert refused.value.code == "UNSUPPORTED"
 
 
-def test_the_sdks_clips_reach_the_service_and_names_the_client(client, service):
+def test_the_sdks_clips_reach_the_service_and_names_the_client(client, endpoint):
     told = (KnownSpeaker("Anna", "SPEAKER_01", 0.9, True), KnownSpeaker("Eve", "SPEAKER_00", 0.1))
     named = renamed(dataclasses.replace(SPOKEN, known_speakers=told), {"SPEAKER_01": "Anna"})
-    service.give(named)
+    endpoint.give(named)
     asked = {
         "response_format": "diarized_json",
         "known_speaker_names": ["Anna", "Eve"],
@@ -368,7 +363,7 @@ def test_the_sdks_clips_reach_the_service_and_names_the_client(client, service):
     answer = ask(client, **asked)
     assert [each.speaker for each in answer.segments] == ["Anna", "A", "A"]
     assert [each["label"] for each in answer.known_speakers] == ["Anna", "A"]
-    clips = service.asked.config.known_speakers
+    clips = endpoint.asked.config.known_speakers
     assert [(clip.name, clip.reference[-4:]) for clip in clips] == [
         ("Anna", "AAAA"),
         ("Eve", "BBBB"),

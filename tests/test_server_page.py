@@ -16,12 +16,13 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from asgi import FakeService
+from asgi import FakeEndpoint
 from renamed import renamed
 
 from answer.response import Answer, response
-from audio.decode import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio, decode_base64
 from config import REPOSITORY, InferenceConfig, ServerSettings
+from endpoint import Decoded, Endpoint, Finished
 from testing.audio_files import with_video
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
@@ -35,7 +36,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from server.app import create_app
-from server.service import Decoded, Finished, Service
 from tests.live_app import live
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
@@ -57,11 +57,10 @@ ARGUMENTS = (
 
 
 @contextmanager
-def serving(service, **settings) -> Iterator[str]:
+def serving(endpoint, **settings) -> Iterator[str]:
     """The server's address while it runs."""
-    with live(create_app(service, ServerSettings(**settings))) as url:
+    with live(create_app(endpoint, ServerSettings(**settings))) as url:
         yield url
-    service.close()
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +81,8 @@ def answer(demo_handler, recording) -> dict:
 
 
 @pytest.fixture(scope="module")
-def url(demo_handler) -> Iterator[str]:
-    with serving(Service(demo_handler)) as address:
+def url(demo_endpoint) -> Iterator[str]:
+    with serving(demo_endpoint) as address:
         yield address
 
 
@@ -369,22 +368,19 @@ def check_cues(before: str, after: str, names: dict[str, str]) -> None:
     assert len(cues[1]) == len(cues[0])
 
 
-class Telling(FakeService):
+class Telling(FakeEndpoint):
     """Answers every request with one answer."""
 
-    def __init__(self, handler, answer: Answer) -> None:
+    def __init__(self, endpoint: Endpoint, answer: Answer) -> None:
         super().__init__()
-        self.handler, self.told = handler, answer
+        self.recogniser, self.limits, self.told = endpoint.recogniser, endpoint.limits, answer
 
     async def stream(self, request):
         yield Decoded(self.told.duration)
         yield Finished(self.told)
 
-    def close(self) -> None:
-        """There are no threads."""
 
-
-def test_what_was_said_stays_text(person, recording, tiny_handler):
+def test_what_was_said_stays_text(person, recording, tiny_endpoint):
     """In the transcript, in names, warnings, the recording's name and reasons of refusals."""
     word = Word(f" {NASTY}", 0.0, 1.0, NASTY, 0.5)
     segment = SpeakerSegment(NASTY, word.text, 0.0, 1.0, (word,))
@@ -393,7 +389,7 @@ def test_what_was_said_stays_text(person, recording, tiny_handler):
     told = Answer(1.0, Transcript(chunks, NASTY), [segment], turns, (NASTY,))
     file = recording.with_name("<img src=x onerror=alert(2)>.wav")
     file.write_bytes(b"")
-    with serving(Telling(tiny_handler, told)) as url:
+    with serving(Telling(tiny_endpoint, told)) as url:
         person.open(url)
         person.transcribe(file)
         person.see("#found")
@@ -463,15 +459,15 @@ def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, re
 
 
 def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(
-    person, url, recording, answer, demo_handler, monkeypatch
+    person, url, recording, answer, monkeypatch
 ):
-    held, decode = Event(), demo_handler.decode
+    held, decode = Event(), decode_base64
 
     def hold(*arguments):
         assert held.wait(60)
         return decode(*arguments)
 
-    monkeypatch.setattr(demo_handler, "decode", hold)
+    monkeypatch.setattr("endpoint.decode_base64", hold)
     person.open(url, kept(answer, recording))
     leave = "!window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     assert not person.do(leave)
@@ -524,9 +520,9 @@ def test_the_microphone_is_recorded(person, url):
     assert person.texts("#failure") == [""]
 
 
-def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_handler, recording):
+def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording):
     """The models here have no diarization: it is said, before and after."""
-    with serving(Service(tiny_handler), api_key=KEY) as url:
+    with serving(tiny_endpoint, api_key=KEY) as url:
         person.open(url)
         assert not person.all("#source")[0].is_displayed()
         assert person.focus() == "key"

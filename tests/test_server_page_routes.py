@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
 import pytest
-from asgi import FakeService, call, served
+from asgi import FakeEndpoint, call, served
 
 from config import ServerSettings
 
@@ -26,7 +26,7 @@ FILES = read_files()
 
 @pytest.fixture(scope="module")
 def app():
-    return create_app(FakeService(), ServerSettings(api_key="secret"))
+    return create_app(FakeEndpoint(), ServerSettings(api_key="secret"))
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from openai_answers import SPOKEN, KnownAnswers
 
 from answer.response import response
 from config import InferenceConfig
+from endpoint import TranscriptionRequest
 from errors import InvalidAudio, ModelError
-from handler import TranscriptionRequest
 from server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
 from transcript import Chunk
 
@@ -48,16 +48,16 @@ def events_of(body: bytes):
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-def native_events(service, **parameters):
+def native_events(endpoint, **parameters):
     async def run():
-        return await sent_by(await native_stream(service, request_of(**parameters)))
+        return await sent_by(await native_stream(endpoint, request_of(**parameters)))
 
     return asyncio.run(run())
 
 
 @pytest.fixture
-def service(tiny_handler):
-    return KnownAnswers(tiny_handler)
+def endpoint(tiny_endpoint):
+    return KnownAnswers(tiny_endpoint)
 
 
 def test_an_event_is_one_line_whatever_it_holds():
@@ -69,8 +69,8 @@ def test_an_event_is_one_line_whatever_it_holds():
 
 
 @pytest.mark.parametrize("parameters", [{}, {"return_timestamps": "word"}, {"multilingual": True}])
-def test_native_events_are_progress_and_the_answer(service, parameters):
-    headers, body = native_events(service, **parameters)
+def test_native_events_are_progress_and_the_answer(endpoint, parameters):
+    headers, body = native_events(endpoint, **parameters)
     assert headers["content-type"] == "text/event-stream; charset=utf-8"
     assert (headers["cache-control"], headers["x-accel-buffering"]) == ("no-cache", "no")
     decoded, *progress, answer = events_of(body)
@@ -82,27 +82,27 @@ def test_native_events_are_progress_and_the_answer(service, parameters):
     assert [each["done"] for each in progress] == [1.1, 2.1, 31.2]
 
 
-def test_times_never_go_back_from_event_to_event(service):
+def test_times_never_go_back_from_event_to_event(endpoint):
     chunks = (Chunk(" a", 0.0, 2.0), Chunk(" b", 1.0, 1.5), Chunk(" c", 1.2, 99.0))
     transcript = SPOKEN.transcript.__class__(chunks, "en")
-    service.result = SPOKEN.__class__(31.5, transcript)
-    _, *progress, answer = events_of(native_events(service)[1])
+    endpoint.result = SPOKEN.__class__(31.5, transcript)
+    _, *progress, answer = events_of(native_events(endpoint)[1])
     told = [chunk for each in progress for chunk in each["chunks"]]
     assert told == answer["answer"]["chunks"]
     assert [chunk["timestamp"] for chunk in told] == [[0.0, 2.0], [2.0, 2.02], [2.02, 31.5]]
 
 
-def test_an_error_before_the_audio_is_read_is_raised(service):
-    service.give(error=InvalidAudio("none"), decodes=False)
+def test_an_error_before_the_audio_is_read_is_raised(endpoint):
+    endpoint.give(error=InvalidAudio("none"), decodes=False)
     with pytest.raises(InvalidAudio):
-        asyncio.run(native_stream(service, request_of()))
-    assert service.closed == 1
+        asyncio.run(native_stream(endpoint, request_of()))
+    assert endpoint.closed == 1
 
 
 @pytest.mark.parametrize("error", [ModelError("it failed"), ValueError("/a/path")])
-def test_an_error_midway_is_the_last_event(service, error):
-    service.give(error=error)
-    *_, progress, last = events_of(native_events(service)[1])
+def test_an_error_midway_is_the_last_event(endpoint, error):
+    endpoint.give(error=error)
+    *_, progress, last = events_of(native_events(endpoint)[1])
     assert progress["type"] == "progress"
     assert last["error"]["code"] == "MODEL_ERROR"
     assert "/a/path" not in last["error"]["message"]
@@ -166,9 +166,9 @@ def test_a_client_that_leaves_closes_the_request(leaves_after):
     assert asyncio.run(run()) == [True]
 
 
-def test_a_stream_that_is_never_sent_closes_the_request(service):
+def test_a_stream_that_is_never_sent_closes_the_request(endpoint):
     async def run():
-        stream = await native_stream(service, request_of())
+        stream = await native_stream(endpoint, request_of())
 
         async def fail(_message):
             raise ConnectionError
@@ -177,4 +177,4 @@ def test_a_stream_that_is_never_sent_closes_the_request(service):
             await stream(SCOPE, asyncio.Event().wait, fail)
 
     asyncio.run(run())
-    assert service.closed == 1
+    assert endpoint.closed == 1

@@ -358,17 +358,14 @@ def test_it_starts_without_the_models_libraries():
 
 
 @contextmanager
-def real_server(handler, **settings) -> Iterator[str]:
+def real_server(endpoint, **settings) -> Iterator[str]:
     pytest.importorskip("fastapi")
     from config import ServerSettings
     from server.app import create_app
-    from server.service import Service
     from tests.live_app import live
 
-    service = Service(handler)
-    with live(create_app(service, ServerSettings(page=False, **settings))) as url:
+    with live(create_app(endpoint, ServerSettings(page=False, **settings))) as url:
         yield url
-    service.close()
 
 
 def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):
@@ -379,7 +376,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
     parameters = {"output": ["srt", "txt"], "language": "en"}
     expected = tiny_handler({**body, "parameters": parameters})
     monkeypatch.setenv("API_KEY", "a secret")
-    with real_server(tiny_handler, api_key="a secret") as url:
+    with real_server(tiny_handler.endpoint, api_key="a secret") as url:
         arguments = ["transcribe", str(tmp_path / "talk.wav"), "--url", url]
         arguments += ["--output-format", "json,srt,txt"]
         assert main([*arguments, "--language", "en"]) == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -11,20 +9,17 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from config import ServerSettings
 from server.app import create_app
-from server.service import Service
 
 # A body that the description allows need not hold sound.
 NOT_ASKED = [positive_data_acceptance]
 
 
 @pytest.fixture(scope="module")
-def operations(tiny_handler) -> Iterator[list]:
+def operations(tiny_endpoint) -> list:
     """Every route and method of the description."""
-    service = Service(tiny_handler)
-    app = create_app(service, ServerSettings(page=False, allowed_hosts="testserver"))
+    app = create_app(tiny_endpoint, ServerSettings(page=False, allowed_hosts="testserver"))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    yield [found.ok() for found in schema.get_all_operations()]
-    service.close()
+    return [found.ok() for found in schema.get_all_operations()]
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.reliability)])

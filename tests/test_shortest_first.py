@@ -8,12 +8,17 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from functools import partial
 
 import pytest
-from asr.engine.admission import LONGEST_WAITING_EVERY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server.shortest_first import BYTES_PER_SECOND, Recording, ShortestFirst, in_one_step
 
 from audio.decode import DecodingStep
+from runtime.shortest_first import (
+    BYTES_PER_SECOND,
+    FIRST_COME_EVERY,
+    Recording,
+    ShortestFirst,
+    in_one_step,
+)
 
 STEP = 30.0
 
@@ -57,7 +62,7 @@ def test_of_eight_turns_seven_go_to_the_shortest_and_one_to_the_first(works):
     left = {name: steps for name, (_, steps) in enumerate(works)}
     for turn, name in enumerate(held.done, start=2):
         shortest = min(left, key=lambda each: (works[each][0], each))
-        assert name == (min(left) if turn % LONGEST_WAITING_EVERY == 0 else shortest)
+        assert name == (min(left) if turn % FIRST_COME_EVERY == 0 else shortest)
         left[name] -= 1
         left = {each: steps for each, steps in left.items() if steps}
     assert not left

@@ -1,0 +1,518 @@
+"""A request's way and its edges: what reaches which module, what comes back, what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from recogniser_stand_ins import StandInEngine, StandInTranscriber, StandInTranscription
+
+from asr import Recogniser, TranscriptionOptions
+from asr.engine.request import DecodeOptions
+from audio.decode import AudioLimits
+from config import ignored_names
+from diarization.pipeline import Diarization, DiarizationCancelled, SpeakerHints
+from endpoint import Endpoint
+from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
+from runtime.error_edge import EXIT_STATUS, end_process
+from transcript import Chunk, SpeakerTurn, Transcript, Word
+
+WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
+CHUNKS = (
+    Chunk(" good morning", 0.0, 0.4, words=WORDS[:2]),
+    Chunk(" yes", 0.5, 0.9, words=WORDS[2:]),
+)
+SPEECH = Transcript(CHUNKS, "en", speech=((0.0, 1.0),))
+SILENCE = Transcript((), None)  # no speech
+TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
+RESPONSE_KEYS = {
+    "speakers",
+    "chunks",
+    "text",
+    "language",
+    "language_probability",
+    "duration",
+    "warnings",
+}
+LIMITS = AudioLimits(7200, 500_000_000)
+
+
+def speaks(answer: Transcript | Exception = SPEECH) -> StandInTranscriber:
+    return StandInTranscriber(answer)
+
+
+@dataclass
+class StandInDiarizer:
+    """Finds these turns, and remembers the hints."""
+
+    turns: tuple[SpeakerTurn, ...] = TURNS
+    hints: list[SpeakerHints] = field(default_factory=list)
+
+    def diarize(self, samples, hints, cancelled, between) -> Diarization:
+        self.hints.append(hints)
+        return Diarization(self.turns, self.turns, hints)
+
+
+class Waits(StandInDiarizer):
+    """Diarizes until it is cancelled; speech is recognised once it has `begun`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def diarize(self, samples, hints, cancelled, between) -> Diarization:
+        self.begun.set()
+        assert cancelled.wait(60)
+        self.ended.set()
+        raise DiarizationCancelled
+
+    def then(self, answer: Transcript | Exception) -> StandInTranscriber:
+        transcriber = speaks(answer)
+        say = transcriber.say
+        transcriber.say = lambda: say() if self.begun.wait(60) else None
+        return transcriber
+
+
+def ask(endpoint: Endpoint, data: object) -> dict:
+    return asyncio.run(endpoint.respond(data))
+
+
+class Asked(Endpoint):
+    """Answers as the handler does, each request in an event loop of its own."""
+
+    def __call__(self, data):
+        return ask(self, data)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[partial[Asked]]:
+    """Makes an endpoint of the real modules around a given transcriber and diarizer."""
+    made = []
+
+    def make(transcriber, diarizer=None, device="cpu") -> Asked:
+        recogniser = Recogniser(lambda: transcriber, 1)
+        made.append(Asked(recogniser, diarizer, LIMITS, torch.device(device), 1))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+# ---- the response
+
+
+def test_the_response_of_the_contract(endpoint, hum):
+    diarizer = StandInDiarizer()
+    response = endpoint(speaks(), diarizer)({"inputs": hum, "parameters": {"num_speakers": 3}})
+    assert set(response) == RESPONSE_KEYS
+    assert response["speakers"] == [
+        {"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.0, 0.4]},
+        {"speaker": "SPEAKER_01", "text": " yes", "timestamp": [0.5, 0.9]},
+    ]
+    assert [chunk["text"] for chunk in response["chunks"]] == [" good morning", " yes"]
+    assert response["text"] == " good morning yes"
+    assert response["warnings"] == ["speaker hints could not be met: 2 found"]
+    assert diarizer.hints == [SpeakerHints(3, None, None)]
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(2, None), (3, 2)])
+def test_speakers_are_counted_where_there_is_speech(endpoint, hum, wanted, found):
+    """A third voice was found in noise, where it says nothing: two wanted are met, three are
+    not.
+    """
+    diarizer = StandInDiarizer((*TURNS, SpeakerTurn("SPEAKER_02", 5.0, 9.0)))
+    warnings = endpoint(speaks(), diarizer)(
+        {"inputs": hum, "parameters": {"num_speakers": wanted}}
+    )["warnings"]
+    assert warnings == ([f"speaker hints could not be met: {found} found"] if found else [])
+
+
+def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
+    response = endpoint(speaks())({"inputs": hum})
+    assert (response["speakers"], response["text"], response["warnings"]) == (
+        [],
+        " good morning yes",
+        [],
+    )
+
+
+def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
+    response = endpoint(speaks(), StandInDiarizer(turns=()))({"inputs": hum})
+    assert [segment["speaker"] for segment in response["speakers"]] == [None]
+
+
+def test_diarize_false_skips_diarization(endpoint, hum):
+    diarizer = StandInDiarizer()
+    assert (
+        endpoint(speaks(), diarizer)({"inputs": hum, "parameters": {"diarize": False}})["speakers"]
+        == []
+    )
+    assert diarizer.hints == []
+
+
+@pytest.mark.parametrize(
+    ("diarizer", "timed"), [(None, False), (StandInDiarizer(), True)], ids=["alone", "for speakers"]
+)
+def test_return_timestamps_false_hides_the_chunks_and_times_them_for_speakers_only(
+    endpoint, hum, diarizer, timed
+):
+    transcriber = speaks()
+    response = endpoint(transcriber, diarizer)(
+        {"inputs": hum, "parameters": {"return_timestamps": False}}
+    )
+    assert (response["chunks"], response["text"]) == ([], " good morning yes")
+    assert (transcriber.asked[0].decode.timestamps, transcriber.asked[0].decode.words) == (
+        timed,
+        timed,
+    )
+    assert len(response["speakers"]) == (2 if diarizer else 0)
+
+
+# ---- the request
+
+
+def test_every_parameter_reaches_the_transcriber(endpoint, hum):
+    transcriber = speaks()
+    endpoint(transcriber)(
+        {
+            "inputs": hum,
+            "parameters": {
+                "task": "translate",
+                "language": "nl",
+                "batch_size": 3,
+                "assisted": True,
+                "chunk_length_s": 15,
+                "return_timestamps": "segment",
+                "prompt": "A talk.",
+                "hotwords": ["Ada", "Lovelace"],
+                "num_beams": 5,
+                "length_penalty": 0.5,
+                "multilingual": True,
+            },
+        }
+    )
+    expected = TranscriptionOptions(
+        task="translate",
+        language="nl",
+        multilingual=True,
+        chunk_length_s=15,
+        prompt="A talk.",
+        hotwords=("Ada", "Lovelace"),
+        decode=DecodeOptions(assisted=True, batch_size=3, num_beams=5, length_penalty=0.5),
+    )
+    assert transcriber.asked == [expected]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "timed"),
+    [
+        ({}, False),
+        ({"output": ["txt"], "return_timestamps": False}, False),
+        ({"output": ["rttm", "tsv"], "return_timestamps": False}, False),
+        ({"return_timestamps": "word"}, True),
+        ({"output": ["srt"], "return_timestamps": False}, True),
+        ({"output": ["vtt"]}, True),
+        ({"output": ["tsv", "txt"]}, False),
+    ],
+)
+def test_words_are_timed_where_the_answer_shows_them(endpoint, hum, parameters, timed):
+    transcriber = speaks()
+    response = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
+    assert transcriber.asked[0].decode.words is timed
+    assert transcriber.asked[0].decode.timestamps
+    assert set(response.get("output", {})) == set(parameters.get("output", []))
+
+
+def test_turns_alone_need_no_times_of_words(endpoint, hum):
+    transcriber = speaks()
+    endpoint(transcriber)(
+        {"inputs": hum, "parameters": {"output": ["rttm"], "return_timestamps": False}}
+    )
+    assert not transcriber.asked[0].decode.timestamps
+
+
+def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
+    diarizer = StandInDiarizer((SpeakerTurn("SPEAKER_00", 0.0, 1.0),))
+    grouped = endpoint(speaks(), diarizer)({"inputs": hum})["speakers"]
+    single = endpoint(speaks(), diarizer)(
+        {"inputs": hum, "parameters": {"group_by_speaker": False}}
+    )["speakers"]
+    assert [entry["text"] for entry in grouped] == [" good morning yes"]
+    assert [entry["text"] for entry in single] == [" good morning", " yes"]
+    assert {entry["speaker"] for entry in single} == {"SPEAKER_00"}
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], "text", 5, {}, {"inputs": None}, {"inputs": 5}, {"inputs": ["x"]}]
+)
+def test_a_body_of_another_shape_is_refused(tiny_endpoint, data):
+    with pytest.raises(InvalidRequest):
+        ask(tiny_endpoint, data)
+
+
+@pytest.mark.parametrize("parameters", [[], "batch_size=1", 5, True])
+def test_parameters_of_another_shape_are_refused(tiny_endpoint, hum, parameters):
+    with pytest.raises(InvalidRequest, match="parameters: should be a JSON object"):
+        ask(tiny_endpoint, {"inputs": hum, "parameters": parameters})
+
+
+def test_null_parameters_are_none(endpoint, hum):
+    assert endpoint(speaks())({"inputs": hum, "parameters": None}) == endpoint(speaks())(
+        {"inputs": hum}
+    )
+
+
+def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):
+    transcriber = speaks()
+    noise = np.random.default_rng(1).normal(0, 0.1, 8_000)
+    body = {"inputs": wav(noise, rate=8_000), "parameters": {"batch_size": "2", "assisted": "true"}}
+    assert endpoint(transcriber)(body)["duration"] == 1.0
+    decode = DecodeOptions(assisted=True, batch_size=2)
+    assert transcriber.asked[0] == TranscriptionOptions(decode=decode)
+
+
+def test_what_the_checkpoint_does_not_know_is_refused(tiny_endpoint, hum):
+    with pytest.raises(InvalidParameter, match="language"):
+        ask(tiny_endpoint, {"inputs": hum, "parameters": {"language": "klingon"}})
+
+
+def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
+    body = {
+        "inputs": hum,
+        "options": 1,
+        "parameters": {"temperature": 0.2, "generate_kwargs": {"num_beams": 5}},
+    }
+    assert endpoint(speaks())(body)["warnings"] == [
+        "unknown keys are ignored: options",
+        "unknown parameters are ignored: temperature, generate_kwargs",
+    ]
+
+
+@given(st.dictionaries(st.text(), st.none(), min_size=1))
+@example(dict.fromkeys("\U0010ffff" * 40 + str(number) for number in range(9)))
+@example(dict.fromkeys("\U0010ffff" * 39 + chr(0x10000 + number) for number in range(9)))
+def test_warnings_about_names_stay_short_and_ascii(names):
+    warning = ignored_names("parameters", list(names))
+    assert warning.isascii()
+    assert len(warning) < 700
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    ("diarizer", "parameters", "warnings"),
+    [
+        (None, {"num_speakers": 2}, ["speaker hints are ignored: no diarization model is loaded"]),
+        (
+            None,
+            {"max_speakers": 2, "diarize": False},
+            ["speaker hints are ignored: no diarization model is loaded"],
+        ),
+        (
+            StandInDiarizer(),
+            {"min_speakers": 2, "diarize": False},
+            ["speaker hints are ignored: diarize is false"],
+        ),
+        (StandInDiarizer(), {"num_speakers": 2}, []),
+        (None, {"num_speakers": None}, []),
+        (
+            None,
+            {"output": ["srt", "rttm"]},
+            ["output: rttm is empty: no diarization model is loaded"],
+        ),
+        (
+            StandInDiarizer(),
+            {"output": ["rttm"], "diarize": False},
+            ["output: rttm is empty: diarize is false"],
+        ),
+        (StandInDiarizer(), {"output": ["rttm"]}, []),
+    ],
+)
+def test_wishes_about_speakers_that_nobody_looks_at_are_a_warning(
+    endpoint, hum, diarizer, parameters, warnings
+):
+    assert (
+        endpoint(speaks(), diarizer)({"inputs": hum, "parameters": parameters})["warnings"]
+        == warnings
+    )
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("raised", "answered"),
+    [
+        (RuntimeError("/secret/path: the patient said"), ModelError),
+        (ValueError("bad tensor"), ModelError),
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory),
+        (MemoryError(), OutOfMemory),
+        (Unsupported("as it is"), Unsupported),
+    ],
+)
+def test_what_a_model_raises_becomes_ours_and_says_nothing_it_should_not(
+    endpoint, hum, caplog, raised, answered
+):
+    with pytest.raises(answered) as caught:
+        endpoint(speaks(raised))({"inputs": hum})
+    for text in (str(caught.value), caplog.text):
+        assert "secret" not in text
+        assert "patient" not in text
+
+
+def test_the_log_names_the_origin_of_what_was_unexpected(endpoint, hum, caplog):
+    with pytest.raises(ModelError, match="unexpected KeyError"):
+        endpoint(speaks(KeyError("x")))({"inputs": hum})
+    assert "KeyError in recogniser_stand_ins.py, line" in caplog.text
+
+
+# ---- both sides at once
+
+
+def test_who_speaks_is_found_beside_what_is_said(endpoint, hum):
+    """Each waits for the other to have begun: one after the other would never end."""
+    begun = {"asr": threading.Event(), "diarization": threading.Event()}
+
+    class Beside(StandInTranscriber):
+        def say(self):
+            begun["asr"].set()
+            assert begun["diarization"].wait(60)
+            return super().say()
+
+    class BesideToo(StandInDiarizer):
+        def diarize(self, *arguments):
+            begun["diarization"].set()
+            assert begun["asr"].wait(60)
+            return super().diarize(*arguments)
+
+    assert len(endpoint(Beside(SPEECH), BesideToo())({"inputs": hum})["speakers"]) == 2
+
+
+def test_where_nothing_is_said_diarization_is_cancelled_and_its_turns_are_dropped(endpoint, hum):
+    diarizer = Waits()
+    response = endpoint(diarizer.then(SILENCE), diarizer)({"inputs": hum})
+    assert (response["speakers"], response["chunks"], response["text"], response["warnings"]) == (
+        [],
+        [],
+        "",
+        [],
+    )
+    assert diarizer.ended.wait(60)
+
+
+def test_diarization_is_cancelled_where_recognition_fails(endpoint, hum):
+    diarizer = Waits()
+    with pytest.raises(OutOfMemory):
+        endpoint(diarizer.then(OutOfMemory("no window fits")), diarizer)({"inputs": hum})
+    assert diarizer.ended.wait(60)
+
+
+@pytest.mark.parametrize("fails", ["asr", "diarization"])
+def test_a_failure_on_either_side_is_answered_and_leaves_no_thread(endpoint, hum, fails):
+    class Fails(StandInDiarizer):
+        def diarize(self, *_):
+            raise OutOfMemory("speaker diarization does not fit")
+
+    before = threading.active_count()
+    answer = OutOfMemory("no window fits") if fails == "asr" else SPEECH
+    made = endpoint(speaks(answer), StandInDiarizer() if fails == "asr" else Fails())
+    with pytest.raises(OutOfMemory, match="window" if fails == "asr" else "diarization"):
+        made({"inputs": hum})
+    made.close()
+    assert threading.active_count() == before
+
+
+LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.fixture
+def process_ends(monkeypatch) -> SimpleQueue[int]:
+    """With which status, without doing it."""
+    statuses = SimpleQueue()
+    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 0.0)
+    monkeypatch.setattr("runtime.error_edge.os._exit", statuses.put)
+    return statuses
+
+
+@pytest.mark.parametrize("side", ["asr", "diarization"])
+def test_a_lost_device_is_answered_and_then_ends_the_process(
+    endpoint, hum, caplog, process_ends, side
+):
+
+    class Fails(StandInDiarizer):
+        def diarize(self, *_):
+            raise ModelError("speaker diarization failed") from LOST
+
+    answer = LOST if side == "asr" else SPEECH
+    with pytest.raises(ModelError):
+        endpoint(speaks(answer), StandInDiarizer() if side == "asr" else Fails())({"inputs": hum})
+    assert process_ends.get(timeout=60) == EXIT_STATUS
+    assert "illegal memory access" in caplog.text
+
+
+@pytest.mark.parametrize("why", [SystemError("nothing works"), LOST])
+def test_where_the_engines_thread_has_ended_the_process_does(
+    endpoint, hum, caplog, process_ends, why
+):
+    """Nobody is answered any more, though the process could live on."""
+
+    def fail(*_):
+        raise why
+
+    class Never(StandInTranscriber):
+        def say(self):
+            pytest.fail("the engine takes no step")
+
+    made = endpoint(Never(SPEECH, StandInEngine(fail)))
+    job = made.recogniser.submit(StandInTranscription(lambda: None))
+    assert isinstance(job.result.exception(timeout=60), ModelError)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="has stopped"):
+            made({"inputs": hum})
+        assert process_ends.get(timeout=60) == EXIT_STATUS
+
+
+def test_requests_of_an_endpoint_that_was_closed_end_no_process(endpoint, hum, process_ends):
+    made = endpoint(speaks())
+    made.close()
+    with pytest.raises(ModelError, match="has stopped"):
+        made({"inputs": hum})
+    assert process_ends.empty()
+
+
+def test_the_process_ends_once_however_many_ask(caplog, process_ends, monkeypatch):
+    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 60.0)
+    before = threading.active_count()
+    for _ in range(3):
+        end_process("the device is lost")
+    assert threading.active_count() == before + 1
+    assert caplog.text.count("the process ends: the device is lost") == 1
+    (timer,) = (each for each in threading.enumerate() if isinstance(each, threading.Timer))
+    timer.cancel()
+    timer.join()
+
+
+@pytest.mark.parametrize(("device", "lasts"), [("cuda", True), ("cpu", False)])
+def test_on_cuda_requests_are_diarized_in_one_thread_that_lasts(endpoint, hum, device, lasts):
+    """Each that ended would leave behind what cuDNN keeps for it."""
+    seen = []
+
+    class Diarizer(StandInDiarizer):
+        def diarize(self, *arguments):
+            seen.append(threading.current_thread())
+            return super().diarize(*arguments)
+
+    made = endpoint(speaks(), Diarizer(), device)
+    for _ in range(3):
+        made({"inputs": hum})
+    assert [each.is_alive() for each in seen] == [lasts] * 3
+    assert len(set(seen)) == (1 if lasts else 3)

@@ -1,0 +1,266 @@
+"""The turns of the thread that computes, over an engine and transcriptions that do as they are
+told.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from queue import SimpleQueue
+
+import pytest
+from recogniser_stand_ins import StandInEngine, StandInSession, StandInTranscriber
+
+from asr import Progress, Recogniser
+from errors import InvalidAudio, ModelError
+from transcript import Chunk, Transcript
+
+
+class Recording:
+    """Does `steps` small things, each after the engine's step of that number or later."""
+
+    def __init__(self, engine, steps, log=None):
+        self.engine, self.left = engine, list(steps)
+        self.log = [] if log is None else log
+        self.windows_read, self.closed, self.transcript = 0, 0, None
+        self.session, self.total = StandInSession(), float(len(self.left))
+
+    @property
+    def seconds(self):
+        return float(self.windows_read), self.total
+
+    @property
+    def windows_left(self):
+        return len(self.left)
+
+    def step(self):
+        if not self.left or self.left[0] > self.engine.steps:
+            return False
+        self.log.append((self, self.engine.steps))
+        self.left.pop(0)
+        self.windows_read += 1
+        if not self.left:
+            self.transcript = Transcript((), "en")
+        return True
+
+    def take_chunks(self):
+        return (Chunk("word", 0.0, 1.0),)
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def recognising():
+    """Makes recognisers over an engine."""
+    made = []
+
+    def make(engine):
+        made.append(Recogniser(lambda: StandInTranscriber(Transcript((), "en"), engine), 1))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def outcome(job):
+    return job.result.result(timeout=60)
+
+
+def test_a_transcription_tells_its_progress_and_ends_with_its_transcript(recognising):
+    engine, told = StandInEngine(), []
+    recogniser = recognising(engine)
+    recording = Recording(engine, [0, 2, 3])
+    assert outcome(recogniser.submit(recording, told.append)) is recording.transcript
+    chunk = (Chunk("word", 0.0, 1.0),)
+    assert told == [Progress(float(done), 3.0, chunk) for done in (1, 2, 3)]
+    recogniser.close()
+    assert recording.closed == 1
+    counts = recogniser.counts
+    assert (counts.windows, counts.tokens, counts.drafted, counts.retries) == (3, 10, 4, 1)
+    assert counts.rows == 2 * counts.steps >= 6
+
+
+@pytest.mark.parametrize("chunks", [(), (Chunk("sung", 0.0, 1.0),)])
+def test_chunks_where_no_speech_was_detected_are_told_and_silence_is_not(recognising, chunks):
+    class OverMusic(Recording):
+        seconds = 0.0, 0.0
+
+        def take_chunks(self):
+            return chunks
+
+    engine, told = StandInEngine(), []
+    recording = OverMusic(engine, [0, 1])
+    assert outcome(recognising(engine).submit(recording, told.append)) is recording.transcript
+    assert told == ([Progress(0.0, 0.0, chunks)] if chunks else [])
+
+
+def test_between_two_steps_everybody_has_a_turn(recognising):
+    go_on, log = threading.Event(), []
+    engine = StandInEngine(lambda *_: go_on.wait(60), hold_seconds=math.inf)
+    recogniser = recognising(engine)
+    one, other = Recording(engine, range(4), log), Recording(engine, range(4), log)
+    jobs = [recogniser.submit(each) for each in (one, other)]
+    go_on.set()
+    for job in jobs:
+        outcome(job)
+    for step in range(1, 4):
+        assert {each for each, when in log if when == step} == {one, other}
+
+
+def test_a_step_is_due_though_a_recording_could_go_on(recognising):
+    engine = StandInEngine(hold_seconds=0.0)
+    recording = Recording(engine, [0] * 3)
+    outcome(recognising(engine).submit(recording))
+    assert [when for _, when in recording.log] == [0, 1, 2]
+
+
+def test_the_engine_knows_at_once_that_somebody_has_come(recognising):
+    """A second is submitted while a step is taken; the next one is told."""
+    said, second = [], []
+
+    def before(step, newcomers):
+        said.append(newcomers)
+        if step == 0:
+            second.append(recogniser.submit(Recording(engine, [2])))
+
+    engine = StandInEngine(before)
+    recogniser = recognising(engine)
+    outcome(recogniser.submit(Recording(engine, [0, 4])))
+    outcome(second[0])
+    assert said[:2] == [False, True]
+    assert said[-1] is False
+
+
+def test_the_error_of_one_is_its_own(recognising):
+    engine = StandInEngine()
+    recogniser = recognising(engine)
+
+    class Broken(Recording):
+        def __init__(self, error):
+            super().__init__(engine, [0])
+            self.error = error
+
+        def step(self):
+            raise self.error
+
+    broken, good = (
+        [Broken(each) for each in (ZeroDivisionError(), InvalidAudio("none"))],
+        Recording(engine, [0, 3]),
+    )
+    going = recogniser.submit(good)
+    for each in broken:
+        assert recogniser.submit(each).result.exception(timeout=60) is each.error
+        assert each.closed == 1
+    assert outcome(going) is good.transcript
+
+
+def test_a_cancelled_job_is_closed_before_the_next_step_and_told_nothing(recognising):
+    stepping, go_on, told = threading.Event(), threading.Event(), []
+
+    def wait(*_):
+        stepping.set()
+        assert go_on.wait(60)
+
+    engine = StandInEngine(wait)
+    recogniser = recognising(engine)
+    recording = Recording(engine, [10**9])
+    job = recogniser.submit(recording, told.append)
+    assert stepping.wait(60)
+    job.cancel()
+    go_on.set()
+    recogniser.close()
+    assert (recording.closed, engine.steps, recogniser.counts.cancelled) == (1, 1, 1)
+    assert (told, job.result.done()) == ([], False)
+
+
+@pytest.mark.parametrize("ends", ["closed", "fails"])
+def test_when_the_thread_ends_whoever_waits_is_told_and_nobody_is_taken(recognising, ends):
+    first, go_on = threading.Event(), threading.Event()
+    cause = KeyboardInterrupt()
+
+    def wait(*_):
+        first.set()
+        assert go_on.wait(60)
+        if ends == "fails":
+            raise cause
+
+    engine = StandInEngine(wait)
+    recogniser = recognising(engine)
+    jobs = [recogniser.submit(Recording(engine, [10**9]))]
+    assert first.wait(60)
+    jobs.append(recogniser.submit(Recording(engine, [10**9])))
+    go_on.set()
+    if ends == "closed":
+        recogniser.close()
+    for each in jobs:
+        told = each.result.exception(timeout=60)
+        assert isinstance(told, ModelError)
+        assert told.__cause__ is (cause if ends == "fails" else None)
+    for ask in (
+        lambda: recogniser.submit(Recording(engine, [0])),
+        lambda: recogniser.run(int),
+        recogniser.check_alive,
+    ):
+        with pytest.raises(ModelError, match="has stopped") as caught:
+            ask()
+        assert caught.value.__cause__ is told.__cause__
+    assert not recogniser.alive
+    assert recogniser.failed == (ends == "fails")
+
+
+def test_work_is_done_in_the_thread_between_two_turns(recognising):
+    """Also while it has nothing else to do, and by a thread of its own name."""
+    recogniser = recognising(StandInEngine())
+    thread = recogniser.run(threading.current_thread)
+    assert thread.name == "engine"
+    engine = recogniser.transcriber.engine
+    job = recogniser.submit(Recording(engine, [10**9]))
+    assert recogniser.run(threading.current_thread) is thread
+    job.cancel()
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit("no model")])
+def test_what_work_raises_is_raised_to_who_asked_and_harms_nobody(recognising, error):
+    def fail():
+        raise error
+
+    engine = StandInEngine()
+    recogniser = recognising(engine)
+    job = recogniser.submit(Recording(engine, [0, 3]))
+    with pytest.raises(type(error)) as caught:
+        recogniser.run(fail)
+    assert caught.value is error
+    assert isinstance(outcome(job), Transcript)
+    assert recogniser.alive
+
+
+def test_models_that_do_not_load_leave_no_thread():
+    """Though somebody keeps the error."""
+    loaded_in = []
+
+    def load():
+        loaded_in.append(threading.current_thread())
+        raise OSError("no weights")
+
+    with pytest.raises(OSError, match="no weights") as caught:
+        Recogniser(load, 1)
+    loaded_in[0].join(60)
+    assert not loaded_in[0].is_alive()
+    assert caught.value.__traceback__ is not None
+
+
+def test_the_thread_ends_when_nobody_holds_on_to_the_recogniser():
+    """After the recording that is in it, whose rows are freed."""
+    engine, answers = StandInEngine(), SimpleQueue()
+    recogniser = Recogniser(lambda: StandInTranscriber(Transcript((), "en"), engine), 1)
+    thread, recording = recogniser.run(threading.current_thread), Recording(engine, [10**9])
+    recogniser.submit(recording).result.add_done_callback(answers.put)
+    del recogniser
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(answers.get(timeout=60).exception(), ModelError)
+    assert recording.closed == 1
