@@ -77,7 +77,7 @@ def _start(
     stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     names = ("PATH", "HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
-    kept = {name: os.environ[name] for name in names}
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     repository = {"HF_MODEL_DIR": str(REPOSITORY), "HF_TASK": "custom", "HF_TRUST_REMOTE_CODE": "1"}
     return subprocess.Popen(
         command,

@@ -532,12 +532,12 @@ def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording
         person.see("#key").clear()
         person.see("#key").send_keys(KEY, Keys.ENTER)
         person.see("#source")
-        assert "DIARIZATION_MODEL" in person.see("#no-speakers").text
+        assert "--diarization" in person.see("#no-speakers").text
         assert person.texts("#model") == ["Model: whisper0"]
         person.browser.refresh()
         person.transcribe(recording)
         person.see("#found")
-        assert "DIARIZATION_MODEL" in person.texts("#notes li")[0]
+        assert "--diarization" in person.texts("#notes li")[0]
         assert not person.see("#speaker-options, #source").get_attribute("hidden")
 
 

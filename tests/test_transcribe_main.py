@@ -87,7 +87,14 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     assert shown[2].startswith("2 recordings: 2 done; 2:02 of audio in ")
 
     assert main(["transcribe", str(folder), "--url", fake.url]) == 0
-    assert capsys.readouterr().err == "2 recordings: 0 done, 2 done before\n"
+    assert capsys.readouterr().err == (
+        "2 recordings: 0 done, 2 done before (--force hears them again)\n"
+    )
+    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--language", "fr"]) == 0
+    assert (
+        capsys.readouterr().err == "1 recording: 0 done, 1 done before (--force hears it again)\n"
+    )
+    assert len(fake.bodies) == 2
     # What is older than its recording is made again, and what is asked for.
     later = (folder / "deep/b.json").stat().st_mtime + 10
     os.utime(folder / "deep/b.WAV", (later, later))

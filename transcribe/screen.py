@@ -49,13 +49,17 @@ class Tally:
         """The run in one line, then a line for each recording that failed."""
         wall = time.monotonic() - self.started
         counts = [f"{self.done} done"]
-        counts += [f"{self.skipped} done before"] if self.skipped else []
+        again = "it" if self.skipped == 1 else "them"
+        before = f"{self.skipped} done before (--force hears {again} again)"
+        counts += [before] if self.skipped else []
         counts += [f"{len(self.failures)} failed"] if self.failures else []
         waiting = len(self.sizes) - self.ended
         counts += [f"{waiting} not done"] if waiting else []
         took = f"; {clock(self.audio)} of audio in {clock(wall)}" if self.done else ""
         fast = f", {speed(self.audio, wall)}" if self.audio else ""
-        first = f"{len(self.sizes) + self.skipped} recordings: {', '.join(counts)}{took}{fast}"
+        total = len(self.sizes) + self.skipped
+        recordings = "1 recording" if total == 1 else f"{total} recordings"
+        first = f"{recordings}: {', '.join(counts)}{took}{fast}"
         return [first, *(f"failed: {path}: {reason}" for path, reason in self.failures)]
 
 
@@ -107,9 +111,9 @@ class Lines:
             self._show(path, f"{path}: {reason}", failed=True)
 
     def end(self) -> None:
-        """Tell how it went, where there was more than one or one failed."""
+        """Tell how it went, where that is more than what was told of one recording."""
         tally = self.tally
-        if len(tally.sizes) + tally.skipped > 1:
+        if len(tally.sizes) > 1 or tally.skipped:
             for line in tally.summary():
                 self._say(line)
 

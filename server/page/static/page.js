@@ -315,7 +315,7 @@ function notes({ answer, diarizes }) {
     ? "No speakers: nobody's voice could be told apart here."
     : info.diarization
       ? "No speakers: they were not asked for."
-      : "No speakers: the server has no diarization model (DIARIZATION_MODEL).";
+      : "No speakers: the server has no diarization model (--diarization).";
   return [...(said ? [missing] : []), ...answer.warnings];
 }
 

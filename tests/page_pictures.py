@@ -1,0 +1,73 @@
+"""The pictures of the page in the documentation: `.venv/bin/python -m tests.page_pictures`.
+
+The server with the embedded models hears the bundled conversation in Chromium, its speakers get
+names, and a word is played. Pictures are of 1280 x 960 pixels, in the light and in the dark.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from config import REPOSITORY
+from tests.servers import OURS_LISTENS, following, ours
+
+CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
+NAMES = ("Belinda", "Mario", "Fiona")
+WORD = "for"  # the first of these is played, at 7.7 s
+PICTURES = {"light": "page.png", "dark": "page-dark.png"}
+ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars")
+SIZE = {"width": 1280, "height": 960, "deviceScaleFactor": 1, "mobile": False}
+
+
+def browser() -> webdriver.Chrome:
+    """Debian's Chromium without a window."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for argument in ARGUMENTS:
+        options.add_argument(argument)
+    return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+
+
+def prepare(driver: webdriver.Chrome, url: str) -> None:
+    """Have the conversation heard, name its speakers, and stop the player at a word."""
+    wait = WebDriverWait(driver, 300)
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SIZE)
+    driver.get(f"{url}/app/")
+    wait.until(lambda _: driver.find_element("id", "source").is_displayed())
+    driver.find_element("id", "file").send_keys(str(CONVERSATION))
+    driver.find_element("id", "run").click()
+    wait.until(lambda _: driver.find_element("id", "found").is_displayed())
+    for lane, name in enumerate(NAMES):
+        field = driver.find_elements("css selector", "#timeline input")[lane]
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(name, Keys.ENTER)
+    words = driver.find_elements("css selector", ".word")
+    next(word for word in words if word.text.strip() == WORD).click()
+    wait.until(lambda _: driver.find_elements("css selector", ".word.now"))
+    driver.find_element("css selector", "#player button").click()
+    driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+
+
+def main(folder: Path) -> None:
+    """Write both pictures into `folder`."""
+    command = [sys.executable, "-m", "server", "--embedded"]
+    with ours(command, PAGE="true") as process, following(process, OURS_LISTENS) as server:
+        driver = browser()
+        try:
+            prepare(driver, server.url)
+            for scheme, name in PICTURES.items():
+                media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+                driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+                driver.save_screenshot(str(folder / name))
+        finally:
+            driver.quit()
+
+
+if __name__ == "__main__":
+    main(REPOSITORY / "docs")
