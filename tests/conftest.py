@@ -9,7 +9,9 @@ import io
 import ipaddress
 import os
 import socket
+import sys
 import wave
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,6 +82,16 @@ def _is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+@pytest.fixture(autouse=True)
+def torch_draws_the_same(request) -> None:
+    """What a test draws by torch's own generator depends on its name, and not on the tests before
+    it. pytest-randomly does the same, by its seed, for `random` and numpy.
+    """
+    if torch := sys.modules.get("torch"):
+        # torch.manual_seed would note a traceback for a CUDA that may come up later.
+        torch.default_generator.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture(scope="session")
