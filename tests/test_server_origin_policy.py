@@ -61,7 +61,7 @@ PROBES = list(product(("GET", "HEAD"), ("/health", "/ready", "/health/")))
 
 
 # Every host and every path; which of the two is looked at first, no pair of them decides.
-@pytest.mark.parametrize(("host", "path"), zip(STRANGERS, cycle(PATHS)))
+@pytest.mark.parametrize(("host", "path"), list(zip(STRANGERS, cycle(PATHS))))
 def test_others_are_refused_and_told_which_variable_opens(host, path):
     """A page whose name was pointed here (DNS rebinding) has its own name in `Host`."""
     reply = ask({"host": host}, path=path)
@@ -71,7 +71,7 @@ def test_others_are_refused_and_told_which_variable_opens(host, path):
     assert b"evil" not in reply.body
 
 
-@pytest.mark.parametrize(("host", "probe"), zip(STRANGERS, cycle(PROBES)))
+@pytest.mark.parametrize(("host", "probe"), list(zip(STRANGERS, cycle(PROBES))))
 def test_a_cluster_probes_by_any_address(host, probe):
     """A kubelet sends the pod's address as `Host`."""
     method, path = probe
