@@ -59,6 +59,24 @@ if find_spec("speechbrain"):
     providers._get_local_constants = lambda: providers._local_constants
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-case",
+        action="store_true",
+        help="of every test with parameters one case alone, in random order another each time",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--one-case"):
+        return
+    first = {(each.parent, getattr(each, "originalname", each.name)): each for each in items[::-1]}
+    kept = set(first.values())
+    config.hook.pytest_deselected(items=[each for each in items if each not in kept])
+    items[:] = [each for each in items if each in kept]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_names_are_looked_up() -> Iterator[None]:
     """pytest-socket refuses connections beyond loopback; a name look-up would leave the machine
