@@ -17,7 +17,7 @@ from under_toolkit import chosen, is_chosen
         ("import errors\nfrom no_such_package.parts import part", False),
         ("from asr import engine\nfrom server import options", False),
         ("from server.options import read", False),
-        ("import errors\nfrom tests.archive_stand_ins import stand_in", False),
+        ("import errors\nfrom tests.medusa_stand_ins import tiny_models", False),
         ("from config import ModelSettings", True),
         ("from config import DEMO_MODELS, REPOSITORY", False),
         ("import testing.sounds", False),
