@@ -9,7 +9,9 @@ import io
 import ipaddress
 import os
 import socket
+import sys
 import wave
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +60,24 @@ if find_spec("speechbrain"):
     providers._get_local_constants = lambda: providers._local_constants
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-case",
+        action="store_true",
+        help="of every test with parameters one case alone, in random order another each time",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--one-case"):
+        return
+    first = {(each.parent, getattr(each, "originalname", each.name)): each for each in items[::-1]}
+    kept = set(first.values())
+    config.hook.pytest_deselected(items=[each for each in items if each not in kept])
+    items[:] = [each for each in items if each in kept]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_names_are_looked_up() -> Iterator[None]:
     """pytest-socket refuses connections beyond loopback; a name look-up would leave the machine
@@ -81,6 +101,16 @@ def _is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+@pytest.fixture(autouse=True)
+def torch_draws_the_same(request) -> None:
+    """What a test draws by torch's own generator depends on its name, and not on the tests before
+    it. pytest-randomly does the same, by its seed, for `random` and numpy.
+    """
+    if torch := sys.modules.get("torch"):
+        # torch.manual_seed would note a traceback for a CUDA that may come up later.
+        torch.default_generator.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -222,21 +223,41 @@ def package(module: str) -> str:
 
 
 PATHS = {module_name(path): path for path in python_files()}
-TEXTS = {name: (REPOSITORY / path).read_text(encoding="utf-8") for name, path in PATHS.items()}
-TREES = {name: ast.parse(text) for name, text in TEXTS.items()}
 SOURCE = [name for name in PATHS if package(name) != "tests"]
-FUNCTIONS = {
-    f"{name}:{node.name}:{node.lineno}": node
-    for name in SOURCE
-    for node in ast.walk(TREES[name])
-    if isinstance(node, Function)
-}
 
 
+@cache
+def text_of(name: str) -> str:
+    return (REPOSITORY / PATHS[name]).read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(name: str) -> ast.Module:
+    """Read as Python 3.11 does."""
+    return ast.parse(text_of(name), PATHS[name].as_posix(), feature_version=(3, 11))
+
+
+@cache
+def nodes_of(name: str) -> list[ast.AST]:
+    return list(ast.walk(tree_of(name)))
+
+
+@cache
+def functions() -> dict[str, Function]:
+    """Those of the source, by module, name and line."""
+    return {
+        f"{name}:{node.name}:{node.lineno}": node
+        for name in SOURCE
+        for node in nodes_of(name)
+        if isinstance(node, Function)
+    }
+
+
+@cache
 def local_imports(name: str) -> set[str]:
     """The modules of this repository that `name` imports, wherever in the file, for typing too."""
     found: set[str] = set()
-    for node in ast.walk(TREES[name]):
+    for node in nodes_of(name):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -273,10 +294,14 @@ def test_every_package_has_a_row_of_arrows():
     assert {target for target in targets if target not in PATHS and target not in ARROWS} == set()
 
 
-@pytest.mark.parametrize("name", PATHS)
-def test_imports_follow_the_arrows(name):
-    others = {other for other in local_imports(name) if package(other) != package(name)}
-    assert {other for other in others if not is_allowed(other, ARROWS[package(name)])} == set()
+def test_imports_follow_the_arrows():
+    against = {
+        (name, other)
+        for name in PATHS
+        for other in local_imports(name)
+        if package(other) != package(name) and not is_allowed(other, ARROWS[package(name)])
+    }
+    assert against == set()
 
 
 def test_the_endpoint_needs_nothing_of_what_is_around_it():
@@ -365,7 +390,7 @@ def test_the_environment_is_read_in_config_alone():
     readers = {
         name
         for name in SOURCE
-        for node in ast.walk(TREES[name])
+        for node in nodes_of(name)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
     }
     assert readers == {"config"}
@@ -374,7 +399,7 @@ def test_the_environment_is_read_in_config_alone():
 def test_ray_is_known_to_one_module_alone():
     """A worker runs without it, and another way to start workers touches nothing else."""
     imports = re.compile(r"^\s*(?:import|from) ray\b", re.MULTILINE)
-    imported = {name for name in SOURCE if imports.search(TEXTS[name])}
+    imported = {name for name in SOURCE if imports.search(text_of(name))}
     assert imported == {"archive.cluster"}
 
 
@@ -384,7 +409,7 @@ def test_versions_are_asked_for_in_versions_alone():
     askers = {
         name
         for name in SOURCE
-        for node in ast.walk(TREES[name])
+        for node in nodes_of(name)
         if (isinstance(node, ast.Attribute) and node.attr in asked)
         or (isinstance(node, ast.alias) and node.name in {"version", *asked})
     }
@@ -403,9 +428,9 @@ def test_no_package_is_named_like_an_installed_one():
     assert packages & (installed | set(sys.stdlib_module_names)) == set()
 
 
-@pytest.mark.parametrize("name", PATHS)
-def test_python_3_11_parses_it(name):
-    ast.parse(TEXTS[name], feature_version=(3, 11))
+def test_python_3_11_parses_every_module():
+    """A SyntaxError names file and line."""
+    assert all(tree_of(name).body or PATHS[name].name == "__init__.py" for name in PATHS)
 
 
 def syntax_faults(*arguments: str, text: str | None = None) -> str:
@@ -452,7 +477,7 @@ def test_mypy_and_coverage_take_every_source_module():
 
 
 def test_functions_stay_short():
-    lengths = {name: length(function) for name, function in FUNCTIONS.items()}
+    lengths = {name: length(function) for name, function in functions().items()}
     assert {name: count for name, count in lengths.items() if count > LONGEST_FUNCTION} == {}
     assert statistics.median(lengths.values()) <= 10
     assert statistics.quantiles(lengths.values(), n=10)[-1] <= 30
@@ -461,11 +486,10 @@ def test_functions_stay_short():
 def test_signatures_stay_short():
     counts = {
         name: len(function.args.posonlyargs + function.args.args + function.args.kwonlyargs)
-        for name, function in FUNCTIONS.items()
+        for name, function in functions().items()
     }
     assert {name: count for name, count in counts.items() if count > MOST_PARAMETERS} == {}
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_every_module_says_what_it_does(name):
-    assert ast.get_docstring(TREES[name])
+def test_every_module_says_what_it_does():
+    assert [name for name in SOURCE if not ast.get_docstring(tree_of(name))] == []

@@ -57,10 +57,16 @@ def tokens_of(answers):
     return {key: answer.tokens for key, answer in answers.items()}
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("drafts", "batch_size"), [(1, 8), (3, 1), (4, 5), (10, 8)])
-def test_heads_change_no_token(kind, timestamps, drafts, batch_size):
+# Every pair of kind, number of drafts and timestamps, of which the last two alternate.
+@pytest.mark.parametrize(
+    ("kind", "drafts", "batch_size", "timestamps"),
+    [
+        (kind, drafts, batch_size, bool((number + place) % 2))
+        for number, kind in enumerate(KINDS)
+        for place, (drafts, batch_size) in enumerate([(1, 8), (3, 1), (4, 5), (10, 8)])
+    ],
+)
+def test_heads_change_no_token(kind, drafts, batch_size, timestamps):
     options = DecodeOptions(timestamps, True, batch_size, drafts=drafts)
     answers = decode(engine_of(kind), windows_of(timestamps), options)
     assert tokens_of(answers) == truth(timestamps)

@@ -1,0 +1,37 @@
+"""The choice of test modules that run in both environments, by what they import."""
+
+from __future__ import annotations
+
+import pytest
+from under_toolkit import chosen, is_chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import errors", True),
+        ("from errors import StartError\nfrom testing.sounds import music\nimport numpy", True),
+        ("import errors\nimport oracle", True),
+        ("import errors\ndef test():\n    import no_such_package", True),
+        ("import errors\nimport no_such_package", False),
+        ("import errors\nfrom no_such_package.parts import part", False),
+        ("from asr import engine\nfrom server import options", False),
+        ("from server.options import read", False),
+        ("import errors\nfrom tests.medusa_stand_ins import tiny_models", False),
+        ("from config import ModelSettings", True),
+        ("from config import DEMO_MODELS, REPOSITORY", False),
+        ("import testing.sounds", False),
+        ("import numpy", False),
+    ],
+)
+def test_a_module_is_chosen_by_what_it_and_its_helpers_import(tmp_path, text, expected):
+    path = tmp_path / "test_module.py"
+    path.write_text(text)
+    assert is_chosen(path) is expected
+
+
+def test_what_tests_the_endpoint_is_chosen_and_what_is_around_it_is_not():
+    names = {path.stem.removeprefix("test_") for path in chosen()}
+    assert {"audio", "handler", "enrolment", "subtitles", "drafters"} <= names
+    around = {"architecture", "archive_main", "demo_training", "deploy", "gpu_check", "server"}
+    assert not names & {*around, "requirements", "setup", "transcribe_main"}

@@ -1,0 +1,91 @@
+"""Which test modules run under huggingface-inference-toolkit's libraries as well:
+`.venv-toolkit/bin/python tests/under_toolkit.py` prints their paths, for `scripts/test`.
+
+They are those that test the endpoint with what is installed there: all that such a module imports,
+by itself and through the helpers beside it, is a module of the endpoint, a means of testing, or an
+installed package. So a new test module is among them without being named anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+REPOSITORY = TESTS.parent
+# Who takes nothing else of config.py asks where files lie, and tests something else.
+PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
+MEANS = ("testing", "demo")
+# The demo's models are made with hf-serve's libraries.
+AROUND = ("test_demo_",)
+
+Import = tuple[str, str]  # a module, and a name of it or ""
+
+
+def chosen() -> list[Path]:
+    """The test modules that this interpreter's environment can run, and that test the endpoint."""
+    paths = sorted(TESTS.glob("test_*.py"))
+    return [path for path in paths if not path.name.startswith(AROUND) and is_chosen(path)]
+
+
+def is_chosen(path: Path) -> bool:
+    """Whether a test module uses the endpoint, and nothing else but means and what is installed."""
+    imports = set(_imports_with_helpers(path))
+    own = {(module, name) for module, name in imports if file_of(module)}
+    used = {module for module, _ in own - PLACES if module.partition(".")[0] not in MEANS}
+    if not used or not used <= endpoint():
+        return False
+    return all(find_spec(module.partition(".")[0]) for module, _ in imports - own)
+
+
+@cache
+def endpoint() -> frozenset[str]:
+    """The modules that handler.py imports, directly or not, and the packages they are in."""
+    found: set[str] = set()
+    waiting = ["handler"]
+    while waiting:
+        module = waiting.pop()
+        file = file_of(module)
+        if module and module not in found and file is not None:
+            found.add(module)
+            waiting.append(module.rpartition(".")[0])
+            waiting += [each for each, _ in _imports(file, ast.walk)]
+    return frozenset(found)
+
+
+def file_of(module: str) -> Path | None:
+    """Where a module of this repository lies; None for any other."""
+    path = REPOSITORY.joinpath(*module.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _imports_with_helpers(path: Path) -> Iterator[Import]:
+    """What a test module and the helpers of tests/ that it imports take from elsewhere."""
+    seen, waiting = {path}, [path]
+    while waiting:
+        for module, name in _imports(waiting.pop(), ast.iter_child_nodes):
+            helper = TESTS / f"{module.removeprefix('tests.')}.py"
+            if not helper.is_file():
+                yield module, name
+            elif helper not in seen:
+                seen.add(helper)
+                waiting.append(helper)
+
+
+def _imports(path: Path, nodes) -> Iterator[Import]:
+    """The imports of a file: of all of it, or of its top level, as `nodes` goes through it."""
+    for node in nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield (submodule, "") if file_of(submodule) else (node.module, alias.name)
+
+
+if __name__ == "__main__":
+    print(*(path.relative_to(REPOSITORY) for path in chosen()), sep="\n")
