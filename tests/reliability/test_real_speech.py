@@ -20,7 +20,7 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
-from audio import AudioLimits, decode_audio
+from audio.decode import AudioLimits, decode_audio
 from benchmarks.real.manifest import Recording, load_manifests
 from config import DEMO_MODELS, ModelSettings
 from handler import EndpointHandler
