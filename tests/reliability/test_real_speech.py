@@ -134,7 +134,6 @@ def test_windows_are_transformers_token_for_token(
 
 # Recordings of one speaker near a microphone, and of each so many seconds at most.
 EXCERPTS, SECONDS = ("jfk", "libri2412_0", "libri2412_1", "sonnet_de", "wt_bonjour"), 8.0
-MOST_MOVED = 0.15  # seconds, where a window begins elsewhere
 # Silence around them, in seconds: whole steps of the detector of speech and whole frames. Without
 # it a window's margin would end with the excerpt and be longer where silence is added; words are
 # placed by loudness and attention over the window, and Whisper itself hears a word differently
@@ -199,17 +198,12 @@ def test_every_file_is_what_the_answer_says(answers):
 
 @pytest.mark.parametrize("name", PLACES)
 def test_silence_and_channels_move_at_most_one_word(handler, excerpts, plain, name):
-    """But where the noise before the first word is heard as speech 32 ms earlier after silence: the
-    window begins earlier, and Whisper and all times follow.
-    """
     moved = {}
     for recording, samples in excerpts.items():
         altered, later = PLACES[name](samples)
         answer = handler(body(altered, words_of(recording)))
         moved[recording.name] = moved_words(plain[recording.name], answer, later)
-        for (_, *before), (_, *after) in moved[recording.name]:
-            assert np.abs(np.array(after) - before - later).max() <= MOST_MOVED, recording.name
-    assert sum(len(words) > 1 for words in moved.values()) <= name.startswith("silence"), moved
+    assert max(map(len, moved.values())) <= 1, moved
 
 
 @pytest.mark.parametrize("name", LEVELS)
