@@ -121,9 +121,30 @@ class TestSamples:
 
     @pytest.mark.parametrize("channels", range(1, 9))
     def test_channels_are_averaged(self, channels):
-        levels = 0.5 / 2.0 ** np.arange(channels)
-        result = decoded(files.wav_file(np.tile(levels, (8_000, 1)), 16_000, "f32"))
-        assert result.samples == pytest.approx(levels.mean(), abs=1e-6)
+        levels, chirp = 0.5 / 2.0 ** np.arange(channels), files.chirp(16_000, 0.5)
+        result = decoded(files.wav_file(np.outer(chirp, levels), 16_000, "f32"))
+        assert max_error(result.samples, levels.mean() * chirp) < 1e-6
+
+    @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100])
+    @pytest.mark.parametrize(("kind", "step"), [("s16", 1e-4), ("f32", 1e-5)])
+    @pytest.mark.parametrize("offset", [-0.7, 0.02, 0.25])
+    def test_a_constant_offset_is_removed(self, rate, kind, step, offset):
+        noise = 0.1 * np.random.default_rng(0).normal(size=2 * rate).clip(-2.5, 2.5)
+        noise -= noise.mean()
+        found = decoded(files.wav_file(noise + offset, rate, kind)).samples
+        truth = decoded(files.wav_file(noise, rate, kind)).samples
+        # A resampler rings where the file begins and ends with a step.
+        inside = slice(None) if rate == 16_000 else slice(EDGE, -EDGE)
+        assert max_error(found[inside], truth[inside]) < step
+
+    def test_a_mean_that_is_no_offset_stays(self):
+        noise = 0.1 * np.random.default_rng(0).normal(size=20_000).astype(np.float32)
+        noise += 0.004 - noise.mean()
+        assert np.array_equal(decoded(files.wav_file(noise, 16_000, "f32")).samples, noise)
+
+    def test_what_is_constant_is_silence(self):
+        result = decoded(files.wav_file(np.full(8_000, 0.5), 16_000, "f32"))
+        assert np.abs(result.samples).max() < 1e-6
 
     @pytest.mark.parametrize(
         ("sampling_rate", "loudness"), [(8_000, 0), (11_025, 0), (16_000, 0.5), (48_000, 0.5)]
