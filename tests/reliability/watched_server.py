@@ -15,6 +15,10 @@ import os
 import sys
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asr.engine.scheduler import Finished
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 POISON = 77
@@ -39,18 +43,18 @@ def add_faults() -> None:
     """Let steps of the engine fail."""
     import torch
 
-    from asr.engine.scheduler import Scheduler
+    from asr.engine.batch import Batch
 
-    launch, steps = Scheduler._launch, count(1)
+    step, steps = Batch.step, count(1)
 
-    def failing(scheduler: Scheduler) -> None:
-        if any(row.options.batch_size == POISON for row in scheduler.running):
+    def failing(batch: Batch) -> list[Finished]:
+        if any(row.options.batch_size == POISON for row in batch.rows):
             raise RuntimeError("a kernel failed")
-        if len(scheduler.running) > 1 and next(steps) % EVERY == 0:
+        if len(batch.rows) > 1 and next(steps) % EVERY == 0:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        launch(scheduler)
+        return step(batch)
 
-    Scheduler._launch = failing
+    Batch.step = failing
 
 
 def fork_servers() -> None:
