@@ -62,7 +62,7 @@ SILENT = Answer(2.0, Transcript((), None))
 
 
 class KnownAnswers(Endpoint):
-    """An endpoint that computes nothing: it gives `result`, and an `error` before or after the audio
+    """An endpoint that computes nothing: it gives `result`, and an `error` before or after audio
     was decoded. `asked` is the newest request, and `closed` counts streams that were closed.
     """
 

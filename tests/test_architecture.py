@@ -360,7 +360,7 @@ def test_light_modules_do_not_load_torch():
 
 def imported_when_run(name: str) -> set[str]:
     """The modules that `name` imports, what stands under `if TYPE_CHECKING` left out."""
-    tree = ast.parse(TEXTS[name])
+    tree = ast.parse(text_of(name))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             node.body = []

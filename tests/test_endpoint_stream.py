@@ -1,4 +1,4 @@
-"""The service against the handler: the same answers, whatever runs beside, and nobody waits."""
+"""Requests beside each other: answers as of each alone, whatever runs beside, and nobody waits."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import gc
 import threading
 import weakref
 from contextlib import aclosing
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from server.engine_loop import Progress
 
 from answer.response import response
-from asr.engine.engine import DecodeEngine
+from asr import Limits, Progress, Recogniser, Transcriber
+from asr.engine.batch import Batch
 from asr.engine.results import ResultReader
 from asr.output.chunks import ChunkReader
+from audio.decode import decoding_steps
 from config import ModelSettings
 from diarization.known_speakers import KnownVoices
 from diarization.pipeline import Diarization, DiarizationCancelled
+from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
-from server.service import Decoded, Finished, Service
 from testing.audio_files import conversation
 from transcript import KnownSpeaker, SpeakerTurn
 
@@ -43,13 +45,9 @@ ENGLISH = {"diarize": False, "language": "en"}
 
 
 class Speakers:
-    """Takes turns of a second; remembers which events it was given."""
-
-    def __init__(self):
-        self.cancelled = []
+    """Takes turns of a second."""
 
     def diarize(self, samples, hints, cancelled, between=None):
-        self.cancelled.append(cancelled)
         seconds = range(int(len(samples) / 16_000) + 1)
         turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
         return Diarization(turns, turns, hints)
@@ -57,19 +55,35 @@ class Speakers:
 
 @pytest.fixture(scope="module")
 def handler(whisper_folder, assistant_folder) -> EndpointHandler:
+    """Asked for one thing at a time; in float32 no batch changes a number."""
     settings = ModelSettings(
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )
     made = EndpointHandler(settings=settings)
-    made.diarizer = Speakers()
+    made.endpoint.diarizer = Speakers()
     return made
 
 
 @pytest.fixture
-def service(handler):
-    made = Service(handler)
-    yield made
-    made.close()
+def serving(handler):
+    """Makes endpoints of the handler's models, with an engine of their own, as servers have it."""
+    made, alone = [], handler.endpoint
+
+    def make(**options) -> Endpoint:
+        load = partial(Transcriber, alone.recogniser.models, limits=Limits(shared=True))
+        recogniser = Recogniser(load, 1)
+        cpu = torch.device("cpu")
+        made.append(Endpoint(recogniser, Speakers(), alone.limits, cpu, 1, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def endpoint(serving) -> Endpoint:
+    return serving()
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +96,20 @@ def recording(wav):
     return make
 
 
-def parsed(handler, inputs, **parameters):
-    return handler.parse({"inputs": inputs, "parameters": {"diarize": False, **parameters}})
+def parsed(endpoint, inputs, **parameters):
+    return endpoint.parse({"inputs": inputs, "parameters": {"diarize": False, **parameters}})
 
 
-async def events_of(service, request):
-    return [event async for event in service.stream(request)]
+def idle(endpoint) -> bool:
+    recogniser = endpoint.recogniser
+    return endpoint.outstanding == recogniser.running_rows == recogniser.waiting_windows == 0
 
 
-def test_requests_at_once_are_answered_as_one_by_one(handler, service, recording):
+async def events_of(endpoint, request):
+    return [event async for event in endpoint.stream(request)]
+
+
+def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recording):
     bodies = [
         {"inputs": recording(2 + place % 4), "parameters": {"diarize": False, **options}}
         for place, options in enumerate(OPTIONS)
@@ -98,18 +117,18 @@ def test_requests_at_once_are_answered_as_one_by_one(handler, service, recording
     expected = [handler(body) for body in bodies]
 
     async def together():
-        return await asyncio.gather(*(service.answer(handler.parse(body)) for body in bodies))
+        return await asyncio.gather(*(endpoint.answer(handler.parse(body)) for body in bodies))
 
     answers = asyncio.run(together())
     for body, answer, alone in zip(bodies, answers, expected, strict=True):
         assert response(answer, handler.parse(body).config) == alone
-    assert (service.outstanding, service.running_rows, service.waiting_windows) == (0, 0, 0)
-    assert service.counts.rows / service.counts.steps > 1
+    assert idle(endpoint)
+    assert endpoint.recogniser.counts.rows / endpoint.recogniser.counts.steps > 1
 
 
-def test_the_events_of_a_request(handler, service, recording):
-    request = parsed(handler, recording(12), language="en", return_timestamps="word")
-    events = asyncio.run(events_of(service, request))
+def test_the_events_of_a_request(handler, endpoint, recording):
+    request = parsed(endpoint, recording(12), language="en", return_timestamps="word")
+    events = asyncio.run(events_of(endpoint, request))
     alone = handler({"inputs": request.inputs, "parameters": {"language": "en", "diarize": False}})
     assert events[0] == Decoded(alone["duration"])
     (*progress, finished) = events[1:]
@@ -124,21 +143,24 @@ def test_the_events_of_a_request(handler, service, recording):
 
 
 def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
-    handler, service, recording, monkeypatch
+    endpoint, recording, monkeypatch
 ):
     order = []
-    decode = handler.decode
 
-    def enrol(request, left):
+    def enrol(_, clips, left):
         order.append(threading.current_thread())
         assert not left.is_set()
         return KnownVoices(("Anna",), warnings=("from the clips",))
 
-    monkeypatch.setattr(handler, "enrol", enrol)
-    monkeypatch.setattr(handler, "decode", lambda each: order.append("audio") or decode(each))
+    def decode(*arguments):
+        order.append("audio")
+        return decoding_steps(*arguments)
+
+    monkeypatch.setattr("endpoint.Enrolment.enrol", enrol)
+    monkeypatch.setattr("endpoint.decoding_steps", decode)
     clips = [{"name": "Anna", "reference": "AAAA"}]
-    request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
-    answer = asyncio.run(service.answer(request))
+    request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
+    answer = asyncio.run(endpoint.answer(request))
     thread, audio = order
     assert audio == "audio"
     assert thread not in {threading.main_thread(), *threading.enumerate()}  # passing
@@ -146,38 +168,40 @@ def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
     assert "from the clips" in answer.warnings
 
 
-def test_a_useless_clip_is_refused_before_the_audio(handler, service, recording, monkeypatch):
-    touched = lambda _: pytest.fail("the audio was touched")  # noqa: E731
-    monkeypatch.setattr(handler, "decode", touched)
+def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeypatch):
+    touched = lambda *_: pytest.fail("the audio was touched")  # noqa: E731
+    monkeypatch.setattr("endpoint.decoding_steps", touched)
     clips = [{"name": "Anna", "reference": "AAAA"}]
-    request = parsed(handler, recording(2), diarize=True, known_speakers=clips)
+    request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
     with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
-        asyncio.run(service.answer(request))
-    assert service.outstanding == 0
+        asyncio.run(endpoint.answer(request))
+    assert endpoint.outstanding == 0
 
 
-def test_who_leaves_before_the_clips_are_heard_costs_nothing(
-    handler, service, recording, monkeypatch
-):
+def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, recording, monkeypatch):
     """The thread that diarizes is busy; the request behind it is never enrolled."""
     begun, go_on, enrolled = threading.Event(), threading.Event(), []
 
-    def enrol(request, left):
-        enrolled.append(request)
+    def enrol(_, clips, left):
+        enrolled.append(clips)
         begun.set()
         assert go_on.wait(60)
         return KnownVoices(("Anna",))
 
-    monkeypatch.setattr(handler, "enrol", enrol)
-    clips = [{"name": "Anna", "reference": "AAAA"}]
+    monkeypatch.setattr("endpoint.Enrolment.enrol", enrol)
     first, second = (
-        parsed(handler, recording(seconds), diarize=True, known_speakers=clips)
-        for seconds in (2, 3)
+        parsed(
+            endpoint,
+            recording(2),
+            diarize=True,
+            known_speakers=[{"name": name, "reference": "AAAA"}],
+        )
+        for name in ("Anna", "Bob")
     )
 
     async def cancel():
-        one = asyncio.ensure_future(service.answer(first))
-        other = asyncio.ensure_future(service.answer(second))
+        one = asyncio.ensure_future(endpoint.answer(first))
+        other = asyncio.ensure_future(endpoint.answer(second))
         await asyncio.to_thread(begun.wait, 60)
         other.cancel()
         await asyncio.wait([other])
@@ -185,53 +209,50 @@ def test_who_leaves_before_the_clips_are_heard_costs_nothing(
         return await one
 
     assert asyncio.run(cancel()).transcript.chunks
-    assert enrolled == [first]
+    assert enrolled == [first.config.known_speakers]
 
 
-def test_silence_has_no_progress_and_cancels_its_diarization(handler, service, wav):
+def test_silence_has_no_progress(endpoint, wav):
     silence = base64.b64encode(wav(np.zeros(16_000))).decode()
-    request = parsed(handler, silence, diarize=True)
-    _decoded, finished = asyncio.run(events_of(service, request))
+    request = parsed(endpoint, silence, diarize=True)
+    _decoded, finished = asyncio.run(events_of(endpoint, request))
     assert finished.answer.transcript.chunks == ()
-    assert handler.diarizer.cancelled[-1].is_set()
 
 
-def test_sentences_where_no_speech_was_detected_are_told_as_well(
-    handler, service, wav, monkeypatch
-):
+def test_sentences_where_no_speech_was_detected_are_told_as_well(endpoint, wav, monkeypatch):
     """All is as loud as music, and the model is sure of what it hears."""
     noise = wav(0.1 * np.random.default_rng(1).standard_normal(8 * 16_000))
     inputs = base64.b64encode(noise).decode()
-    monkeypatch.setattr(handler.transcriber, "detect_speech", lambda _: ())
+    monkeypatch.setattr(endpoint.recogniser.transcriber, "detect_speech", lambda _: ())
     monkeypatch.setattr(ChunkReader, "_is_sure", lambda *_: True)
     monkeypatch.setattr("asr.output.chunks._holds_no_speech", lambda _: False)
     _decoded, *progress, finished = asyncio.run(
-        events_of(service, parsed(handler, inputs, language="en"))
+        events_of(endpoint, parsed(endpoint, inputs, language="en"))
     )
     chunks = [chunk for each in progress for chunk in each.chunks]
     assert tuple(chunks) == finished.answer.transcript.chunks != ()
     assert {(each.done, each.total) for each in progress} == {(0.0, 0.0)}
 
 
-def test_what_cannot_be_read_is_refused_and_harms_nobody(handler, service, recording):
-    good = parsed(handler, recording(4), language="en")
-    bad = parsed(handler, base64.b64encode(b"no audio at all" * 9).decode())
+def test_what_cannot_be_read_is_refused_and_harms_nobody(endpoint, recording):
+    good = parsed(endpoint, recording(4), language="en")
+    bad = parsed(endpoint, base64.b64encode(b"no audio at all" * 9).decode())
 
     async def together():
         return await asyncio.gather(
-            *(service.answer(each) for each in (good, bad, good)), return_exceptions=True
+            *(endpoint.answer(each) for each in (good, bad, good)), return_exceptions=True
         )
 
     one, refused, other = asyncio.run(together())
     assert isinstance(refused, InvalidAudio)
     assert response(one, good.config) == response(other, good.config)
-    assert service.outstanding == 0
+    assert endpoint.outstanding == 0
 
 
 @pytest.fixture
 def poisoned(monkeypatch, handler):
     """Makes a function of the engine fail for requests with a prompt, among its `sequences`."""
-    announced = handler.transcriber.models.special_tokens.start_of_previous
+    announced = handler.endpoint.recogniser.models.special_tokens.start_of_previous
 
     def make(owner, name, sequences):
         work = getattr(owner, name)
@@ -248,21 +269,20 @@ def poisoned(monkeypatch, handler):
 
 @pytest.mark.parametrize("place", ["reading", "prefill", "step"])
 def test_a_request_that_fails_in_the_engine_fails_alone(
-    handler, service, recording, poisoned, monkeypatch, place
+    handler, endpoint, recording, poisoned, monkeypatch, place
 ):
-    scheduler = handler.transcriber.engine.scheduler
     if place == "reading":
         poisoned(ResultReader, "read", lambda *arguments: [arguments[4]])
     elif place == "prefill":
-        poisoned(scheduler, "_prepare", lambda _state, sequences, _stop: sequences)
+        poisoned(Batch, "_prefill", lambda _batch, _first, sequences, _encoded: sequences)
     else:
-        poisoned(scheduler, "_launch", lambda: scheduler.running)
-    good = [parsed(handler, recording(3 + n), language="en") for n in range(4)]
-    bad = parsed(handler, recording(5), language="en", prompt="word303")
+        poisoned(Batch, "_launch", lambda batch: batch.rows)
+    good = [parsed(endpoint, recording(3 + n), language="en") for n in range(4)]
+    bad = parsed(endpoint, recording(5), language="en", prompt="word303")
 
     async def together():
         return await asyncio.gather(
-            *(service.answer(each) for each in [*good[:2], bad, *good[2:]]), return_exceptions=True
+            *(endpoint.answer(each) for each in [*good[:2], bad, *good[2:]]), return_exceptions=True
         )
 
     answers = asyncio.run(together())
@@ -272,9 +292,9 @@ def test_a_request_that_fails_in_the_engine_fails_alone(
         assert response(answer, request.config) == handler(body)
 
 
-def test_a_reader_that_raises_fails_its_request_alone(handler, service, recording, monkeypatch):
-    good = parsed(handler, recording(4), language="en")
-    bad = parsed(handler, recording(4), language="de", return_timestamps="word")
+def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monkeypatch):
+    good = parsed(endpoint, recording(4), language="en")
+    bad = parsed(endpoint, recording(4), language="de", return_timestamps="word")
 
     def fail(*_):
         raise ValueError("no path")
@@ -283,7 +303,7 @@ def test_a_reader_that_raises_fails_its_request_alone(handler, service, recordin
 
     async def together():
         return await asyncio.gather(
-            service.answer(good), service.answer(bad), return_exceptions=True
+            endpoint.answer(good), endpoint.answer(bad), return_exceptions=True
         )
 
     answer, failed = asyncio.run(together())
@@ -294,7 +314,7 @@ def test_a_reader_that_raises_fails_its_request_alone(handler, service, recordin
 
 @pytest.mark.parametrize("fitting", [1, 3])
 def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
-    handler, recording, monkeypatch, fitting
+    handler, serving, recording, monkeypatch, fitting
 ):
     """Steps of more than `fitting` rows fail, in which the windows of several requests are; a
     newcomer asks when the first has.
@@ -312,27 +332,27 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
         )
     ]
     expected = [handler(body) for body in bodies]
-    engine = DecodeEngine(handler.transcriber.models)
-    monkeypatch.setattr(handler.transcriber, "engine", engine)
+    endpoint = serving()
+    engine = endpoint.recogniser.transcriber.engine
     launch, refused, launched = engine.runner.launch, [], []
     out_of_memory = threading.Event()
 
     def refuse_more_than_fits(state, filters, shape):
         if state.capacity > fitting:
-            refused.append({each.session for each in engine.scheduler.running})
+            running = map(engine.scheduler.suspects, engine.scheduler.batches)
+            refused.append({client for clients in running for client in clients})
             out_of_memory.set()
             raise torch.OutOfMemoryError
         launched.append(state.capacity)
         return launch(state, filters, shape)
 
     monkeypatch.setattr(engine.runner, "launch", refuse_more_than_fits)
-    service = Service(handler)
 
     async def together():
         requests = [handler.parse(body) for body in bodies]
-        running = [asyncio.ensure_future(service.answer(each)) for each in requests[:-1]]
+        running = [asyncio.ensure_future(endpoint.answer(each)) for each in requests[:-1]]
         assert await asyncio.to_thread(out_of_memory.wait, 60)
-        return await asyncio.gather(*running, service.answer(requests[-1]))
+        return await asyncio.gather(*running, endpoint.answer(requests[-1]))
 
     answers = asyncio.run(together())
     for body, answer, alone in zip(bodies, answers, expected, strict=True):
@@ -340,29 +360,29 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
     assert max(map(len, refused)) > 1
     assert max(launched) <= fitting
     tries = len(refused)
-    again = asyncio.run(service.answer(handler.parse(bodies[0])))
+    again = asyncio.run(endpoint.answer(handler.parse(bodies[0])))
     assert response(again, handler.parse(bodies[0]).config) == expected[0]
     assert len(refused) == tries  # what failed is remembered
-    assert (service.alive, service.outstanding, service.running_rows) == (True, 0, 0)
-    service.close()
+    assert endpoint.recogniser.alive
+    assert idle(endpoint)
 
 
-def test_who_leaves_while_decoding_frees_the_rows(handler, service, recording):
+def test_who_leaves_while_decoding_frees_the_rows(endpoint, recording):
     async def leave():
         async with aclosing(
-            service.stream(parsed(handler, recording(20), language="en"))
+            endpoint.stream(parsed(endpoint, recording(20), language="en"))
         ) as events:
             async for event in events:
                 if isinstance(event, Progress):
                     break
-        return await service.answer(parsed(handler, recording(3), language="en"))
+        return await endpoint.answer(parsed(endpoint, recording(3), language="en"))
 
     assert asyncio.run(leave()).transcript.chunks
-    assert (service.running_rows, service.waiting_windows, service.outstanding) == (0, 0, 0)
-    assert service.counts.cancelled == 1
+    assert idle(endpoint)
+    assert endpoint.recogniser.counts.cancelled == 1
 
 
-def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, monkeypatch):
+def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
     def diarize(samples, hints, cancelled, between=None):
@@ -371,11 +391,11 @@ def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, mo
         ended.set()
         raise DiarizationCancelled
 
-    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
+    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
 
     async def cancel():
-        request = parsed(handler, recording(3), language="en", diarize=True)
-        task = asyncio.ensure_future(service.answer(request))
+        request = parsed(endpoint, recording(3), language="en", diarize=True)
+        task = asyncio.ensure_future(endpoint.answer(request))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -383,35 +403,34 @@ def test_a_cancelled_task_leaves_its_diarization(handler, service, recording, mo
         await asyncio.to_thread(ended.wait, 60)
 
     asyncio.run(cancel())
-    assert service.outstanding == 0
+    assert endpoint.outstanding == 0
 
 
-def test_who_leaves_before_diarization_frees_the_samples(handler, service, recording, monkeypatch):
+def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, monkeypatch):
     """One recording is being diarized, and the one that waits behind it is given up."""
     begun, go_on, freed, held = (threading.Event() for _ in range(4))
-    decode = handler.decode
 
     def diarize(samples, hints, cancelled, between=None):
         begun.set()
         assert go_on.wait(60)
         return Speakers().diarize(samples, hints, cancelled)
 
-    def decoded(request):
-        audio = yield from decode(request)
+    def decoded(*arguments):
+        audio = yield from decoding_steps(*arguments)
         if begun.is_set():
             weakref.finalize(audio.samples, freed.set)
         return audio
 
-    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
-    monkeypatch.setattr(handler, "decode", decoded)
-    submit = service._diarization.submit
+    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
+    monkeypatch.setattr("endpoint.decoding_steps", decoded)
+    submit = endpoint._diarization.submit
 
     def submitting(*arguments):
         if begun.is_set():
             held.set()
         return submit(*arguments)
 
-    monkeypatch.setattr(service._diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
 
     def is_freed():
         """Once the preparing thread is through, and the cancelled task is collected."""
@@ -422,10 +441,12 @@ def test_who_leaves_before_diarization_frees_the_samples(handler, service, recor
         return False
 
     async def leave():
-        first, second = (parsed(handler, recording(s), language="en", diarize=True) for s in (3, 4))
-        one = asyncio.ensure_future(service.answer(first))
+        first, second = (
+            parsed(endpoint, recording(s), language="en", diarize=True) for s in (3, 4)
+        )
+        one = asyncio.ensure_future(endpoint.answer(first))
         assert await asyncio.to_thread(begun.wait, 60)
-        other = asyncio.ensure_future(service.answer(second))
+        other = asyncio.ensure_future(endpoint.answer(second))
         assert await asyncio.to_thread(held.wait, 60)
         other.cancel()
         await asyncio.wait([other])
@@ -439,7 +460,7 @@ def test_who_leaves_before_diarization_frees_the_samples(handler, service, recor
 
 
 def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
-    handler, service, recording, monkeypatch
+    endpoint, recording, monkeypatch
 ):
     """One of ten seconds is being diarized; of the two behind it the short one is the next."""
     begun, go_on, lengths = threading.Event(), threading.Event(), []
@@ -450,21 +471,21 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
         assert go_on.wait(60)
         return Speakers().diarize(samples, hints, cancelled)
 
-    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
-    submit = service._diarization.submit
+    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
+    submit = endpoint._diarization.submit
     arrived = asyncio.Queue()
 
     def submitting(*arguments):
         arrived.put_nowait(None)
         return submit(*arguments)
 
-    monkeypatch.setattr(service._diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
 
     async def all_three():
         asked = []
         for seconds in (10, 8, 3):
-            request = parsed(handler, recording(seconds), language="en", diarize=True)
-            asked.append(asyncio.ensure_future(service.answer(request)))
+            request = parsed(endpoint, recording(seconds), language="en", diarize=True)
+            asked.append(asyncio.ensure_future(endpoint.answer(request)))
             await arrived.get()
             assert await asyncio.to_thread(begun.wait, 60)
         go_on.set()
@@ -475,25 +496,22 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
     assert all(answer.segments for answer in answers)
 
 
-def test_who_leaves_before_the_audio_is_read_costs_nothing(
-    handler, service, recording, monkeypatch
-):
+def test_who_leaves_before_the_audio_is_read_costs_nothing(endpoint, recording, monkeypatch):
     """The thread that reads audio is busy; the request behind it is never begun."""
-    reading, go_on = threading.Event(), threading.Event()
-    decode, read = handler.decode, []
+    reading, go_on, read = threading.Event(), threading.Event(), []
 
-    def slow(request):
-        read.append(request)
+    def slow(data, *others):
+        read.append(len(data))
         reading.set()
         assert go_on.wait(60)
-        return (yield from decode(request))
+        return (yield from decoding_steps(data, *others))
 
-    monkeypatch.setattr(handler, "decode", slow)
-    first, second = (parsed(handler, recording(3), language=code) for code in ("en", "de"))
+    monkeypatch.setattr("endpoint.decoding_steps", slow)
+    first, second = (parsed(endpoint, recording(seconds), language="en") for seconds in (3, 4))
 
     async def cancel():
-        one = asyncio.ensure_future(service.answer(first))
-        other = asyncio.ensure_future(service.answer(second))
+        one = asyncio.ensure_future(endpoint.answer(first))
+        other = asyncio.ensure_future(endpoint.answer(second))
         await asyncio.to_thread(reading.wait, 60)
         other.cancel()
         await asyncio.wait([other])
@@ -501,38 +519,35 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(
         return await one
 
     assert asyncio.run(cancel()).transcript.chunks
-    assert read == [first]
+    assert read == [len(base64.b64decode(first.inputs))]
 
 
-def test_when_the_engines_thread_ends_everybody_is_told(handler, recording, monkeypatch):
-    service = Service(handler)
-
-    def fail():
+def test_when_the_engines_thread_ends_everybody_is_told(endpoint, recording, monkeypatch):
+    def fail(**_):
         raise SystemError("nothing works")
 
-    monkeypatch.setattr(handler.transcriber.engine, "step_all", fail)
-    request = parsed(handler, recording(4), language="en")
+    monkeypatch.setattr(endpoint.recogniser.transcriber.engine, "step", fail)
+    request = parsed(endpoint, recording(4), language="en")
 
     async def together():
         return await asyncio.gather(
-            *(service.answer(request) for _ in range(3)), return_exceptions=True
+            *(endpoint.answer(request) for _ in range(3)), return_exceptions=True
         )
 
     assert all(isinstance(each, ModelError) for each in asyncio.run(together()))
-    assert not service.alive
+    assert not endpoint.recogniser.alive
     with pytest.raises(ModelError, match="has stopped"):
-        asyncio.run(service.answer(request))
-    service.close()
+        asyncio.run(endpoint.answer(request))
+    assert endpoint.outstanding == 0
 
 
-def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(handler, recording, monkeypatch):
+def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(endpoint, recording, monkeypatch):
     """It comes when the first of eight long ones of fewer bytes has taken one step."""
     begun, go_on, steps = threading.Event(), threading.Event(), []
-    decode = handler.decode
     inputs = {seconds: recording(seconds) for seconds in (3, 12)}
 
-    def watched(request):
-        long, inner = request.inputs == inputs[12], decode(request)
+    def watched(data, *others):
+        long, inner = len(data) > 7 * 32_000, decoding_steps(data, *others)
         while True:
             try:
                 step = next(inner)
@@ -544,17 +559,15 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(handler, recor
             yield step
 
     monkeypatch.setattr("audio.decode.STEP_SECONDS", 1)
-    monkeypatch.setattr(handler, "decode", watched)
-    monkeypatch.setattr(handler, "threads", 1)
-    service = Service(handler)
+    monkeypatch.setattr("endpoint.decoding_steps", watched)
 
     async def together():
         long = [
-            asyncio.ensure_future(service.answer(parsed(handler, inputs[12], language="en")))
+            asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[12], language="en")))
             for _ in range(8)
         ]
         assert await asyncio.to_thread(begun.wait, 60)
-        short = asyncio.ensure_future(service.answer(parsed(handler, inputs[3], language="en")))
+        short = asyncio.ensure_future(endpoint.answer(parsed(endpoint, inputs[3], language="en")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         go_on.set()
@@ -568,63 +581,61 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(handler, recor
     assert round(answer.duration) == 3
     # Its own steps, the one that ran, and one turn in eight of who came first.
     assert before.count(True) <= 1 + -(-before.count(False) // 7)
-    service.close()
 
 
-def test_audio_is_decoded_while_there_is_room_for_its_samples(handler, recording, monkeypatch):
+def test_audio_is_decoded_while_there_is_room_for_its_samples(
+    handler, serving, recording, monkeypatch
+):
     """Eight recordings where two have room: never are more alive, and the answers are right."""
     bodies = [recording(4), recording(5)] * 4
     expected = [handler({"inputs": body, "parameters": ENGLISH}) for body in bodies]
     alive, most = weakref.WeakSet(), []
-    decode = handler.decode
 
-    def counted(request):
-        audio = yield from decode(request)
+    def counted(*arguments):
+        audio = yield from decoding_steps(*arguments)
         alive.add(audio)
         most.append(sum(each.samples.nbytes for each in alive))
         return audio
 
-    monkeypatch.setattr(handler, "decode", counted)
+    monkeypatch.setattr("endpoint.decoding_steps", counted)
     limit = 4 * 16_000 * (5 + 2 * 5) - 1  # less than one of 5 s and as much room again
-    service = Service(handler, max_decoded_bytes=limit)
+    endpoint = serving(max_decoded_bytes=limit)
 
     async def together():
-        requests = [parsed(handler, body, language="en") for body in bodies]
-        return await asyncio.gather(*(service.answer(each) for each in requests))
+        requests = [parsed(endpoint, body, language="en") for body in bodies]
+        return await asyncio.gather(*(endpoint.answer(each) for each in requests))
 
     answers = asyncio.run(together())
-    config = parsed(handler, bodies[0], language="en").config
+    config = parsed(endpoint, bodies[0], language="en").config
     assert [response(answer, config) for answer in answers] == expected
     assert len(most) == len(bodies)
     assert max(most) <= 4 * 16_000 * (5 + 5)
     assert max(most) > 4 * 16_000 * 5
-    assert service.held_audio_bytes == 0
-    service.close()
+    assert endpoint.held_audio_bytes == 0
 
 
 def test_a_short_recording_finds_room_beside_long_ones_that_have_taken_theirs(
-    handler, recording, monkeypatch
+    serving, recording, monkeypatch
 ):
     begun, go_on = threading.Event(), threading.Event()
+    endpoint = serving(max_decoded_bytes=4 * 16_000 * 15)
 
     def diarize(samples, hints, cancelled, between=None):
         begun.set()
         assert go_on.wait(60)
         return Speakers().diarize(samples, hints, cancelled)
 
-    monkeypatch.setattr(handler.diarizer, "diarize", diarize)
-    service = Service(handler, max_decoded_bytes=4 * 16_000 * 15)
+    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
 
     async def all_three():
         long = [
-            asyncio.ensure_future(service.answer(parsed(handler, recording(6), diarize=diarized)))
+            asyncio.ensure_future(endpoint.answer(parsed(endpoint, recording(6), diarize=diarized)))
             for diarized in (True, False)
         ]
         assert await asyncio.to_thread(begun.wait, 60)
-        short = await service.answer(parsed(handler, recording(3)))
+        short = await endpoint.answer(parsed(endpoint, recording(3)))
         assert not any(each.done() for each in long)
         go_on.set()
         return short, *await asyncio.gather(*long)
 
     assert [round(answer.duration) for answer in asyncio.run(all_three())] == [3, 6, 6]
-    service.close()

@@ -1,20 +1,21 @@
 """How long a short request takes beside a hundred long ones, on a clock that counts what is done:
-windows encoded, steps of the batch, windows read. The loop and the admission are the server's own.
+windows encoded, steps of the batch, windows read. Loop and scheduler are the recogniser's own.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter, deque
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
-from asr.engine.admission import Admission
-from server.engine_loop import EngineLoop
 
+from asr import Limits, Recogniser
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.scheduler import Load, Scheduler
 from asr.engine.sequence import Sequence
-from transcript import DecodeStats, Transcript
+from asr.engine.session import Client
+from transcript import Transcript
 
 # Seconds, as Whisper base takes them on two processors: a window's encoding, a step and a row more
 # in it, a window's reading. A window has so many steps.
@@ -24,67 +25,54 @@ ROWS = 32
 
 
 class Engine:
-    """Rows without a model, that are given out as the scheduler does."""
+    """Rows without a model, that are given out as the scheduler says."""
 
     def __init__(self) -> None:
         self.time, self.steps = 0.0, 0
-        self.admission = Admission()
-        self.admission.clock = lambda: self.time
-        self.waiting: deque[Sequence] = deque()
-        self.running: dict[Sequence, int] = {}
+        self.scheduler = Scheduler(Limits(shared=True), lambda: self.time)
+        self.running: dict[Sequence, int] = {}  # steps to its end
         self.on_step = lambda: None
 
-    @property
-    def running_rows(self) -> int:
+    def step(self, newcomers: bool) -> int:
+        if self.scheduler.busy and self._admit(newcomers):
+            self._decode()
+        self.steps += 1
+        self.on_step()
         return len(self.running)
 
-    def step_all(self) -> None:
-        self._admit()
-        self.steps += 1
+    def _admit(self, newcomers: bool) -> bool:
+        """As the engine does it: windows are encoded one by one, until it is time."""
+        load = Load(ROWS, self.time, newcomers=newcomers)
+        while (plan := self.scheduler.plan(1, load)).entering:
+            began, entered = self.time, 0
+            for each in plan.entering:
+                if entered and self.time >= plan.until:
+                    break
+                self.time += ENCODE
+                self.running[each] = STEPS[len(each.request.samples)]
+                entered += 1
+            self.scheduler.entered(plan, entered, began)
+            load = load._replace(encoded=load.encoded + entered)
+        return plan.decodes
+
+    def _decode(self) -> None:
         if self.running:
             self.time += STEP + ROW * len(self.running)
-        for each in list(self.running):
-            self.running[each] -= 1
-            if not self.running[each]:
-                del self.running[each]
-                each.session.finished.append(each)
-        self.on_step()
-
-    def _admit(self) -> None:
-        admission, rows = self.admission, Counter(each.session for each in self.running)
-        must_pause = admission.pause(self.waiting, rows)
-        while self.waiting:
-            rows = Counter(each.session for each in self.running)
-            for_long = admission.rows_for_long(ROWS, self.waiting, self.running)
-            chosen = admission.choose(
-                self.waiting, rows, ROWS - len(self.running), admission.share(ROWS, rows), for_long
-            )
-            if not chosen:
-                return
-            began, sequence = self.time, chosen[0]
-            self.time += ENCODE
-            self.waiting.remove(sequence)
-            self.running[sequence] = STEPS[len(sequence.request.samples)]
-            admission.count([sequence], began)
-            if must_pause():
-                return
-
-
-class Session:
-    """Who has rows."""
-
-    stats = DecodeStats()
-
-    def __init__(self) -> None:
-        self.finished: deque[Sequence] = deque()
+        self.running = {each: left - 1 for each, left in self.running.items()}
+        ended = [each for each, left in self.running.items() if not left]
+        for each, result in self.scheduler.stepped(1, [(each, None) for each in ended]):
+            del self.running[each]
+            each.client.finished.append((each.request, result))
 
 
 class Recording:
     """Hears its language, has its windows decoded, and reads them one by one."""
 
+    session = None
+
     def __init__(self, engine, windows, length) -> None:
         self.engine, self.length = engine, length
-        self.session, self.transcript = Session(), None
+        self.client, self.transcript = Client(DecodeOptions()), None
         self.heard, self.unasked, self.windows_left = False, windows, windows
         self.windows_read = 0
 
@@ -99,9 +87,9 @@ class Recording:
             self.heard = True
             self._ask(24)
             return True
-        if not self.session.finished:
+        if not self.client.finished:
             return False
-        self.session.finished.popleft()
+        self.client.finished.popleft()
         self.engine.time += READ
         self.windows_read += 1
         self.windows_left -= 1
@@ -112,19 +100,16 @@ class Recording:
 
     def _ask(self, count) -> None:
         request = Request(None, np.zeros(self.length), (1,), windows_left=self.windows_left)
-        for _ in range(min(count, self.unasked)):
-            self.unasked -= 1
-            self.engine.waiting.append(
-                Sequence(request, DecodeOptions(), self.session, self.session.stats)
-            )
+        asked = min(count, self.unasked)
+        self.unasked -= asked
+        self.engine.scheduler.add(Sequence(self.client, request) for _ in range(asked))
 
     def take_chunks(self):
         return ()
 
     def close(self) -> None:
-        self.engine.waiting = deque(
-            each for each in self.engine.waiting if each.session is not self.session
-        )
+        for each in self.engine.scheduler.cancel(self.client):
+            del self.engine.running[each]
 
 
 def seconds_of_short_ones(long, count=30, pause=17):
@@ -140,20 +125,19 @@ def seconds_of_short_ones(long, count=30, pause=17):
             return
         came = engine.time
 
-        def tell(event):
-            if isinstance(event, Transcript):
-                took.append(engine.time - came)
-                if len(took) == count:
-                    ended.put(None)
+        def note(_):
+            took.append(engine.time - came)
+            if len(took) == count:
+                ended.put(None)
 
-        loop.submit(Recording(engine, 1, 8), tell)
+        recogniser.submit(Recording(engine, 1, 8)).result.add_done_callback(note)
 
     engine.on_step = ask
-    loop = EngineLoop(engine)
+    recogniser = Recogniser(lambda: SimpleNamespace(engine=engine), 1)
     for each in others:
-        loop.submit(each, lambda _: None)
+        recogniser.submit(each)
     ended.get(timeout=60)
-    loop.close()
+    recogniser.close()
     return took, sum(each.windows_read for each in others)
 
 

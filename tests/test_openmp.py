@@ -65,7 +65,7 @@ def test_on_cuda_the_caller_computes_and_on_a_cpu_a_thread_that_ends():
 
 
 def run(code: str) -> None:
-    variables = {"PYTHONPATH": str(REPOSITORY)}
+    variables = {"OMP_NUM_THREADS": "2", "PYTHONPATH": str(REPOSITORY)}
     script = [sys.executable, "-W", "ignore", "-c", f"if True:\n{NATIVE}{code}"]
     subprocess.run(script, check=True, timeout=300, env=os.environ | variables)
 
@@ -110,7 +110,6 @@ def test_of_all_threads_that_last_the_engines_alone_has_a_team():
         from handler import EndpointHandler
         from testing.audio_files import conversation, wav_file
 
-        torch.set_num_threads(5)
         handler = EndpointHandler(settings=ModelSettings.for_demo())
         loaded = native()
         clip = wav_file(conversation()[: 6 * 16_000], 16_000)
@@ -119,6 +118,8 @@ def test_of_all_threads_that_last_the_engines_alone_has_a_team():
         until(loaded)
         names = {thread.name.partition("_")[0] for thread in threading.enumerate()}
         assert names >= {"engine", "endpoint", "asyncio", "preparation", "diarization"}, names
+        team = handler.endpoint.recogniser.run(torch.get_num_threads)
+        assert team > 1
         handler.endpoint.recogniser.close()
-        until(loaded - 4)
+        until(loaded - (team - 1))
     """)

@@ -15,6 +15,10 @@ import os
 import sys
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asr.engine.scheduler import Finished
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 POISON = 77
@@ -40,7 +44,6 @@ def add_faults() -> None:
     import torch
 
     from asr.engine.batch import Batch
-    from asr.engine.scheduler import Finished
 
     step, steps = Batch.step, count(1)
 
