@@ -208,7 +208,7 @@ def test_a_worker_that_dies_while_it_loads_is_started_three_times(tmp_path):
 def test_the_handler_has_the_settings_of_the_run(whisper_folder, monkeypatch):
     settings = ModelSettings(asr_model=str(whisper_folder), max_audio_seconds=5.0)
     monkeypatch.setenv("ASR_MODEL", "owner/another")
-    assert load_handler(without_token(settings)).limits.max_seconds == 5.0
+    assert load_handler(without_token(settings)).endpoint.limits.max_seconds == 5.0
 
 
 def test_no_token_travels():

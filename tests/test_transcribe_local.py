@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import handler
 from config import ModelSettings
+from endpoint import Endpoint
 from errors import StartError
 from testing.audio_files import speech, two_seconds
 from transcribe.__main__ import main
@@ -14,15 +14,15 @@ from transcribe.local import LocalEndpoint
 
 
 @pytest.fixture
-def loaded(monkeypatch, tiny_handler) -> list[ModelSettings]:
+def loaded(monkeypatch, tiny_endpoint) -> list[ModelSettings]:
     """The settings of every endpoint that is made; each is the tiny one."""
     made: list[ModelSettings] = []
 
-    def make(folder: str, settings: ModelSettings) -> handler.EndpointHandler:
+    def load(settings: ModelSettings) -> Endpoint:
         made.append(settings)
-        return tiny_handler
+        return tiny_endpoint
 
-    monkeypatch.setattr(handler, "EndpointHandler", make)
+    monkeypatch.setattr("loading.load_endpoint", load)
     return made
 
 
