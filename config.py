@@ -1,9 +1,9 @@
 """Settings: `ModelSettings` and `ServerSettings` from the deployer's environment, `InferenceConfig`
 from one request.
 
-The one decision: every value from outside is checked here, before any model runs. A wrong value
-raises a ValueError of one line that names the variable or parameter and never repeats the value.
-Only this module reads environment variables, or sets those that libraries read.
+Every value from outside is checked here, before any model runs. A wrong value raises a ValueError
+of one line that names the variable or parameter and never repeats the value. No other module reads
+environment variables, or sets those that libraries read.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Create or update an Inference Endpoint of this repository, wait for it, and ask it once.
 
-The one decision: the command line says everything, and an endpoint that exists is brought to it.
-All calls are huggingface_hub's, so the body that the API gets is the library's; a dry run lets the
-library build that body and prints it instead of sending it, after the checks that a deployment
-begins with (deployment/checks.py). Tokens come from the environment
-(`config.DeploySecrets`, and `HF_TOKEN` or a saved login for the API itself), not from the command
-line, which other users of a machine can read, and are cut out of whatever is printed. The one that
-manages endpoints goes to the API, and to an endpoint only where no other opens it.
+The command line says everything, and an endpoint that exists is brought to it. All calls are
+huggingface_hub's, so the body that the API gets is the library's; a dry run lets the library build
+that body and prints it instead of sending it, after the checks that a deployment begins with
+(deployment/checks.py). Tokens come from the environment (`config.DeploySecrets`, and `HF_TOKEN` or
+a saved login for the API itself), not from the command line, which other users of a machine can
+read, and are cut out of whatever is printed. The one that manages endpoints goes to the API, and to
+an endpoint only where no other opens it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who said what: words of a transcript are assigned to speakers by the times of speaker turns.
 
-The one decision: pure functions of times and names. They do not depend on how turns or words were
-found, and no text is read.
+The functions are pure, of times and names. They do not depend on how turns or words were found, and
+no text is read.
 
 Two facts shape the method. Turns have less exact ends than words, so that a word at the edge of a
 turn, or inside a very short turn, is weak evidence. And people seldom take turns inside one of

@@ -13,8 +13,8 @@
     |   `-- OutOfMemory              OUT_OF_MEMORY       not even one window fits into memory
     `-- StartError                   START_FAILED        a model or setting that stops the process
 
-The one decision: the constructor alone formats messages (code first, ASCII, at most 500
-characters), so that no caller can break that promise.
+The constructor alone formats messages (code first, ASCII, at most 500 characters), so that no
+caller can break that promise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The two units of time inside the models: samples at 16 kHz, and Whisper's grid of 20 ms.
 
-The one decision: these constants are defined once, here. One encoder position (two mel frames) is
-one step of the timestamp tokens and one column of the cross-attention. The names are those of
-openai/whisper's `audio.py`.
+One encoder position (two mel frames) is one step of the timestamp tokens and one column of the
+cross-attention. The names are those of openai/whisper's `audio.py`.
 """
 
 from __future__ import annotations

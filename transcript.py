@@ -1,7 +1,7 @@
 """The values that modules exchange: words, chunks, speakers and transcripts.
 
-The one decision: times are floats, in seconds from the start of the client's audio. Nothing here
-depends on windows, sampling rates or models. Times are rounded only in the response.
+Times are floats, in seconds from the start of the client's audio. Nothing here depends on windows,
+sampling rates or models. Times are rounded only in the response.
 """
 
 from __future__ import annotations

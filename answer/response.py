@@ -1,9 +1,8 @@
 """The JSON object that a client receives, in plain Python types.
 
-The one decision: only this module makes times what the contract promises, whatever the models
-returned: finite, in order, within the audio, in seconds with two decimals. The files of `output`
-are made from these times: TSV and RTTM print them, SRT and VTT derive cue times from them, which
-also stay within the audio.
+Times are made here what the contract promises, whatever the models returned: finite, in order,
+within the audio, in seconds with two decimals. The files under `output` are made from these times:
+TSV and RTTM print them, SRT and VTT derive cue times from them, which also stay within the audio.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """A transcript as a file: subtitles (SRT, VTT), tables (TSV, RTTM) and plain text.
 
-The one decision: a cue (one subtitle) is made from words, not from chunks, so that its text is
-never too wide, its time never too long, and its speaker always one. A cue appears with its first
-word and disappears with its last. A short one stays longer to be read, up to the next cue; where
-the audio ends too soon for that it appears earlier. No cue lasts beyond the audio. The limits are
-common to most style guides (Netflix's "Timed Text Style Guide": 42 characters a line, two lines,
-5/6 of a second to 7 seconds).
+A cue (one subtitle) is made from words, not from chunks, so that its text is never too wide, its
+time never too long, and its speaker always one. It appears with its first word and disappears with
+its last. A short one stays longer to be read, up to the next cue; where the audio ends too soon for
+that it appears earlier. No cue lasts beyond the audio. The limits are common to most style guides
+(Netflix's "Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The workers on a Ray cluster: all that knows Ray.
 
-The one decision: Ray Data with a pool of actors, of which nothing is asked but to bring each block
-of work to a free actor and to start again whatever dies, for ever. What bounds that are the marks
-in the output place (archive/worker.py), which name the recording that kills its workers, and count
-workers that die while they load. Rows are addresses, so that nothing large travels.
+They are a pool of Ray Data's actors, of which nothing is asked but to bring each block of work to a
+free actor and to start again whatever dies, for ever. What bounds that are the marks in the output
+place (archive/worker.py), which name the recording that kills its workers, and count workers that
+die while they load. Rows are addresses, so that nothing large travels.
 """
 
 from __future__ import annotations

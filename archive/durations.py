@@ -1,9 +1,9 @@
 """How long recordings are, by their headers: to deal them out, to tell the time left.
 
-The one decision: files are not trusted, so that their headers are read in processes of their own,
-with little memory, little of each file and little time. What a process died of is not looked for:
-the files it had are estimated by their sizes, and the worker that computes says what is wrong. So
-it is with whatever else goes wrong here.
+Files are not trusted: their headers are read in processes of their own, with little memory, little
+of each file and little time. What a process died of is not looked for: the files it had are
+estimated by their sizes, and the worker that computes says what is wrong. So it is with whatever
+else goes wrong here.
 """
 
 from __future__ import annotations

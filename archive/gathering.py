@@ -1,11 +1,11 @@
 """Gathers results from files of their own into shards, one a group (archive/shards.py).
 
-The one decision: the driver alone gathers, at the end of a run, and a shard is never changed. Who
-gathers a group reads its results and older shards, writes one new shard of all of it, whose name
-tells which recordings it holds, and deletes only then what he has read. So each result lies in at
-least one file at any time, whoever gathers at once and wherever he is stopped. Two who gather at
-once may leave two shards of one group, which the next one makes one again. Groups follow from
-hashes, and recordings are computed by length: no group is complete much before the run is.
+The driver alone gathers, at the end of a run, and a shard is never changed. Who gathers a group
+reads its results and older shards, writes one new shard of all of it, whose name tells which
+recordings it holds, and deletes only then what he has read. So each result lies in at least one
+file at any time, whoever gathers at once and wherever he is stopped. Two who gather at once may
+leave two shards of one group, which the next one makes one again. Groups follow from hashes, and
+recordings are computed by length: no group is complete much before the run is.
 
 An entry of the index is deleted before the files that it names: a worker that writes the same
 result meanwhile, and its entry last, leaves at worst an entry whose files are gone. Its result lies

@@ -1,8 +1,8 @@
 """What is shown of a run: how much audio is done, speed, time left; and what failed, at its end.
 
-The one decision: everything is counted from records and in seconds of audio, for a recording may
-last a second or two hours. On a terminal one line is written again and again, elsewhere a line now
-and then; both go to stderr, and the summary to stdout.
+Everything is counted from records and in seconds of audio, for a recording may last a second or two
+hours. On a terminal one line is written again and again, elsewhere a line now and then; both go to
+stderr, and the summary to stdout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What became of a recording, in a few fields: what the worker hands to whoever counts.
 
-The one decision: a record holds no word that was said and nothing of the file but its path, so that
-it may be logged, shown and kept.
+A record holds no word that was said and nothing of the file but its path, so that it may be logged,
+shown and kept.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@
     errors/ID.json           the record of a recording that failed
     attempts/ID.N            the N-th attempt of the run whose id it holds is running, or has died
 
-The one decision: a recording is done when its entry in the index, its shard or its error is there,
-and each of these appears whole, last, and in the same place whoever writes it. Nothing else is
-remembered. A name belongs to a path: a new result of the same recording, changed or under other
-settings, takes the place of the old one, whose entry goes first; that of another never does.
+A recording is done when its entry in the index, its shard or its error is there, and each of these
+appears whole, last, and in the same place whoever writes it. Nothing else is remembered. A name
+belongs to a path: a new result of the same recording, changed or under other settings, takes the
+place of the old one, whose entry goes first; that of another never does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a store refuses for a moment is asked for again.
 
-The one decision: one function, around single reads and writes of files, each of which may be done
-twice. What another try cannot mend, a missing file, a full disk, a right that is lacking, is raised
-at once; everything else is taken for the network's, because object stores give it no number.
+Single reads and writes of files are tried again, each of which may be done twice. What another try
+cannot mend, a missing file, a full disk, a right that is lacking, is raised at once; everything
+else is taken for the network's, because object stores give it no number.
 """
 
 from __future__ import annotations

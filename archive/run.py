@@ -1,8 +1,8 @@
 """A run of `python -m archive`: the order of its steps.
 
-The one decision: whatever can be wrong is found before the cluster starts, and a run for which
-nothing is missing starts none. At the end the manifest is held against the records: what has
-neither a result nor the record of an error is named, and the exit status tells.
+Whatever can be wrong is found before the cluster starts, and a run for which nothing is missing
+starts none. At the end the manifest is held against the records: what has neither a result nor the
+record of an error is named, and the exit status tells.
 """
 
 from __future__ import annotations

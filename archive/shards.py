@@ -1,8 +1,8 @@
 """Shards: the results of many recordings in one Parquet file.
 
-The one decision: Parquet, of which the column of ids can be read alone, so that the next run learns
-what is done without reading a word of it. A row has the fields of the record, the answer as JSON in
-`answer`, and a column for each format, empty where it was not asked for.
+Of Parquet the column of ids can be read alone, so that the next run learns what is done without
+reading a word of it. A row has the fields of the record, the answer as JSON in `answer`, and a
+column for each format, empty where it was not asked for.
 
 Which group a recording belongs to follows from a hash of its id and from the number of groups, a
 power of two that follows from the size of the archive. An archive that grows keeps its groups until

@@ -1,10 +1,10 @@
 """Files in folders and in object stores, by address: an absolute path, or a URL.
 
-The one decision: an address alone is enough for any process on any machine to open a file, and it
-never holds a credential: each machine takes those from its own environment. A file is written whole
-or not at all: under another name and renamed in a folder, by one upload in a store. The stores are
-those of pyarrow.fs: `s3://`, `gs://`, `abfs://`, `hf://`. Folders are listed without it: it stops
-at a name that is not UTF-8.
+An address alone is enough for any process on any machine to open a file, and it never holds a
+credential: each machine takes those from its own environment. A file is written whole or not at
+all: under another name and renamed in a folder, by one upload in a store. The stores are those of
+pyarrow.fs: `s3://`, `gs://`, `abfs://`, `hf://`. Folders are listed without it: it stops at a name
+that is not UTF-8.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The worker: one recording after the other through the endpoint's handler, in this process.
 
-The one decision: whatever a recording does, the worker ends up with a record of it. What is raised
-becomes a record here; a recording that takes too long gets its record from a second thread, which
-then ends the process, because nothing can stop the first one; and one whose process died is known
-by the mark that was set before it began. Whoever starts workers only has to start them again.
+Whatever a recording does, the worker ends up with a record of it. What is raised becomes a record
+here; a recording that takes too long gets its record from a second thread, which then ends the
+process, because nothing can stop the first one; and one whose process died is known by the mark
+that was set before it began. Whoever starts workers only has to start them again.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Handler(Protocol):
 class Task:
     """What is the same for all recordings of a run; it travels to every worker.
 
-    `settings` are those of `without_token`; `deadline` is in seconds, None for one by
-    duration; `run` tells this run's attempts from those of others; `make_handler` loads the models
-    that settings name.
+    `settings` are those of `without_token`; `deadline` is in seconds, None for one by duration;
+    `run` tells this run's attempts from those of others; `make_handler` loads the models that
+    settings name.
     """
 
     out: str

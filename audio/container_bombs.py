@@ -1,11 +1,11 @@
 """Containers whose headers alone take far more memory than the file: refused or defused before
 libavformat sees them.
 
-The one decision: look for the few fields by which libavformat allocates, wherever they stand, and
-do not parse the container. A parser of our own would have to fail in the same places as theirs.
-Each entry of an index takes about 37 bytes there, and an mp4 of 6 KB may announce 1.4 million of
-them for each of 16 tracks: 780 MiB. Frames of an ID3 tag may be compressed a thousand times.
-Sources: mov.c (mov_build_index, mov_read_trun, mov_read_cmov) and id3v2.c of ffmpeg.
+The few fields by which libavformat allocates are looked for wherever they stand, and the container
+is not parsed: a parser of our own would have to fail in the same places as theirs. Each entry of an
+index takes about 37 bytes there, and an mp4 of 6 KB may announce 1.4 million of them for each of 16
+tracks: 780 MiB. Frames of an ID3 tag may be compressed a thousand times. Sources: mov.c
+(mov_build_index, mov_read_trun, mov_read_cmov) and id3v2.c of ffmpeg.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Decode untrusted bytes to samples, float32 mono at 16 kHz.
 
-Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process, and
-read a large file first in another, as nothing interrupts them (`bounded_process.py`). There is no
+Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process, and read
+a large file first in another, as nothing interrupts them (`bounded_process.py`). There is no
 program to install, no temporary file, and no pipe, in which an m4a with its index at the end could
 not be read.
 
-The one decision: nothing that a file says about itself is trusted. libavformat reads this memory
-and nothing else, with only the demuxers and decoders named below. Length is measured over packets
-before anything is decoded, and again over samples while decoding. Samples are checked, downmixed
-and resampled a block at a time.
+Nothing that a file says about itself is trusted. libavformat reads this memory and nothing else,
+with only the demuxers and decoders named below. Length is measured over packets before anything is
+decoded, and again over samples while decoding. Samples are checked, downmixed and resampled a block
+at a time.
 """
 
 from __future__ import annotations
@@ -191,11 +191,11 @@ def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
     """Decode the best audio stream of a file in any of the formats named above.
 
     Channels are averaged; where they cancel each other out the loudest is taken, with a warning.
-    The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz,
-    by libswresample, which Whisper's `load_audio` uses too; equal rates are not resampled. Raises
-    InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or exceed 1e4,
-    more than 8 channels, and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before
-    decoding, or while decoding if the packets' durations are wrong.
+    The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz, by libswresample, which
+    Whisper's `load_audio` uses too; equal rates are not resampled. Raises InvalidAudio for less
+    than 0.1 s of decodable audio, samples that are not finite or exceed 1e4, more than 8 channels,
+    and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before decoding, or while
+    decoding if the packets' durations are wrong.
     """
     return all_at_once(decoding_steps(data, sampling_rate, limits))
 

@@ -1,7 +1,7 @@
-"""Which files of a folder are recordings: for whoever takes folders, `server` and `archive`.
+"""Which files of a folder are recordings: for whoever takes folders, `transcribe` and `archive`.
 
-The one decision: names decide what is looked for, never what is accepted: a file's content does
-that, and a file that is named by itself is taken whatever it is called.
+Names decide what is looked for, never what is accepted: a file's content does that, and a file that
+is named by itself is taken whatever it is called.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ ICASSP 2023) the mask matters only in the pooling after the residual network. Th
 nearly all of the work, depends on the window alone. So here it runs once a window, and not at all
 where nobody speaks; its frames are then pooled under the masks of all speakers together.
 
-The one decision: `share_frames` replaces one method of one loaded pipeline,
-`SpeakerDiarization.get_embeddings` of pyannote.audio 3.3 to 4.0, and returns the same numbers up to
-rounding. A pipeline with another embedding model or signature keeps its own method.
+`share_frames` replaces one method of one loaded pipeline, `SpeakerDiarization.get_embeddings` of
+pyannote.audio 3.3 to 4.0, and returns the same numbers up to rounding. A pipeline with another
+embedding model or signature keeps its own method.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Turns clips of known people into embeddings that speakers can be compared with.
 
-The one decision: a clip is diarized like any recording. That finds its speech and shows a second
-voice, by exclusive turns, as noise is often taken for somebody who speaks beneath. Pauses and the
-other voice are masked when the pipeline's own model embeds the clip, in one piece: the mean over
-windows, which speakers have, does not exist below about 1.5 s and was no nearer above. A clip that
-is no use is refused by its place in the request, as a name made of it would be wrong silently.
-Vectors live as long as the request and are not written anywhere.
+A clip is diarized like any recording. That finds its speech and shows a second voice, by exclusive
+turns, as noise is often taken for somebody who speaks beneath. Pauses and the other voice are
+masked when the pipeline's own model embeds the clip, in one piece: the mean over windows, which
+speakers have, does not exist below about 1.5 s and was no nearer above. A clip that is no use is
+refused by its place in the request, as a name made of it would be wrong silently. Vectors live as
+long as the request and are not written anywhere.
 """
 
 from __future__ import annotations

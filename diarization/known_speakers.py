@@ -1,9 +1,9 @@
 """Gives speakers the names of known people who sound like them, or leaves them unnamed.
 
-The one decision: "nobody" is a choice like every name. Speakers and names are assigned one to one
-so that the sum of similarities is largest, and a speaker may go to nobody for the threshold. So no
-stranger gets a name because it is the nearest, and a pair that falls through never displaces a good
-one, as it would if pairs were thrown out after they were made.
+"Nobody" is a choice like every name. Speakers and names are assigned one to one so that the sum of
+similarities is largest, and a speaker may go to nobody for the threshold. So no stranger gets a
+name because it is the nearest, and a pair that falls through never displaces a good one, as it
+would if pairs were thrown out after they were made.
 
 Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
 and the length of speech: see docs/benchmarks/speakers.md.

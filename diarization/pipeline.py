@@ -1,8 +1,8 @@
 """Speaker diarization: who speaks when, from pyannote's pipeline.
 
-The one decision: pyannote stays behind this module. A waveform and three hints go in, frozen turns
-come out. The differences between pyannote's releases, what it prints and the process-wide switches
-it changes are dealt with here.
+pyannote stays behind this module: a waveform and three hints go in, frozen turns come out. The
+differences between pyannote's releases, what it prints and the process-wide switches it changes are
+dealt with here.
 """
 
 from __future__ import annotations

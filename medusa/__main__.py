@@ -1,8 +1,7 @@
 """`python -m medusa train` and `python -m medusa evaluate`: heads that draft for a Whisper.
 
-The one decision: a run that was broken off is begun again with the same command. What was decoded
-and trained so far lies in the work folder, under names that tell which model, recordings and plan
-it belongs to.
+A run that was broken off is begun again with the same command. What was decoded and trained so far
+lies in the work folder, under names that tell which model, recordings and plan it belongs to.
 """
 
 from __future__ import annotations

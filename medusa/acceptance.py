@@ -4,8 +4,8 @@ Greedy speculation does not change the text. So where texts and hidden states ar
 that an engine would make can be walked without a model: from the newest final token the heads draft
 a chain, its longest prefix that equals the text is accepted, and the model's next choice with it.
 
-The one decision: drafts go through the same rules as the engine's (`asr.engine.logit_filters`), so
-that this number is the engine's, for any number of drafts, in seconds.
+Drafts go through the same rules as the engine's (`asr.engine.logit_filters`), so that this number
+is the engine's, for any number of drafts, in seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The model card that is written beside trained heads.
 
-The one decision: it holds what the run measured itself, on windows that no step has seen, and the
-commands that train and evaluate such heads; nothing that somebody would have to keep up by hand.
+It holds what the run measured itself, on windows that no step has seen, and the commands that train
+and evaluate such heads; nothing that somebody would have to keep up by hand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What heads are worth on recordings: errors, seconds and accepted drafts beside the plain engine.
 
-The one decision: both sides are the endpoint's own transcriber on one loaded model, recording by
-recording and interleaved, so that a slow minute of the machine is slow for both. Texts must come
-out equal; a recording where they do not is named.
+Both sides are the endpoint's own transcriber on one loaded model, recording by recording and
+interleaved, so that a slow minute of the machine is slow for both. Texts must come out equal; a
+recording where they do not is named.
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@ A head is a residual block before the main model's own projection onto the vocab
 
     head_i(h) = h + SiLU(W_i h + b_i)          logits_i = proj_out(head_i(h))
 
-or several such blocks, one behind the other.
-`h` is the decoder's hidden state after its final layer norm at the place that chose token t + 1;
-head i, from 0, predicts token t + 2 + i.
+or several such blocks, one behind the other. `h` is the decoder's hidden state after its final
+layer norm at the place that chose token t + 1; head i, from 0, predicts token t + 2 + i.
 
-The one decision: heads are kept in a folder of their own, bound by a digest to the model they were
-trained for, so that this model's checkpoint stays as it was published.
+Heads are kept in a folder of their own, bound by a digest to the model they were trained for, so
+that this model's checkpoint stays as it was published.
 """
 
 from __future__ import annotations

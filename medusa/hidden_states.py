@@ -5,9 +5,9 @@ rules for timestamps and suppressed tokens. The model is frozen, so its hidden s
 Each window is decoded by the engine in every style of prompt that requests use, then read once more
 over prompt and text in a single pass.
 
-The one decision: a shard of some recordings is a file that appears when it is complete. The name of
-the folder is a digest of all that its content depends on, so a run that was broken off goes on
-where it was, and none goes on with another model's states.
+A shard of some recordings is a file that appears when it is complete. The name of the folder is a
+digest of all that its content depends on, so a run that was broken off goes on where it was, and
+none goes on with another model's states.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which recordings heads are trained on or evaluated with, and the windows they are cut into.
 
-The one decision: speech is found and windows are planned as for a request, so that heads see the
-lengths, the pauses and the cuts that they will draft for.
+Speech is found and windows are planned as for a request, so that heads see the lengths, the pauses
+and the cuts that they will draft for.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ frozen, so heads do not influence each other and their losses are added without 
 hidden states that choose the tokens first, without any vocabulary, was tried and gained nothing:
 SiLU adds no less than -0.28, so a head cannot become another state, only beat other tokens.)
 
-The one decision: what is kept is the epoch with the longest accepted chains on windows that no
-step has seen, and an epoch draws its order from a generator of its own number. A run that was
-broken off ends in the same weights as one that was not.
+What is kept is the epoch with the longest accepted chains on windows that no step has seen. An
+epoch draws its order from a generator of its own number, so a run that was broken off ends in the
+same weights as one that was not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A Whisper of CTranslate2's rewritten as a checkpoint of transformers'.
 
-The one decision: everything is read and written here as bytes, arrays and JSON, by neither of the
-two libraries. So what is written does not depend on which release of transformers is installed, and
-both servers' releases load it. The format read is that of CTranslate2's `model_spec.py`
-(`_serialize`), the names are those of its `transformers.py` (`WhisperLoader`).
+Everything is read and written here as bytes, arrays and JSON, by neither of the two libraries. So
+what is written does not depend on which release of transformers is installed, and both servers'
+releases load it. The format read is that of CTranslate2's `model_spec.py` (`_serialize`), the names
+are those of its `transformers.py` (`WhisperLoader`).
 """
 
 from __future__ import annotations

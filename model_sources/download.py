@@ -1,8 +1,7 @@
 """Fetches models from the hub before the endpoint loads them, with progress bars on a terminal.
 
-The one decision: a model of the hub is downloaded here and handed to the endpoint as a folder. The
-endpoint shows no bars, as a server should not, and it repeats a failed request for half a minute.
-Here the first failure ends the demo with one line.
+The endpoint gets a folder. By itself it would show no bars, as a server should not, and repeat a
+failed request for half a minute; here the first failure ends the demo with one line.
 """
 
 from __future__ import annotations

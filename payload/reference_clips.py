@@ -1,8 +1,8 @@
 """Reference clips of known speakers, as a request names them: whose voice, and the clip in base64.
 
-The one decision: whatever can be wrong about a name is found here, before a clip is decoded. Names
-end up in files that people and programs read, so that two of them must differ in more than case,
-spaces or Unicode form, and none may look like a label of the diarization.
+Whatever can be wrong about a name is found here, before a clip is decoded. Names end up in files
+that people and programs read, so that two of them must differ in more than case, spaces or Unicode
+form, and none may look like a label of the diarization.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which device computes, in which precision, and with how many threads.
 
-The one decision: no silent service on the CPU. Where an NVIDIA device is present and torch cannot
-use it (a driver older than torch's CUDA needs, mostly), the process ends with one line rather than
-answer a hundred times slower, unless the CPU was asked for.
+Nothing falls back to the CPU silently. Where an NVIDIA device is present and torch cannot use it (a
+driver older than torch's CUDA needs, mostly), the process ends with one line rather than answer a
+hundred times slower, unless the CPU was asked for.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 PyTorch reports the same condition in several ways. Its caching allocator raises OutOfMemoryError,
 CUDA's own calls (instantiating a graph, for one) raise AcceleratorError with CUDA's text, cuBLAS
-and the CPU's allocator plain RuntimeErrors. The one decision: nobody else looks at those texts.
+and the CPU's allocator plain RuntimeErrors. Nobody else looks at those texts.
 """
 
 from __future__ import annotations

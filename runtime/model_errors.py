@@ -1,9 +1,8 @@
 """Failures to load a model, as one line that names the environment variable to correct.
 
-The one decision: `loading` is a context manager, not a loader. Each module loads its models with
-its own library inside that context. The context first compares a local folder with its SHA256SUMS
-(pyannote unpickles weights, and a pickle can run code). It then turns whatever the libraries raise
-into a StartError.
+Each module loads its models with its own library inside the context `loading`, which first compares
+a local folder with its SHA256SUMS (pyannote unpickles weights, and a pickle can run code), then
+turns whatever the libraries raise into a StartError.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the two servers may write into the log: no body of a request, and one line for a start that
 fails.
 
-The one decision: filters on the servers' own loggers, by the texts that hf-serve 0.2.0,
+Filters stand on the servers' own loggers and know the texts that hf-serve 0.2.0,
 huggingface-inference-toolkit 0.5.6 and uvicorn write there. A text that changes lets its record
 through unfiltered, and the tests, which run the real servers, notice.
 """

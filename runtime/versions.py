@@ -2,9 +2,9 @@
 
 hf-serve's has Python 3.12 with torch 2.11 or later, transformers 5, huggingface_hub 2 and
 pyannote.audio 4; huggingface-inference-toolkit's has Python 3.11 with torch 2.5, transformers 4.51,
-huggingface_hub 0.30 and pyannote.audio 3.4. The one decision: only this module asks for a version,
-and each difference is one function here, named after what is wanted. It imports the libraries
-inside its functions, so that importing this module loads none of them.
+huggingface_hub 0.30 and pyannote.audio 3.4. Nothing else in the repository asks for a version. Each
+difference is one function here, named after what is wanted; it imports the libraries itself, so
+that importing this module loads none of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who is let in: every refusal that needs no look into the body, cheapest first.
 
-The one decision: a request is judged by its head alone, before a byte of its body is read, so that
-a server under pressure spends nothing on what it refuses. The order: framing, host and origin, API
-key (`origin_policy.py`, `api_key.py`), draining, queue, announced length, media type.
+A request is judged by its head alone, before a byte of its body is read, so that a server under
+pressure spends nothing on what it refuses. The order: framing, host and origin, API key
+(`origin_policy.py`, `api_key.py`), draining, queue, announced length, media type.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All routes as one app.
 
-The one decision: the routers know nothing of load, tokens, deadlines or logs; these stand around
-all of them, the page's files included.
+The routers know nothing of load, tokens, deadlines or logs; these stand around all of them, the
+page's files included.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the OpenAPI description says of the contract's routes.
 
-The one decision: bodies are described by hand, as routes read them by hand; parameters come from
-`InferenceConfig`, which checks them. Descriptions name the statuses that are answered, all in one
-shape.
+Bodies are described by hand, as routes read them by hand; parameters come from `InferenceConfig`,
+which checks them. Descriptions name the statuses that are answered, all in one shape.
 """
 
 from __future__ import annotations

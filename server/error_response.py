@@ -1,9 +1,9 @@
 """How an error looks on the wire.
 
-The one decision: every refusal and every failure of every route is rendered here, in the shape
-that the route's clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's under /v1. The
-header X-Error-Message has the same line, because the hub's client shows that and nothing else;
-metrics and logs take the code from it.
+Every refusal and every failure of every route is rendered here, in the shape that the route's
+clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's under /v1. The header
+X-Error-Message has the same line, because the hub's client shows that and nothing else; metrics and
+logs take the code from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Refusals that only a server knows, and the HTTP status of every error.
 
-The one decision: statuses live here and nowhere else; the endpoint's own errors keep the codes that
-every server of the contract answers with.
+Statuses live here and nowhere else; the endpoint's own errors keep the codes that every server of
+the contract answers with.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One request and its answer, between the HTTP library and the routes.
 
-The one decision: whatever ends a request early is handled here and nowhere else, by cancelling the
-task that answers it, which frees its rows: a client that leaves, a body that is too large or too
-slow, the deadline, the end of draining, an exception. What the client gets then depends only on how
-far the answer is: a status, an error event at the end of a stream, or nothing.
+Whatever ends a request early is handled here and nowhere else, by cancelling the task that answers
+it, which frees its rows: a client that leaves, a body that is too large or too slow, the deadline,
+the end of draining, an exception. What the client gets then depends only on how far the answer is:
+a status, an error event at the end of a stream, or nothing.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Exchange:
     """Counts and times what comes in, and knows what went out.
 
     `limit` is the most bytes of the body, and `place` counts them, where all bodies together are
-    limited. `status` is that of the answer and `code` that of its
-    error; `gone` says that the client left before the answer was complete.
+    limited. `status` is that of the answer and `code` that of its error; `gone` says that the
+    client left before the answer was complete.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:

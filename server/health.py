@@ -1,7 +1,7 @@
 """What a platform and a person ask a server about itself.
 
-The one decision: none of these answers asks the engine for anything, so they come at once whatever
-is computed; and a full queue is no reason to be called unready.
+None of these answers waits for the engine, so they come at once whatever is computed; and a full
+queue is no reason to be called unready.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How the server begins to listen and how it ends.
 
-The one decision: draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM
-the port stays open: what was accepted is computed and answered, what comes is told 503, `/ready`
-says so, and only then, or after the time limit, uvicorn closes connections. The process ends with
-status 0, as nothing was lost; a second signal ends it at once. Where the engine has stopped it ends
-by itself, with another status, as platforms restart what ends and nothing else.
+Draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM the port stays open:
+what was accepted is computed and answered, what comes is told 503, `/ready` says so, and only then,
+or after the time limit, uvicorn closes connections. The process ends with status 0, as nothing was
+lost; a second signal ends it at once. Where the engine has stopped it ends by itself, with another
+status, as platforms restart what ends and nothing else.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How a connection ends on which a client still sends what nobody reads.
 
-The one decision: the answer comes first. Where a socket is closed that has unread bytes, or gets
-some later, TCP sends a reset, and that discards what the client has not read of its answer. So the
-server ends its own direction alone, and throws away what comes until the client ends the other
-(RFC 9112, section 9.6; nginx's lingering_close), with bounds on seconds, bytes and connections.
+The answer comes first. Where a socket is closed that has unread bytes, or gets some later, TCP
+sends a reset, and that discards what the client has not read of its answer. So the server ends its
+own direction alone, and throws away what comes until the client ends the other (RFC 9112, section
+9.6; nginx's lingering_close), with bounds on seconds, bytes and connections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What Prometheus reads at `/metrics`.
 
-The one decision: every label has a small fixed set of values (routes by name, never a path as it
-came), so that no client can make series; and histograms of seconds reach the ten minutes that a
-long recording takes.
+Every label has a small fixed set of values (routes by name, never a path as it came), so that no
+client can make series; and histograms of seconds reach the ten minutes that a long recording takes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What every request passes on its way in and out: name, framing, origin, key, admission, exchange,
 log, metrics.
 
-The one decision: plain ASGI around the whole app, so that nothing is parsed before a request is
-admitted, and no answer leaves unseen. The log names routes, never paths, queries or file names:
-these are the client's, and may be secrets.
+It is plain ASGI around the whole app, so that nothing is parsed before a request is admitted, and
+no answer leaves unseen. The log names routes, never paths, queries or file names: these are the
+client's, and may be secrets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads multipart forms: a `file` with `parameters`, and those of OpenAI's SDK.
 
-The one decision: nothing of a form touches the disk. The framework's own reader writes files beyond
-a MiB there, and refuses longer texts, which clips of known speakers are.
+Nothing of a form touches the disk. The framework's own reader writes files beyond a MiB there, and
+refuses longer texts, which clips of known speakers are.
 """
 
 from __future__ import annotations

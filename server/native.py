@@ -1,7 +1,7 @@
 """The contract's routes: POST `/` and `/predict`, with hf-serve's answers to the byte.
 
-The one decision: a route takes only the bare request, so that no framework reads a body before it
-is admitted, or repeats it in an error; what the routes take and give is described by hand.
+A route takes only the bare request, so that no framework reads a body before it is admitted, or
+repeats it in an error; what the routes take and give is described by hand.
 """
 
 from __future__ import annotations

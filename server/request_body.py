@@ -1,8 +1,8 @@
 """Three ways to send audio and parameters: JSON, a form, or the file itself.
 
-The one decision: JSON is what says that it is JSON, which a foreign page cannot say without asking
-first (CORS), and everything else is audio: a type is a hint and never believed about it, the
-decoder looks. As no audio format begins with a brace, a client that forgot the type is told so.
+JSON is what says that it is JSON, which a foreign page cannot say without asking first (CORS), and
+everything else is audio: a type is a hint and never believed about it, the decoder looks. As no
+audio format begins with a brace, a client that forgot the type is told so.
 """
 
 from __future__ import annotations

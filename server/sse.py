@@ -1,8 +1,7 @@
 """Server-sent events: how they are written, kept alive and closed, and those of the native routes.
 
-The one decision: a stream is read by one task from its first event to its last, whatever the
-client does. Pings go out beside that task, and a client that leaves closes it, which frees the
-request's rows.
+A stream is read by one task from its first event to its last, whatever the client does. Pings go
+out beside that task, and a client that leaves closes it, which frees the request's rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Audio files made from known signals, whole or broken, to compare what a decoder makes of them.
 
-The one decision: the ffmpeg program encodes, which is another build than the libraries with which
-the endpoint decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte
-by byte.
+The ffmpeg program encodes, which is another build than the libraries with which the endpoint
+decodes. AMR, which it cannot write, and broken WAV and MP4 are put together here byte by byte.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whisper checkpoints with random weights, small enough to make in a test, and their vocabularies.
 
-The one decision: width and depth shrink; all that steers decoding stays as published: the numbers
-of the special tokens, mel bins, the flags and lists of the generation configuration. Nothing is
-downloaded.
+Width and depth shrink; all that steers decoding stays as published: the numbers of the special
+tokens, mel bins, the flags and lists of the generation configuration. Nothing is downloaded.
 """
 
 from __future__ import annotations

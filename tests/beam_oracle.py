@@ -1,8 +1,8 @@
 """What beam search must equal: openai/whisper's own decoder over transformers' own model.
 
-The one decision: only the passes of the model are ours. Filters, search, limit and ranking are the
-package's code, and its main loop runs them. In float64, sums too, so that texts that score nearly
-alike stay in their order.
+Only the passes of the model are ours. Filters, search, limit and ranking are the package's code,
+and its main loop runs them. In float64, sums too, so that texts that score nearly alike stay in
+their order.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 Torch's FakeTensorMode runs the engine's own code with `device="cuda"` on any machine. `FakeCuda`
 watches every operation under it and raises CudaFault for what a GPU would refuse, for what would
-make it wait, and for tensors larger than a step needs. Graphs, streams and events are stood in for
-by `fake_cuda`, which undoes everything at its end.
-
-The one decision: a fault is raised where it happens, so that the traceback names the line.
+make it wait, and for tensors larger than a step needs. A fault is raised where it happens, so that
+the traceback names the line. Graphs, streams and events are stood in for by `fake_cuda`, which
+undoes everything at its end.
 """
 
 from __future__ import annotations

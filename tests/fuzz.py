@@ -1,10 +1,11 @@
-"""Does any file or body bring the endpoint down? `python -m tests.fuzz [--files 2000]
-[--bodies 10000] [--seed 0]`
+"""Does any file or body bring the endpoint down?
+
+    python -m tests.fuzz [--files 2000] [--bodies 10000] [--seed 0]
 
 Broken audio files and nonsensical bodies go through `EndpointHandler` with a tiny untrained
 Whisper. Every answer must be JSON and every refusal one of the documented codes; anything else is
-printed with its number and fails the run. The one decision: a case depends on the seed and its
-number alone, so that a failure can be reproduced.
+printed with its number and fails the run. A case depends on the seed and its number alone, so that
+a failure can be reproduced.
 """
 
 from __future__ import annotations

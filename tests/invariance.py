@@ -195,8 +195,8 @@ def _clipped(samples: Samples) -> Altered:
     return Altered((2 * samples / peak).clip(-1, 1))
 
 
-# What leaves the speech itself as it was. Silence is of whole steps of the detector of speech,
-# 32 ms, of Whisper's frames and of hundredths.
+# What leaves the speech itself as it was. Silence is of whole steps of the detector of speech, 32
+# ms, of Whisper's frames and of hundredths.
 PLACES: dict[str, Callable[[Samples], Altered]] = {
     "silence before": _silence(3.2, 0),
     "silence after": _silence(0, 8),

@@ -1,7 +1,7 @@
 """Recordings and hidden states of a random Whisper, for the tests of the package `medusa`.
 
-The one decision: recordings are files of noise with silence between, which the tests' detector
-hears as speech, so that nothing is downloaded and windows differ.
+Recordings are files of noise with silence between, which the tests' detector hears as speech, so
+that nothing is downloaded and windows differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the decode engine must equal: transformers' greedy `generate` over the same windows under
 the same rules.
 
-The one decision: float64. In float32 a matrix product may round differently in a batch of another
+Both compute in float64. In float32 a matrix product may round differently in a batch of another
 size, and where two tokens score nearly alike the choice could flip; in float64 that does not
 happen.
 """

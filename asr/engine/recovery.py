@@ -1,7 +1,8 @@
 """What follows when a step fails: one table, by plain values, and what is remembered of failures.
 
 Too little memory is mended by fewer rows, an error that several sessions shared by running them one
-by one, and a lost device by nothing. The engine says what happened and carries out what follows.
+by one, and a lost device by nothing. `asr.engine.executor` says what happened and carries out what
+follows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is done once at load: usual shapes are prepared, and steps with drafts are timed.
 
-Too little memory at load is no reason not to start. Shapes that do not fit are
-left out, and without measured costs nothing is drafted.
+Too little memory at load is no reason not to start. Shapes that do not fit are left out, and
+without measured costs nothing is drafted.
 """
 
 from __future__ import annotations

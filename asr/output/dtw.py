@@ -17,8 +17,8 @@ def dtw(gain: NDArray[np.float32], empty: NDArray[np.float32]) -> NDArray[np.int
     without columns gains `empty[r]`. Unlike openai/whisper's `dtw`, a column counts for one row
     only: shared columns would move the start of every row forward.
 
-    A whole row is one step. If row r ends before column j and began at k < j, it gained
-    sums[r, j] - sums[r, k]; the best k for every j is therefore a running maximum.
+    A whole row is one step. If row r ends before column j and began at k < j, it gained sums[r, j]
+    - sums[r, k]; the best k for every j is therefore a running maximum.
     """
     rows, columns = gain.shape
     sums = np.zeros((rows, columns + 1))

@@ -1,9 +1,9 @@
 """The two rules people use today to say who said what, to be measured beside ours.
 
-Written from their description. Each keeps its known faults, because the
-comparison is with what it does; only where it would crash (no turn, no chunk left, a missing end)
-it does what its authors' patch does. `turns` is what pyannote returns as `speaker_diarization`,
-overlaps included: neither rule knows exclusive turns.
+Written from their description. Each keeps its known faults, because the comparison is with what it
+does; only where it would crash (no turn, no chunk left, a missing end) it does what its authors'
+patch does. `turns` is what pyannote returns as `speaker_diarization`, overlaps included: neither
+rule knows exclusive turns.
 """
 
 from __future__ import annotations

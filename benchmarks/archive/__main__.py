@@ -4,9 +4,9 @@
 thread and with all, and by one worker and two, by turns; then many short ones by two workers, whose
 memory is watched.
 
-The one decision: every run is a process of its own, started as a user starts it. What it did is
-read from what it wrote: a result's file is as old as its recording's end, and tells how long that
-took, so the cluster's start and the work are told apart without asking the cluster.
+Every run is a process of its own, started as a user starts it. What it did is read from what it
+wrote: a result's file is as old as its recording's end, and tells how long that took, so the
+cluster's start and the work are told apart without asking the cluster.
 """
 
 from __future__ import annotations

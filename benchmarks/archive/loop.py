@@ -1,7 +1,7 @@
 """The plain loop that an archive is compared with: `python -m benchmarks.archive.loop FOLDER`.
 
-The one decision: it does what a worker does and nothing else: reads a file, asks the handler and
-drops the answer. Prints one line of JSON: seconds to load, and seconds from the first file on.
+It does what a worker does and nothing else: reads a file, asks the handler and drops the answer.
+Prints one line of JSON: seconds to load, and seconds from the first file on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The checks of the machine, of loading, of texts and of diarization.
 
-The one decision: what is expected follows from the code (equal tokens, equal turns) or is a wide
-bound named here. No figure of another machine is a target.
+What is expected follows from the code (equal tokens, equal turns) or is a wide bound named here. No
+figure of another machine is a target.
 """
 
 from __future__ import annotations

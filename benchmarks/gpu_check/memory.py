@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu_check.memory
 
-The one decision: the endpoint's own decoder is built over models without data (torch's meta
-device), so the table follows the code. deployment/memory.py has the published dimensions, and the
-same by arithmetic alone.
+The endpoint's own decoder is built over models without data (torch's meta device), so the table
+follows the code. deployment/memory.py has the published dimensions, and the same by arithmetic
+alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The conversation that is transcribed, decoded by whatever this machine has.
 
-A rented GPU machine often lacks PyAV and the `silero-vad` package. The one decision: the check then
-goes on with less, and its page says with what.
+A rented GPU machine often lacks PyAV and the `silero-vad` package. The check then goes on with
+less, and its page says with what.
 """
 
 from __future__ import annotations

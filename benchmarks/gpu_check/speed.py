@@ -1,7 +1,7 @@
 """The checks of speed and of memory.
 
-The one decision: no absolute speed is expected, because none was measured on a GPU yet. What must
-hold are orders: more windows at once are not slower, nor are graphs, nor is an assistant.
+No absolute speed is expected, because none was measured on a GPU yet. What must hold are orders:
+more windows at once are not slower, nor are graphs, nor is an assistant.
 """
 
 from __future__ import annotations

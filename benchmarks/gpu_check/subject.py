@@ -1,7 +1,7 @@
 """What is checked: the models that the environment names, loaded as the endpoint loads them.
 
-The one decision: the endpoint's own classes are used, but not `handler.py`, which needs PyAV and
-pyannote; a rented GPU machine may have neither.
+The endpoint's own classes are used, but not `handler.py`, which needs PyAV and pyannote; a rented
+GPU machine may have neither.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Closed loops: some users, each of whom sends as soon as the last answer is there
 never queue more than themselves. Open loops: arrivals at a fixed rate whatever is answered, as the
 world's; they show the queue that closed ones hide (Schroeder, Wierman and Harchol-Balter 2006).
 
-The one decision: a request is timed from the moment at which it was due, so that a slow client
-cannot flatter a server.
+A request is timed from the moment at which it was due, so that a slow client cannot flatter a
+server.
 """
 
 from __future__ import annotations

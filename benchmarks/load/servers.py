@@ -1,7 +1,7 @@
 """The two servers that are compared, each a process of its own on loopback.
 
-The one decision: both get the same models through the same environment variables and are asked with
-the same bytes, so that nothing but the server differs. The one that waits for its turn sleeps.
+Both get the same models through the same environment variables and are asked with the same bytes,
+so that nothing but the server differs. The one that waits for its turn sleeps.
 """
 
 from __future__ import annotations

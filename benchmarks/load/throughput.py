@@ -4,9 +4,9 @@ The endpoint answers the clips of one client and those of many, each of whom sen
 the last is answered, by turns. Then short requests are answered while a long recording is, each as
 soon as the one before it was, and alone.
 
-The one decision: what is timed begins with the request's parsed body and ends with its answer, so
-that the figures are those of decoding and scheduling; `scripts/bench load` has those of HTTP. The
-models load in that thread, so that the engine's thread alone has threads beneath it.
+What is timed begins with the request's parsed body and ends with its answer, so that the figures
+are those of decoding and scheduling; `scripts/bench load` has those of HTTP. The models load in the
+engine's thread, so that it alone has threads beneath it.
 """
 
 from __future__ import annotations

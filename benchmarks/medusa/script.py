@@ -1,9 +1,9 @@
 """Heads whose drafts are right as often as is wanted, at every depth.
 
-The one decision: the heads do all their work, and only then their scores are overruled. Which text
-a row is in follows from the state that the heads read: the nearest among the states of known texts.
-That is one more product, so a step costs a little more than with true heads, never less. What the
-engine has learnt about its heads it forgets: it begins with them as with any new ones.
+The heads do all their work, and only then their scores are overruled. Which text a row is in
+follows from the state that the heads read: the nearest among the states of known texts. That is one
+more product, so a step costs a little more than with true heads, never less. What the engine has
+learnt about its heads it forgets: it begins with them as with any new ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The same weights for CTranslate2, converted once and kept.
 
 CTranslate2's converter reads a transformers folder and keeps float32; the precision an engine
-computes in is chosen when it loads them. The one decision: a conversion is named after the folder
-and the size and time of what is in it, so a changed model is converted again.
+computes in is chosen when it loads them. A conversion is named after the folder and the size and
+time of what is in it, so a changed model is converted again.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     ours   ours:num_beams=5   batched@int8:beam_size=5   sequential:vad_filter=true
 
-The one decision: an engine is a text, FORM[@PRECISION][:NAME=VALUE,...]. The names are what its
-users pass (parameters of a request, arguments of faster-whisper's `transcribe`, generation options
-of transformers), so any of their settings can be measured, new ones without a change here. Each is
+An engine is a text, FORM[@PRECISION][:NAME=VALUE,...]. The names are what its users pass
+(parameters of a request, arguments of faster-whisper's `transcribe`, generation options of
+transformers), so any of their settings can be measured, new ones without a change here. Each is
 called as its users call it, with a file, at its own defaults but for language, batch size and
 beams.
 """

@@ -1,8 +1,8 @@
 """An engine in a process of its own, asked over a pipe.
 
-The one decision: engines never share a process. The OpenMP threads of one would put those of the
-next to sleep (see `benchmarks.speed.engines.CTranslate2`), and a process's resident memory could
-not be told apart. One that waits for its turn sleeps and takes no time from the others.
+Engines never share a process. The OpenMP threads of one would put those of the next to sleep (see
+`benchmarks.speed.engines.CTranslate2`), and a process's resident memory could not be told apart.
+One that waits for its turn sleeps and takes no time from the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a run keeps, as JSON: recordings with their references, and every engine's answers.
 
-The one decision: texts are kept, scores are not. A normaliser that is corrected, or another
-measure, needs no engine again.
+Texts are kept, scores are not, so that a normaliser that is corrected, or another measure, needs no
+engine again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """People, clips of them and dialogues among them, over three channels.
 
-The one decision: a person is one voice with one pitch, speed and accent, in the clip as in the
-dialogue, and texts are drawn apart. Voices that the diarization itself takes for one are left out,
-since nobody could name them; the page says which.
+A person is one voice with one pitch, speed and accent, in the clip as in the dialogue, and texts
+are drawn apart. Voices that the diarization itself takes for one are left out, since nobody could
+name them; the page says which.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Counts seconds that are named rightly, wrongly, or though a stranger speaks them.
 
-The one decision: naming is judged apart from diarization. How many seconds of each person lie in
-turns of each speaker is counted once; a naming only says which speakers have which name. Seconds in
-which one person speaks alone count, since in others two names can be right.
+Naming is judged apart from diarization. How many seconds of each person lie in turns of each
+speaker is counted once; a naming only says which speakers have which name. Seconds in which one
+person speaks alone count, since in others two names can be right.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _serve(
 
 
 class Ours:
-    """The transcriber of this project as the handler calls it, or its engine on given windows.
+    """The transcriber of this project as the endpoint calls it, or its engine on given windows.
 
     Nothing is decoded again at a higher temperature. `assisted_stats` adds up the statistics of
     assisted calls until it is replaced.

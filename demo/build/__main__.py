@@ -1,7 +1,7 @@
 """`python -m demo.build [STEP ...]`: builds the demo again, or only the named steps.
 
-The one decision: every step keeps its state under `build/demo` and resumes from it. A finished step
-takes seconds, so the same command starts, resumes and checks a build.
+Every step keeps its state under `build/demo` and resumes from it. A finished step takes seconds, so
+the same command starts, resumes and checks a build.
 """
 
 from __future__ import annotations

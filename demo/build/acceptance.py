@@ -1,7 +1,7 @@
 """The acceptance rate of speculative decoding: the share of drafted tokens that are kept.
 
-The one decision: greedy speculation does not change the text. So the main model decodes once, and
-drafts are compared with its tokens. No KV cache is needed; this measures acceptance, not speed.
+Greedy speculation does not change the text. So the main model decodes once, and drafts are compared
+with its tokens. No KV cache is needed; this measures acceptance, not speed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains the demo's speech recognition model from scratch on two CPU cores, in about an hour.
 
-The one decision: the checkpoint with the lowest word error rate on the development voices is kept.
-It is written at each such evaluation, so an interrupted training leaves a usable model.
+The checkpoint with the lowest word error rate on the development voices is kept. It is written at
+each such evaluation, so an interrupted training leaves a usable model.
 """
 
 from __future__ import annotations

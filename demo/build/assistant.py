@@ -1,8 +1,8 @@
 """Distils the demo's assistant: the main model's encoder with two decoder layers.
 
-The one decision: the recipe is Distil-Whisper's (Gandhi et al. 2023). The first and last decoder
-layers are copied and the encoder is frozen. The student learns the main model's distribution and
-its most likely token.
+The recipe is Distil-Whisper's (Gandhi et al. 2023). The first and last decoder layers are copied
+and the encoder is frozen. The student learns the main model's distribution and its most likely
+token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batches of training windows: features, tokens, and the time at which each token is spoken.
 
-The one decision: all windows of a batch have the same length, so only tokens are padded. A separate
-process draws the batches while the model trains.
+All windows of a batch have the same length, so only tokens are padded. A separate process draws the
+batches while the model trains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Augmentation of clips: speed perturbation, room reverberation, codecs.
 
-The one decision: these act on samples and are applied once, when a clip is made. What is linear in
-power (levels, noise, filters) is drawn anew for every training window, in `windows`.
+These act on samples and are applied once, when a clip is made. What is linear in power (levels,
+noise, filters) is drawn anew for every training window, in `windows`.
 """
 
 from __future__ import annotations

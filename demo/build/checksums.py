@@ -1,7 +1,6 @@
 """Writes the SHA256SUMS of a model folder, which the endpoint checks before it loads the folder.
 
-The one decision: the format is sha256sum's, so `sha256sum -c SHA256SUMS` checks a folder without
-this repository.
+The format is sha256sum's, so `sha256sum -c SHA256SUMS` checks a folder without this repository.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A synthesised sentence with the time of every word.
 
-The one decision: words end where the sound ends. Synthesisers report only where words start or
-where phones end, so the gaps between words are found by energy. The silence around a sentence is
-cut to a margin.
+Words end where the sound ends. Synthesisers report only where words start or where phones end, so
+the gaps between words are found by energy. The silence around a sentence is cut to a margin.
 """
 
 from __future__ import annotations

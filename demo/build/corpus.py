@@ -1,7 +1,7 @@
 """The training corpus: clips of all training voices, stored as log mel power.
 
-The one decision: powers of independent sounds add. So gaps, levels, noise and overlaps are drawn
-anew for every training window, as additions of mel power, without going back to audio.
+Powers of independent sounds add. So gaps, levels, noise and overlaps are drawn anew for every
+training window, as additions of mel power, without going back to audio.
 """
 
 from __future__ import annotations

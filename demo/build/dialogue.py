@@ -1,7 +1,7 @@
 """Mixes clips of one to four voices into a scene whose words, times and speakers are known.
 
-The one decision: mixing only adds samples and shifts times, drawn from a seeded generator. So the
-reference of a scene is exactly that of its clips.
+Mixing only adds samples and shifts times, drawn from a seeded generator. So the reference of a
+scene is exactly that of its clips.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Diarization error rate of the demo's pipeline on voices that it was not trained on.
 
-The one decision: thresholds are chosen on dialogues of one seed and figures reported on those of
-another, both of the development voices. The recorded voice among them (flite's rms) is reported
-separately.
+Thresholds are chosen on dialogues of one seed and figures reported on those of another, both of the
+development voices. The recorded voice among them (flite's rms) is reported separately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The demo's speaker embedding: WeSpeaker's ResNet34 in pyannote's class, trained as a classifier.
 
-The one decision: training matches use. Windows hold several voices, and the embedding of a voice
-pools the frames where it speaks alone. The loss is additive angular margin softmax (Deng et al.,
-"ArcFace", CVPR 2019).
+Training matches use: windows hold several voices, and the embedding of a voice pools the frames
+where it speaks alone. The loss is additive angular margin softmax (Deng et al., "ArcFace", CVPR
+2019).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Speech from espeak-ng with word times.
 
-The one decision: the C library is called through ctypes, because the command line does not tell
-when words start. It runs in synchronous mode and is initialised once a process; functions and
-structures are those of espeak-ng/speak_lib.h. Its oscillators keep their phase between sentences:
-samples repeat exactly only where a new process speaks the same sentences in the same order. Times
-repeat to 10 ms.
+The C library is called through ctypes, because the command line does not tell when words start. It
+runs in synchronous mode and is initialised once a process; functions and structures are those of
+espeak-ng/speak_lib.h. Its oscillators keep their phase between sentences: samples repeat exactly
+only where a new process speaks the same sentences in the same order. Times repeat to 10 ms.
 """
 
 from __future__ import annotations

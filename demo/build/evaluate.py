@@ -1,7 +1,7 @@
 """Computes the figures in the model cards of the speech recognition model and its assistant.
 
-The one decision: the sentences differ from those that checkpoints were chosen on. The voices are
-the development voices: espeak's and, reported separately, flite's recorded one.
+The sentences differ from those that checkpoints were chosen on. The voices are the development
+voices: espeak's and, reported separately, flite's recorded one.
 """
 
 from __future__ import annotations

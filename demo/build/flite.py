@@ -1,7 +1,7 @@
 """Speech from flite with word times: recorded voices, where espeak's are formant synthesis.
 
-The one decision: flite's command prints the end of each phone (`-psdur`) but not of each word. So
-each word is also spoken alone, which tells how many of the phones are its own.
+flite's command prints the end of each phone (`-psdur`) but not of each word. So each word is also
+spoken alone, which tells how many of the phones are its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training scenes for both diarization models: up to three voices with known speaker turns.
 
-The one decision: scenes are mixed on the fly from one bank of clean clips. No scene is seen twice,
-and the bounds of a clip are the reference for when its voice speaks.
+Scenes are mixed on the fly from one bank of clean clips. No scene is seen twice, and the bounds of
+a clip are the reference for when its voice speaks.
 """
 
 from __future__ import annotations

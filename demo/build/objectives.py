@@ -1,8 +1,8 @@
 """Training losses of the speech recognition model: text, frame labels and guided attention.
 
-The one decision: synthesis tells when each word is spoken. So the encoder also learns which word
-each frame holds, and the alignment heads learn to attend where a token is spoken. The head for
-frames is dropped when a model is saved.
+Synthesis tells when each word is spoken. So the encoder also learns which word each frame holds,
+and the alignment heads learn to attend where a token is spoken. The head for frames is dropped when
+a model is saved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds the demo's diarization folder: segmentation, embedding, PLDA and config.yaml.
 
-The one decision: stock pyannote.audio loads the folder with `Pipeline.from_pretrained`; it holds no
-code. Weights are float16, and SHA256SUMS lists the files.
+Stock pyannote.audio loads the folder with `Pipeline.from_pretrained`; it holds no code. Weights are
+float16, and SHA256SUMS lists the files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recordings of the demo's training voices with their texts, from which Medusa heads learn.
 
-The one decision: they are audio files with a manifest, as anybody's recordings are, so that the
-heads are trained by the command that trains them for any Whisper (`python -m medusa train`).
+They are audio files with a manifest, as anybody's recordings are, so that the heads are trained by
+the command that trains them for any Whisper (`python -m medusa train`).
 """
 
 from __future__ import annotations

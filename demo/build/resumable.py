@@ -1,7 +1,7 @@
 """A training loop that resumes from its last checkpoint.
 
-The one decision: step n draws its data from a generator seeded with n. A run that was interrupted
-sees the same scenes as one that was not.
+Step n draws its data from a generator seeded with n, so a run that was interrupted sees the same
+scenes as one that was not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Word error rate on the development voices, decoded with timestamps.
 
-The one decision: decoding is transformers' greedy generation, window by window. Figures here are
-about the model, not about this repository's engine.
+Decoding is transformers' greedy generation, window by window: figures here are about the model, not
+about this repository's engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The demo's speaker segmentation: pyannote's PyanNet, trained on scenes of up to three voices.
 
-The one decision: the loss is permutation invariant, because the speakers of a window have no order.
-Classes are the powerset (nobody, each voice, each pair): Plaquet & Bredin, "Powerset multi-class
-cross entropy loss for neural speaker diarization", Interspeech 2023.
+The loss is permutation invariant, because the speakers of a window have no order. Classes are the
+powerset (nobody, each voice, each pair): Plaquet & Bredin, "Powerset multi-class cross entropy loss
+for neural speaker diarization", Interspeech 2023.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws sentences of the grammar and speaks them.
 
-The one decision: a third of the sentences are random words, so that a model has to use the audio
-and cannot guess from the grammar alone.
+A third of the sentences are random words, so that a model has to use the audio and cannot guess
+from the grammar alone.
 """
 
 from __future__ import annotations

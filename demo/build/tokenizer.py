@@ -1,7 +1,7 @@
 """The demo's tokenizer: Whisper's special tokens over a small vocabulary.
 
-The one decision: the special tokens are all of Whisper large-v3's, in its order, so that any
-program for Whisper can read the tokenizer. Only the text tokens before them are fewer.
+The special tokens are all of Whisper large-v3's, in its order, so that any program for Whisper can
+read the tokenizer. Only the text tokens before them are fewer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A training loop with a time budget, which resumes from its last saved state.
 
-The one decision: the learning rate and the mix of window lengths follow the time spent training
-instead of a number of steps, so that the budget holds on any machine. Evaluations do not count.
+The learning rate and the mix of window lengths follow the time spent training instead of a number
+of steps, so that the budget holds on any machine. Evaluations do not count.
 """
 
 from __future__ import annotations

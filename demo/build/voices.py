@@ -1,7 +1,7 @@
 """The synthetic voices and their splits: training, development and reserved.
 
-The one decision: a voice is a value, so a speaker keeps pitch and speed through a dialogue. Neither
-training nor the choice of checkpoints draws from the reserved voices.
+A voice is a value, so a speaker keeps pitch and speed through a dialogue. Neither training nor the
+choice of checkpoints draws from the reserved voices.
 """
 
 from __future__ import annotations

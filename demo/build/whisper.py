@@ -1,8 +1,7 @@
 """The demo's Whisper: a small model with the configuration and files of published checkpoints.
 
-The one decision: only width and depth are small. Special tokens, generation settings and files are
-those of Whisper large-v3, so that transformers, faster-whisper and this endpoint load the folder
-like any other.
+Only width and depth are small. Special tokens, generation settings and files are those of Whisper
+large-v3, so that transformers, faster-whisper and this endpoint load the folder like any other.
 """
 
 from __future__ import annotations

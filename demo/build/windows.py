@@ -1,7 +1,7 @@
 """Training windows: clips at random positions in 4, 10 or 30 seconds, with text, times and labels.
 
-The one decision: everything is added as mel power. Targets follow Whisper's convention: one segment
-a sentence, and of a sentence that the end of the window cuts only the start timestamp.
+Everything is added as mel power. Targets follow Whisper's convention: one segment a sentence, and
+of a sentence that the end of the window cuts only the start timestamp.
 """
 
 from __future__ import annotations

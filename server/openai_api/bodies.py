@@ -1,7 +1,7 @@
 """The bodies of answers, by response format, typed as the SDK's classes say.
 
-The one decision: numbers and times are made by `response`, as those of the native answer are, so
-that all formats and routes agree on them. The SDK checks nothing, so nothing here may be None.
+Numbers and times are made by `answer.response`, as those of the native answer are, so that all
+formats and routes agree on them. The SDK checks nothing, so nothing here may be None.
 """
 
 from __future__ import annotations

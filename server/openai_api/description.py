@@ -1,7 +1,7 @@
 """The forms of OpenAI's routes, for the server's OpenAPI description.
 
-The one decision: written by hand, because the routes take the bare request: nothing may read a body
-before it is admitted, or repeat it in an error.
+It is written by hand, because the routes take the bare request: nothing may read a body before it
+is admitted, or repeat it in an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Errors as OpenAI's clients read them: `{"error": {message, type, param, code}}`.
 
-The one decision: `code` is the contract's, the same on every route; `param` is the name that
-messages of wrong fields begin with.
+`code` is the contract's, the same on every route; `param` is the name that messages of wrong fields
+begin with.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the fields of a form ask for, checked before any audio is decoded.
 
-The one decision: every field is taken from the form by whoever serves it, and what is left when all
-have been asked is refused by name. The endpoint's own parameters are fields too (the SDK's
-`extra_body`), except those that another field of the API already decides.
+Every field is taken from the form by whoever serves it, and what is left when all have been asked
+is refused by name. The endpoint's own parameters are fields too (the SDK's `extra_body`), except
+those that another field of the API already decides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LONGEST_STRATEGY = 1000  # characters
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
-    """A request of the audio API: what the service is asked, and what becomes of its answer.
+    """A request of the audio API: what the endpoint is asked, and what becomes of its answer.
 
     `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
     log-probability of every token, and `speakers` says that there will be some.
@@ -257,7 +257,7 @@ def _speakers(
 def _parse(
     file: bytes, parameters: dict[str, Any], keywords: bool, endpoint: Endpoint
 ) -> TranscriptionRequest:
-    """The service's request; errors name the field that the client sent."""
+    """The endpoint's request; errors name the field that the client sent."""
     try:
         return endpoint.parse({"inputs": file, "parameters": parameters}, as_text=True)
     except InvalidParameter as error:

@@ -1,7 +1,7 @@
 """Reads the multipart form that the SDK sends: one file, and fields of text.
 
-The one decision: a list's name counts without its brackets, as clients write `keywords[]`,
-`keywords[0]` or `keywords`.
+A list's name counts without its brackets, as clients write `keywords[]`, `keywords[0]` or
+`keywords`.
 """
 
 from __future__ import annotations

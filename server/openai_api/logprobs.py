@@ -1,7 +1,7 @@
 """How likely every token of the text was, with the token's bytes.
 
-The one decision: bytes are read off the vocabulary and not off decoded text, because a token may
-hold a part of a character only.
+Bytes are read off the vocabulary and not off decoded text, because a token may hold a part of a
+character only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which model answers, and under which names.
 
-The one decision: one model is loaded, so a name only says whether the client means it. OpenAI's
-names are accepted because its clients insist on sending one; any other is refused, since a client
-that asks for a certain model should not be answered by another.
+One model is loaded, so a name only says whether the client means it. OpenAI's names are accepted
+because its clients insist on sending one; any other is refused, since a client that asks for a
+certain model should not be answered by another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The routes of OpenAI's audio API.
 
-The one decision: a request is checked in full, and its audio decoded, before an answer begins.
+A request is checked in full, and its audio decoded, before an answer begins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Speakers by OpenAI's labels: A, B, ... in the order in which they first speak, or by name.
 
-The one decision: a segment there always has a speaker. Where diarization has none for it, it is
-given to whoever spoke before it, or else after it.
+A segment there always has a speaker. Where diarization has none for it, it is given to whoever
+spoke before it, or else after it.
 """
 
 from __future__ import annotations

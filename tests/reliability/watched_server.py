@@ -1,11 +1,11 @@
 """`python -m server` under observation: `python watched_server.py EVENTS [--faults | --forks]`.
 
 What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each,
-but for the processes that read large files.
-With `--faults` memory runs out now and then where several rows run, and a step fails in which there
-is a row of a request with POISON as its `batch_size`. With `--forks` everything is imported once,
-which takes longer than loading a tiny model and serving, and each line on the standard input, an
-environment in JSON, is served by a new child.
+but for the processes that read large files. With `--faults` memory runs out now and then where
+several rows run, and a step fails in which there is a row of a request with POISON as its
+`batch_size`. With `--forks` everything is imported once, which takes longer than loading a tiny
+model and serving, and each line on the standard input, an environment in JSON, is served by a new
+child.
 """
 
 from __future__ import annotations
