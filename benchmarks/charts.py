@@ -77,16 +77,6 @@ def publish(charts: Mapping[str, Picture]) -> None:
         draw(chart, PAGES / f"{name}.svg")
 
 
-def publish_page(name: str, text: str, charts: Mapping[str, Picture], heading: str = "## ") -> None:
-    """Keep and draw the charts, and write `text` as page `name` with the pictures before its first
-    `heading`.
-    """
-    publish(charts)
-    pictures = "\n\n".join(f"![{chart.question}]({key}.svg)" for key, chart in charts.items())
-    text = text.replace(f"\n\n{heading}", f"\n\n{pictures}\n\n{heading}", 1)
-    (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
-
-
 def load(path: Path) -> Picture:
     """A chart that `publish` kept."""
     kept = read(path)

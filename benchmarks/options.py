@@ -31,7 +31,7 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
     """Which benchmark; its own options are left to it. Ends the process where there is none."""
     parser = CommandParser(
         "scripts/bench",
-        "Run the benchmark that answers a question, and write its page under docs/benchmarks.",
+        "Run the benchmark that answers a question, and fill in its page under docs/benchmarks.",
         (
             *((line, f"scripts/bench {name}") for name, (_, line) in BENCHMARKS.items()),
             ("any of them as a smoke test, without a page", "scripts/bench speed --quick"),

@@ -1,7 +1,7 @@
 """What every measurement leaves behind: its settings, its figures as JSON, tables in Markdown.
 
-The JSON file is the result and is written after every step; pages are made from it alone. So a run
-that was broken off can still be read, and no page says what was not measured.
+The JSON file is the result and is written after every step; the figures of pages are made from it
+alone. So a run that was broken off can still be read.
 """
 
 from __future__ import annotations
@@ -52,27 +52,25 @@ def save(path: Path, content: object) -> None:
     partial.replace(path)
 
 
-def keep(name: str, page: str, results: object, quick: bool) -> None:
-    """Keep a benchmark's results and its page, and print the page.
-
-    The page of a quick run, which proves nothing, stays beside its results.
-    """
-    stem = f"{name}-quick" if quick else name
-    save(RESULTS / f"{stem}.json", results)
-    path = (RESULTS if quick else PAGES) / f"{stem}.md"
-    path.write_text(page + "\n", encoding="utf-8")
-    print(page)
-
-
 def read(path: Path) -> Any:  # noqa: ANN401
     """What `save` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; columns after the first are aligned to the right."""
+    """A Markdown table; columns after the first are aligned to the right. Without rows nothing."""
+    if not rows:
+        return ""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
+
+
+def table_of(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table of rows by column; nothing without rows. Raises ValueError where columns differ."""
+    header = list(rows[0]) if rows else []
+    if any(list(row) != header for row in rows):
+        raise ValueError(f"not every row of a table has the columns {', '.join(header)}")
+    return table(header, [list(row.values()) for row in rows])
 
 
 def listed(facts: Mapping[str, object]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.accuracy import __main__ as command
 from benchmarks.accuracy.__main__ import judge
 from benchmarks.accuracy.answers import (
     INSANELY_FAST,
@@ -18,9 +19,10 @@ from benchmarks.accuracy.answers import (
     WHISPERX,
     Answer,
 )
-from benchmarks.accuracy.page import chart, page, targets
+from benchmarks.accuracy.figures import chart, targets
 from benchmarks.accuracy.scenes import DIALOGUES, GAPS, SceneKey
 from demo.build.dialogue import Scene
+from tests.benchmark_pages import render, rows_of
 from timebase import SAMPLE_RATE
 from transcript import Chunk, SpeakerTurn, Word
 
@@ -177,7 +179,7 @@ def test_a_word_where_nobody_speaks_misses_its_target():
     assert verdicts(scene_of(gap), scene_of(gap, silent=1)) == {f"{gap}: no words": False}
 
 
-def test_the_page_and_its_picture_have_the_figures():
+def test_the_page_and_its_picture_have_the_figures(tmp_path, monkeypatch):
     wrong = {OURS: 2, WHISPERX: 4, INSANELY_FAST: 6}
     scenes = [scene_of(number=number, wrong=wrong) for number in range(2)]
     scenes[1]["diarization"] = count(9.0, 300)
@@ -186,8 +188,8 @@ def test_the_page_and_its_picture_have_the_figures():
         incident("window", errors=1, expected=""),
     ]
     results = {"scenes": scenes, "split": "reserved", "settings": {"cores": 2}}
-    text = page(results)
-    rows = [[each.strip() for each in line.split("|")[1:-1]] for line in text.splitlines()]
+    text = render(command, "accuracy", results, tmp_path, monkeypatch)
+    rows = rows_of(text)
     off = "50 ms / 50 ms"
     figures = ["25%", "4.0%", "5.0%", "2.0%", "3.5%", off, off, "1/2"]
     assert ["clean, 60 s (2)", *figures] in rows
@@ -195,7 +197,7 @@ def test_the_page_and_its_picture_have_the_figures():
     assert ["clean", WHISPERX, *shares, "-2.0 (-2.0 to -2.0): better"] in rows
     assert ["clean", OURS, "2.0%", "5.0%", "2.0%", "5.0%", ""] in rows
     assert ["overlap", "3", "75%"] in rows
-    assert "2 minutes of audio in 2 scenes, answered in 1.0 minutes" in text
+    assert "- audio: 2 minutes in 2 scenes\n- answered in: 1.0 minutes\n" in text
     assert text.index("- spoken: 0: hello") < text.index("- spoken: (nothing)")
     drawn = chart(scenes)
     assert [bars[0] for bars in drawn.bars.values()] == pytest.approx([2, 4, 6])

@@ -15,19 +15,20 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import charts
+from benchmarks import charts, pages
 from benchmarks.archive import __main__ as archive_benchmark
-from benchmarks.archive.page import page as archive_page
+from benchmarks.archive.figures import figures as archive_figures
 from benchmarks.charts import Chart, Curves
 from benchmarks.report import read, save, table
+from benchmarks.speed import __main__ as speed_benchmark
 from benchmarks.speed import engines
 from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline, add_stats
-from benchmarks.speed.page import charts as speed_charts
-from benchmarks.speed.page import page
+from benchmarks.speed.figures import charts as speed_charts
 from benchmarks.timing import Ratio, peak_memory, ratio, repeats_within, time_interleaved
 from demo.build.voices import Voice, speak
 from testing.model_pairs import demo_pair
+from tests.benchmark_pages import render, rows_of
 from transcript import DecodeStats
 
 CPU = torch.device("cpu")
@@ -167,13 +168,13 @@ def results_of(*cells):
     return json.loads(json.dumps({"settings": settings, "models": models, "cells": cells}))
 
 
-def test_the_page_says_which_targets_were_missed():
+def test_the_page_says_which_targets_were_missed(tmp_path, monkeypatch):
     results = results_of(
         cell("demo models", "60 s", 4, pipeline=3.0, ours=1.0, ours_assisted=1.0),
         cell("deep pair, 0.9", "60 s", 1, 0.9, ours=3.4, ours_assisted=2.0),
         cell("deep pair, 0.3", "60 s", 8, 0.3, ours=1.0, ours_assisted=1.1),
     )
-    text = page(results)
+    text = render(speed_benchmark, "speed", results, tmp_path, monkeypatch)
     lines = [line for line in text.splitlines() if line.endswith(("| met |", "| MISSED |"))]
     verdicts = [line.endswith("| met |") for line in lines]
     assert verdicts == [True, False, True, True, False]
@@ -254,7 +255,7 @@ def test_what_an_archive_took_is_read_from_its_results(tmp_path):
         archive_benchmark.work_of(tmp_path, 4)
 
 
-def test_the_archive_page_tells_what_was_measured():
+def test_the_archive_page_tells_what_was_measured(tmp_path, monkeypatch):
     def runs(before, *work):
         return [{"whole": before + each, "work": each} for each in work]
 
@@ -270,16 +271,22 @@ def test_the_archive_page_tells_what_was_measured():
             "runs": {"loop, 1": runs(3, 10, 8, 9), "archive, 2": runs(12, 5, 4.5, 4)},
         },
     }
-    text = archive_page(results | {"clips": clips | {"memory": looks}})
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    results |= {"clips": clips | {"memory": looks}}
+    pages.keep("archive", results, archive_figures(results), quick=True)
+    text = (tmp_path / "archive-quick.md").read_text(encoding="utf-8")
+    rows = rows_of(text)
     assert ["loop, 1 thread", "3.0", "9.0", "22", "1.00 (1.00-1.00)"] in rows
     (both,) = [row for row in rows if row and row[0] == "archive, 2 workers"]
     assert both[1:4] == ["12.0", "4.5", "44"]
     assert both[4].startswith("2.00 (")
-    assert "took 40 ms a recording" in text
-    assert "took 60 ms a recording and worker, of which 45 ms" in text
-    assert "15 ms all else" in text
-    assert "1.33 times as fast as the loop" in text
+    assert "- long ones: 10 of 20 s\n- short ones: 100 of 2 s\n" in text
+    shares = [row[1] for row in rows if row and row[0].endswith((" recording", "worker"))]
+    assert shares == ["40 ms", "60 ms"]
+    assert ["of it reading the file and the handler", "45 ms"] in rows
+    assert ["of it all else: marks, results, records, Ray", "15 ms"] in rows
+    assert ["the loop / two workers", "1.33"] in rows
     assert ["25", "125", "900", "300"] in rows
     assert ["100", "200", "900", "300"] in rows
-    assert "found a worker" in archive_page(results | {"clips": clips | {"memory": []}})
+    # Nobody looked before the run ended.
+    assert archive_figures(results | {"clips": clips | {"memory": []}})["memory"] == ""

@@ -15,8 +15,9 @@ import pytest
 from audio.decode import AudioLimits, decode_audio
 from benchmarks.load import __main__ as command
 from benchmarks.load.clients import COLUMNS, Load, arriving, beside, closed, columns
-from benchmarks.load.page import charts, page
+from benchmarks.load.figures import charts
 from benchmarks.load.servers import HF_SERVE, OURS
+from tests.benchmark_pages import render, rows_of
 
 
 class Server:
@@ -187,12 +188,8 @@ def results_of():
     }
 
 
-def rows_of(text):
-    return [[each.strip() for each in line.split("|")[1:-1]] for line in text.splitlines()]
-
-
-def test_the_page_has_the_figures_of_each_cell():
-    rows = rows_of(page(results_of()))
+def test_the_page_has_the_figures_of_each_cell(tmp_path, monkeypatch):
+    rows = rows_of(render(command, "load", results_of(), tmp_path, monkeypatch))
     times = ["1.00 s", "500 ms", "1.00 s", "1.50 s", "1.40 s", "1.45 s"]
     name = "demo, 8 s plain"
     assert [name, "1", OURS, *times, "2", "6.00", "2.40"] in rows

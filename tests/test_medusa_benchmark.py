@@ -7,10 +7,11 @@ import pytest
 
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
+from benchmarks.medusa import __main__ as command
 from benchmarks.medusa import script
-from benchmarks.medusa.page import page
 from benchmarks.medusa.script import WRONG, set_acceptance
 from benchmarks.speed.engines import decode
+from tests.benchmark_pages import rows_of, run_quick
 from tests.medusa_stand_ins import tiny_models
 from tests.oracle import noise_windows, random_heads
 
@@ -66,7 +67,7 @@ def test_the_engine_keeps_what_was_made_right_and_writes_the_same(
     assert stats.accepted == sum(ends) + sum(before)
 
 
-def test_the_page_compares_every_column_with_the_plain_one():
+def test_the_page_compares_every_column_with_the_plain_one(tmp_path, monkeypatch):
     cell = {
         "models": "demo models",
         "window": 30,
@@ -75,10 +76,12 @@ def test_the_page_compares_every_column_with_the_plain_one():
         "tokens a pass": {"plain": 1.0, "heads": 2.345},
         "MiB": {"plain": 10.4, "heads": 20.6},
     }
-    facts = {"device": "A GPU", "cores": 2}
-    cells = [cell, cell | {"models": "deep pair", "batch": 1}]
-    text = page({"settings": facts, "cells": cells}, "plain")
-    rows = [[each.strip() for each in line.split("|")[1:-1]] for line in text.splitlines()]
+    measured = iter([cell, cell | {"models": "deep pair", "batch": 1}])
+    empty = [command.Pair(name, {}) for name in ("demo models", "deep pair")]
+    monkeypatch.setattr(command, "pairs", lambda _: empty)
+    monkeypatch.setattr(command, "measure", lambda *_: next(measured))
+    text = run_quick(command, "medusa", tmp_path, monkeypatch)
+    rows = rows_of(text)
     assert ["30 s", "8", "plain", "4.20", "1.00 (1.00-1.00)", "1.00", "10"] in rows
     assert ["30 s", "8", "heads", "2.10", "2.00 (2.00-2.00)", "2.35", "21"] in rows
     assert text.index("## Demo models") < text.index("## Deep pair") < text.index("| 30 s | 1 |")

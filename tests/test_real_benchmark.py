@@ -15,11 +15,12 @@ import soundfile
 
 from benchmarks.accuracy.intervals import Interval, difference, interval, points
 from benchmarks.accuracy.metrics import Count
+from benchmarks.pages import NOTHING
 from benchmarks.real import __main__ as bench
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Spec
+from benchmarks.real.figures import charts
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.page import charts, page
 from benchmarks.real.process import EngineFailed, EngineProcess, Heard
 from benchmarks.real.results import add_answer, add_recording, cells, empty, recordings, specs
 from benchmarks.real.scoring import Score, is_by_character, score
@@ -168,13 +169,26 @@ def test_what_is_heard_again_replaces_what_was_kept():
     assert results["answers"]["ours"]["a"] == {"text": "two", "seconds": [9.0], "peak": 1.0}
 
 
-def test_recordings_that_one_engine_has_not_heard_are_left_out():
+def page_of(results: dict, folder: Path, monkeypatch) -> str:
+    """The page as the benchmark's command makes it of what was heard before."""
+    path = folder / "heard.json"
+    path.write_text(json.dumps(results))
+    monkeypatch.setattr(sys, "argv", ["bench", "--render", "--output", str(path)])
+    assert bench.main() == 0
+    return path.with_suffix(".md").read_text()
+
+
+def test_recordings_that_one_engine_has_not_heard_are_left_out(tmp_path, monkeypatch):
     results = example({"ours": ["one", "two"], "batched": ["one"]}, [english("a"), english("b")])
     assert [recording.name for recording in recordings(results)] == ["a"]
-    assert "1 more were not heard by every engine" in page(results)
+    page = page_of(results, tmp_path, monkeypatch)
+    assert "- recordings: 1\n- minutes: 1.0\n" in page
+    assert "- recordings left out, not heard by every engine: 1" in page
+    # No recording is in a language without spaces.
+    assert f"character errors\n\n<!-- figures: characters -->\n\n{NOTHING}" in page
 
 
-def test_the_page_has_figures_and_no_text():
+def test_the_page_has_figures_and_no_text(tmp_path, monkeypatch):
     heard = [
         english("a"),
         english("b", "up down", "whisper-large"),
@@ -183,7 +197,8 @@ def test_the_page_has_figures_and_no_text():
     ]
     right = ["red green blue grey", "up down", "你好", ""]
     wrong = ["red green blue", "up up down", "你们", "thank you"]
-    text = page(example({"ours": right, "batched": wrong, "batched-5": right}, heard))
+    results = example({"ours": right, "batched": wrong, "batched-5": right}, heard)
+    text = page_of(results, tmp_path, monkeypatch)
     assert not any(word in text for word in ("green", "down", "thank", "你"))
     assert "| batched | 25.0% (25.0% to 25.0%) | 0 | 1 | 0 |" in text
     assert "| batched | 33.3% " in text

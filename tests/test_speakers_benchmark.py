@@ -7,13 +7,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.speakers import __main__ as command
 from benchmarks.speakers import scenes
-from benchmarks.speakers.page import chart, page
+from benchmarks.speakers.figures import chart
 from benchmarks.speakers.scenes import Dialogue
 from benchmarks.speakers.scoring import Case, Tally, cases, identification_metric
 from demo.build.dialogue import Scene
 from diarization.known_speakers import KnownVoices, name_speakers
 from diarization.pipeline import Diarization
+from tests.benchmark_pages import render, rows_of
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
@@ -198,9 +200,11 @@ def results_of(right, strangers):
     ("right", "strangers", "verdicts"),
     [(0.9, 0.01, ["met", "met"]), (0.8999, 0.0101, ["**missed**", "**missed**"])],
 )
-def test_the_page_judges_clean_dialogues_with_clips_of_three_seconds(right, strangers, verdicts):
-    text = page(results_of(right, strangers))
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+def test_the_page_judges_clean_dialogues_with_clips_of_three_seconds(
+    right, strangers, verdicts, tmp_path, monkeypatch
+):
+    text = render(command, "speakers", results_of(right, strangers), tmp_path, monkeypatch)
+    lines = rows_of(text)
     assert [row[2] for row in lines if len(row) == 3 and "3 s" in row[0]] == verdicts
     share = f"{strangers:.1%} (25.0%)"
     rows = [row for row in lines if row and row[0] == "noisy, clean 3 s"]
@@ -208,6 +212,7 @@ def test_the_page_judges_clean_dialogues_with_clips_of_three_seconds(right, stra
     assert rows[1] == ["noisy, clean 3 s", "77.0%", "1.1%", "100.0% (25.0%)", "66.0%"]
     assert ["0.70", "99.1%", "1.1%", "50.0% (25.0%)"] in lines
     assert "cid (0.80 to ann)" in text
+    assert "- default threshold: 0.78" in text
 
 
 def test_the_picture_has_the_dialogues_own_channel_over_all_thresholds():

@@ -16,8 +16,9 @@ from typing import Any
 from benchmarks.accuracy import metrics
 from benchmarks.accuracy.answers import OURS, Answer, ask, attribute_by_rules
 from benchmarks.accuracy.diagnosis import Diagnosis
-from benchmarks.accuracy.page import page, write_page
+from benchmarks.accuracy.figures import chart, figures
 from benchmarks.accuracy.scenes import SceneKey, Split, load, scene_files
+from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
 from config import ModelSettings
 from demo.build.dialogue import Scene
@@ -44,9 +45,9 @@ def main() -> None:
     if not options.render:
         run(split, options.quick, path)
     results = read(path)
-    print(page(results))
-    if published:
-        write_page(results)
+    pictures = {"speakers": chart(results["scenes"])}
+    copy = None if published else path.with_suffix(".md")
+    write_page("accuracy", results, figures(results), pictures, copy)
 
 
 def run(split: Split, quick: bool, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Times `python -m archive` beside a plain loop over its files; writes docs/benchmarks/archive.md.
+"""Times `python -m archive` beside a plain loop over its files; fills docs/benchmarks/archive.md.
 
 `scripts/bench archive [--quick]`. First some recordings of a talk's length, by a loop with one
 thread and with all, and by one worker and two, by turns; then many short ones by two workers, whose
@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.archive.page import page
-from benchmarks.report import RESULTS, keep, save, settings
+from benchmarks.archive.figures import figures
+from benchmarks.pages import keep
+from benchmarks.report import RESULTS, save, settings
 from benchmarks.speed.recordings import recording
 from config import DEMO_MODELS, REPOSITORY
 from testing.audio_files import wav_file
@@ -86,7 +87,7 @@ def main() -> None:
         "each": statistics.mean(together.each),
         "memory": seen,
     }
-    keep("archive", page(results), results, options.quick)
+    keep("archive", results, figures(results), options.quick)
 
 
 def make_files(name: str, count: int, seconds: int) -> Path:

@@ -17,7 +17,7 @@ import torch
 from transformers.utils import logging
 
 from audio.decode import AudioLimits, decode_audio
-from benchmarks.charts import Chart, publish
+from benchmarks.charts import Chart
 from benchmarks.diarization.stages import (
     OURS,
     STOCK,
@@ -28,16 +28,13 @@ from benchmarks.diarization.stages import (
     embed_full_size,
     measure_memory,
 )
-from benchmarks.report import keep, listed, machine, settings, table
+from benchmarks.pages import keep
+from benchmarks.report import machine, settings, table
 from benchmarks.timing import ratio
 from config import REPOSITORY
 from timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "pyannote.audio", "transformers", "numpy")
-INTRODUCTION = """\
-Written by `scripts/bench diarization`; the code is in `benchmarks/diarization`. Seconds are \
-medians of interleaved repeats, ratios have a 95% bootstrap interval. "full size" is WeSpeaker's \
-ResNet34 with random weights; the conversation is the demo's (120 s)."""
 Section = tuple[str, list[str], list[list[str]]]
 
 
@@ -55,43 +52,40 @@ def main() -> None:
         options.repeats, options.seconds, options.minutes = 1, 12.0, 0
     bench = Bench(device, samples, options.repeats)
     chosen = {name: value for name, value in vars(options).items() if name != "quick"}
-    facts = settings(PACKAGES) | {"batch size": bench.batch_size, **chosen}
+    facts = settings(PACKAGES) | {
+        "seconds of the conversation": round(len(samples) / SAMPLE_RATE),
+        "batch size": bench.batch_size,
+        **chosen,
+    }
     seconds = diarize(bench)
     sections = list(_sections(bench, options, seconds))
-    paragraphs = ["# Diarization", INTRODUCTION, listed(facts)]
-    if not options.quick:
-        chart = _chart(facts, seconds)
-        publish({"diarization": chart})
-        paragraphs.insert(2, f"![{chart.question}](diarization.svg)")
-    for title, header, rows in sections:
-        paragraphs += [f"## {title}", table(header, rows)]
     results = {"settings": facts, "diarization": seconds, "sections": sections}
-    keep("diarization", "\n\n".join(paragraphs), results, options.quick)
+    figures = {name: table(header, rows) for name, header, rows in sections}
+    keep("diarization", results, figures, options.quick, {"diarization": _chart(facts, seconds)})
 
 
 def _sections(
     bench: Bench, options: argparse.Namespace, seconds: dict[str, list[float]]
 ) -> Iterator[Section]:
-    """Every table with its title."""
+    """Every table with its place on the page."""
     relative = "times as long as this project"
     whole = [
         [name, f"{median(times):.2f}", str(ratio(times, seconds[OURS]))]
         for name, times in seconds.items()
     ]
-    yield "A diarization of the conversation", ["", "seconds", relative], whole
+    yield "conversation", ["", "seconds", relative], whole
     embedding = ["", "windows", "largest difference", "seconds", relative]
     rows = [*embed_demo(bench), *embed_full_size(bench, options.seconds)]
-    yield "The embedding stage", embedding, rows
+    yield "embedding", embedding, rows
     beside = ["threads each", "recognition, s", "diarization, s", "both, s"]
     counts = sorted({1, torch.get_num_threads()})
     yield (
-        "Beside recognition",
+        "recognition",
         [*beside, "both / slower one", "both / one after the other"],
         [beside_recognition(bench, threads) for threads in counts],
     )
-    if options.minutes:
-        header = ["audio", "its samples, MiB", f"peak of {OURS}, MiB", f"peak of {STOCK}, MiB"]
-        yield "Memory", header, measure_memory(bench, options.minutes)
+    header = ["audio", "its samples, MiB", f"peak of {OURS}, MiB", f"peak of {STOCK}, MiB"]
+    yield "memory", header, measure_memory(bench, options.minutes) if options.minutes else []
 
 
 def _chart(facts: dict[str, Any], seconds: dict[str, list[float]]) -> Chart:

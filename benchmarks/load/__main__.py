@@ -23,11 +23,11 @@ from typing import Any
 import av
 import numpy as np
 
-from benchmarks.charts import publish_page
 from benchmarks.load.clients import Load, arriving, beside, closed
-from benchmarks.load.page import charts, page, summary
+from benchmarks.load.figures import charts, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
-from benchmarks.report import RESULTS, keep, read, save, settings
+from benchmarks.pages import keep
+from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.speed.recordings import recording
 from testing.audio_files import wav_file
 from timebase import SAMPLE_RATE
@@ -73,9 +73,7 @@ def main() -> None:
         models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
         run(models, QUICK if options.quick else WHOLE, options.diarize, path)
     results = read(path)
-    keep("load", page(results), results, options.quick)
-    if not options.quick:
-        publish_page("load", page(results) + "\n", charts(results))
+    keep("load", results, figures(results), options.quick, charts(results))
 
 
 def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path) -> None:
@@ -84,6 +82,8 @@ def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path
         **settings(PACKAGES),
         "seconds a cell": plan.cell,
         "seconds of arrivals": plan.arrivals,
+        "seconds of a short request": plan.lengths[0],
+        "seconds of a long one beside them": plan.very_long,
         "diarization": diarize,
     }
     results: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Times decoding plain, with an assistant and with Medusa heads; writes docs/benchmarks/medusa.md.
+"""Times decoding plain, with an assistant and with Medusa heads; fills docs/benchmarks/medusa.md.
 
 `scripts/bench medusa [--quick] [--cells TEXT]`. On the demo models heads and assistant are those
 that ship, and Medusa-Block's layer and heads are random. On the deep pair drafts are right as often
@@ -23,9 +23,10 @@ from asr.checkpoint.loading import Checkpoint, WhisperModels
 from asr.checkpoint.medusa import MedusaHeads, ResidualBlocks
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
-from benchmarks.medusa.page import page
+from benchmarks.medusa.figures import figures
 from benchmarks.medusa.script import set_acceptance
-from benchmarks.report import RESULTS, keep, save, settings
+from benchmarks.pages import keep
+from benchmarks.report import RESULTS, save, settings
 from benchmarks.speed.cells import NOISE
 from benchmarks.speed.engines import decode
 from benchmarks.speed.recordings import cut, recording
@@ -59,7 +60,8 @@ def main() -> None:
     lengths = (SHORT,) if options.quick else (SHORT, LONG)
     results: dict[str, Any] = {"settings": settings(), "cells": []}
     started = time.perf_counter()
-    for pair in pairs(device):
+    known = pairs(device)
+    for pair in known:
         chosen = [
             (seconds, batch)
             for seconds in lengths
@@ -73,7 +75,7 @@ def main() -> None:
             results["settings"]["minutes"] = round(minutes, 1)
             save(RESULTS / "medusa.part.json", results)
             print(f"{minutes:5.1f} min  {pair.name}, {cell[0]} s, batch {cell[1]}", flush=True)
-    keep("medusa", page(results, PLAIN), results, options.quick)
+    keep("medusa", results, figures(results, [pair.name for pair in known], PLAIN), options.quick)
 
 
 def pairs(device: torch.device) -> list[Pair]:

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Setting, Spec, decoded
+from benchmarks.real.figures import charts, figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.page import page, summary, write_page
 from benchmarks.real.process import EngineFailed, EngineProcess
 from benchmarks.real.results import Results, add_answer, add_recording, empty
 from benchmarks.report import RESULTS, read, save, settings
@@ -43,11 +44,8 @@ def main() -> int:
     except (ValueError, OSError, EndpointError, EngineFailed) as error:
         print(f"scripts/bench real: {error}", file=sys.stderr)
         return 1
-    text = page(results)
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
-    if options.publish:
-        write_page(results)
-    print(text)
+    copy = None if options.publish else path.with_suffix(".md")
+    write_page("real", results, figures(results), charts(results), copy)
     return 0
 
 

@@ -18,8 +18,9 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 
 from asr.frontend.vad import SpeechDetector
 from audio.decode import AudioLimits
+from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
-from benchmarks.speakers.page import page, write_page
+from benchmarks.speakers.figures import chart, figures
 from benchmarks.speakers.scenes import (
     CHANNELS,
     Dialogue,
@@ -51,7 +52,7 @@ Results = dict[str, Any]
 
 
 def main() -> None:
-    """Measure, print the page and, if asked to, write it."""
+    """Measure, and write the page or, if not asked to, a copy of it beside the results."""
     options = _options()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="pyannote")
@@ -60,9 +61,8 @@ def main() -> None:
         count, draws = (2, 1) if options.quick else (DIALOGUES, DRAWS)
         save(path, run(count, draws, options.seed))
     results = read(path)
-    print(page(results))
-    if options.publish:
-        write_page(results)
+    copy = None if options.publish else path.with_suffix(".md")
+    write_page("speakers", results, figures(results), {"known-speakers": chart(results)}, copy)
 
 
 def run(count: int, draws: int, seed: int) -> Results:

@@ -1,4 +1,4 @@
-"""Times decoding beside transformers' pipeline and CTranslate2 and writes docs/benchmarks/speed.md.
+"""Times decoding beside transformers' pipeline and CTranslate2 and fills docs/benchmarks/speed.md.
 
 `scripts/bench speed [--quick] [--models TEXT] [--cells TEXT] [--render]`. Results are kept in
 build/bench/speed.json after every cell; page and pictures are made from that file alone, and
@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from benchmarks.pages import keep
 from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.speed.bench import Bench
 from benchmarks.speed.cells import Pair, pairs, quick_pairs
-from benchmarks.speed.page import page, summary, write_page
+from benchmarks.speed.figures import charts, figures, summary
 from benchmarks.speed.recordings import SEED as AUDIO_SEED
 from benchmarks.timing import MIN_REPEATS
 from testing.model_pairs import SEED as WEIGHTS_SEED
@@ -39,9 +40,7 @@ def main() -> None:
         chosen = [pair for pair in known if options.models in pair.name]
         run(chosen, options.cells, device, path, 0.0 if options.quick else BUDGET)
     results = read(path)
-    print(page(results))
-    if not options.quick:
-        write_page(results)
+    keep("speed", results, figures(results), options.quick, charts(results))
 
 
 def run(

@@ -24,7 +24,8 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from asr.frontend.features import LogMel
 from asr.model.cpu_kernels import OneDnnOverride, attention
-from benchmarks.report import keep, listed, settings, table
+from benchmarks.pages import keep
+from benchmarks.report import settings, table
 from benchmarks.speed.engines import decode
 from benchmarks.speed.kernels import CPU, FRAMES, HEADS, OPERAND_BYTES, operand_count, transposed
 from benchmarks.speed.recordings import cut, recording
@@ -40,9 +41,6 @@ PAIRS: dict[str, Callable[[torch.device, torch.dtype], WhisperModels]] = {
     "base": partial(random_pair, BASE, 0.05),
 }
 MAX_TOKENS = 60  # random weights never end
-INTRODUCTION = """\
-Ratios of times, float32, medians of repeats in one process with a 95% bootstrap interval. Written \
-by `scripts/bench cpu`; the code is `benchmarks/speed/cpu.py`."""
 
 
 def positions(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
@@ -165,6 +163,7 @@ def main() -> None:
         **settings(("torch", "transformers", "numpy")),
         "repeats": repeats,
         "bytes of operands": int(OPERAND_BYTES),
+        "windows encoded together": WINDOWS,
     }
     results = {
         "settings": facts,
@@ -173,23 +172,14 @@ def main() -> None:
         "threads": threaded,
         "neighbours": disturbed,
     }
-    page = "\n\n".join(
-        (
-            "# What costs how much on a CPU",
-            INTRODUCTION,
-            "## Attention to 30 s of audio, several positions over one",
-            table(("rows x heads", *map(str, POSITIONS)), attended),
-            f"## Encoding {WINDOWS} windows together over one by one",
-            table(("models", "ratio"), encoded),
-            "## Decoding beside a thread that has computed and rests, over decoding alone",
-            table(("models", "ratio"), threaded),
-            "## Decoding beside a busy process, over decoding alone, by threads",
-            table(("models", "follow what it leaves", "all processors", "one"), disturbed),
-            "## Settings",
-            listed(facts),
-        )
-    )
-    keep("cpu", page, results, options.quick)
+    by_threads = ("models", "follow what it leaves", "all processors", "one")
+    figures = {
+        "positions": table(("rows x heads", *map(str, POSITIONS)), attended),
+        "encoders": table(("models", "ratio"), encoded),
+        "threads": table(("models", "ratio"), threaded),
+        "neighbours": table(by_threads, disturbed),
+    }
+    keep("cpu", results, figures, options.quick)
 
 
 if __name__ == "__main__":

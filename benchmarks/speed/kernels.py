@@ -24,7 +24,8 @@ from asr.model.cpu_kernels import (
     empty_keys,
     empty_transposed,
 )
-from benchmarks.report import keep, listed, settings, table
+from benchmarks.pages import keep
+from benchmarks.report import settings, table
 from benchmarks.timing import Action, ratio, time_interleaved
 
 # Outputs and inputs: query-key-value, fc1, fc2 and vocabulary.
@@ -42,10 +43,6 @@ QUERIES = ((1, 1), (8, 1), (24, 1), (1, 4), (24, 4), (24, 7), (1, FRAMES), (4, F
 OPERAND_BYTES = 200e6  # of weights, or of keys and values, that take turns
 REPEATS = 9
 CPU = torch.device("cpu")
-INTRODUCTION = """\
-Times of torch's own in float32 over ours (`asr/model/cpu_kernels.py`) in each precision, medians \
-of repeats in one process with a 95% bootstrap interval. Written by `scripts/bench kernels`; the \
-code is `benchmarks/speed/kernels.py`."""
 
 
 def linear_layers(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
@@ -142,19 +139,11 @@ def main() -> None:
     }
     results = {"settings": facts, "linear": linear, "attention": attended}
     queries = [f"{rows} x {positions}" for rows, positions in QUERIES]
-    page = "\n\n".join(
-        (
-            "# Linear layers and attention on a CPU",
-            INTRODUCTION,
-            "## Linear layers, by positions",
-            table(("outputs x inputs", *map(str, POSITIONS)), linear),
-            "## Attention to 30 s of audio, by rows x positions",
-            table(("heads", *queries), attended),
-            "## Settings",
-            listed(facts),
-        )
-    )
-    keep("kernels", page, results, options.quick)
+    figures = {
+        "linear layers": table(("outputs x inputs", *map(str, POSITIONS)), linear),
+        "attention": table(("heads", *queries), attended),
+    }
+    keep("kernels", results, figures, options.quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page about accuracy and its picture, from the results alone.
+"""The figures and the picture of the page about accuracy, from the results alone.
 
 Rates are of all dialogues of a condition together. A rule is called better or worse only where the
 interval over dialogues says so.
@@ -21,10 +21,10 @@ from benchmarks.accuracy.answers import (
     WHISPERX,
 )
 from benchmarks.accuracy.intervals import difference, points, pooled
-from benchmarks.accuracy.metrics import COLLAR, Count
+from benchmarks.accuracy.metrics import Count
 from benchmarks.accuracy.scenes import ALONE, DIALOGUES, GAPS
-from benchmarks.charts import Chart, publish
-from benchmarks.report import PAGES, listed, table
+from benchmarks.charts import Chart
+from benchmarks.report import listed, table, table_of
 
 # The targets, set before any result: of clean dialogues; of rules, where theirs is above WORTH.
 MAX_WER, MAX_CP_OVER_WER, MAX_DER, MAX_BOUNDARY = 0.05, 0.02, 0.10, 0.060
@@ -37,60 +37,34 @@ NAMES = {
     "noise": "noise",
     "overlap and noise": "overlap and noise",
 }
-INTRODUCTION = f"""\
-- **WER**: word errors, all words in order of their starts; sentences spoken at once are mixed.
-- **cpWER**: word errors of each speaker's own text under the best mapping; words given to nobody \
-are missing.
-- **word-speaker error**: correctly recognised words given to another speaker, or to nobody.
-- **DER**: diarization error rate, collar {COLLAR} s, overlapped speech scored.
-- All rules get the same words and turns. True turns are those of the synthesis, for all rules.
-- Intervals: 95%, bootstrap over dialogues."""
 
 Results = dict[str, Any]
 Scenes = Sequence[Results]
 Target = tuple[str, str, bool]
 
 
-def write_page(results: Results) -> None:
-    """The page and its picture into docs/benchmarks."""
-    publish({"speakers": chart(results["scenes"])})
-    heading = "## Who said it\n"
-    picture = f"{heading}\n![Words given to the wrong speaker](speakers.svg)\n"
-    text = page(results).replace(heading, picture, 1)
-    (PAGES / "accuracy.md").write_text(text, encoding="utf-8")
-
-
-def page(results: Results) -> str:
-    """The whole page as Markdown, without the picture."""
+def figures(results: Results) -> dict[str, str]:
+    """What was heard, the targets, the rates of each condition and rule, and what went wrong."""
     scenes: Scenes = results["scenes"]
     minutes = sum(scene["duration"] for scene in scenes) / 60
     answered = sum(scene["seconds to answer"] for scene in scenes) / 60
-    measured = (
-        f"Written by `scripts/bench accuracy`; the code is in `benchmarks/accuracy`. "
-        f"Voices: {results['split']}. {minutes:.0f} minutes of audio in {len(scenes)} scenes, "
-        f"answered in {answered:.1f} minutes."
-    )
     verdicts = [
         (name, found, "met" if met else "**missed**") for name, found, met in targets(scenes)
     ]
-    parts = [
-        "# How right the answers are",
-        measured,
-        INTRODUCTION,
-        "## Targets",
-        table(("target", "measured", ""), verdicts),
-        "## Words, times and turns",
-        _recognition(scenes),
-        "## Who said it",
-        _attribution(scenes),
-        "## Where nobody speaks",
-        _speechless(scenes),
-        "## What went wrong",
-        _incidents(scenes),
-        "## Settings",
-        listed(results["settings"]),
-    ]
-    return "\n\n".join(parts) + "\n"
+    heard = {
+        "voices": results["split"],
+        "audio": f"{minutes:.0f} minutes in {len(scenes)} scenes",
+        "answered in": f"{answered:.1f} minutes",
+    }
+    return {
+        "heard": listed(heard),
+        "targets": table(("target", "measured", ""), verdicts),
+        "recognition": _recognition(scenes),
+        "attribution": _attribution(scenes),
+        "silence": _speechless(scenes),
+        "causes": _causes(scenes),
+        "incidents": _worst(scenes),
+    }
 
 
 def chart(scenes: Scenes) -> Chart:
@@ -164,36 +138,25 @@ def _recognition(scenes: Scenes) -> str:
         for seconds in sorted({scene["seconds"] for scene in _of(scenes, condition)}):
             some = [scene for scene in _of(scenes, condition) if scene["seconds"] == seconds]
             rows.append(_recognition_row(f"{condition}, {seconds:.0f} s ({len(some)})", some))
-    header = (
-        "condition (dialogues)",
-        "overlapped words",
-        "WER",
-        "cpWER",
-        "word-speaker error",
-        "DER",
-        "starts / ends off, median",
-        "90th percentile",
-        "right count of speakers",
-    )
-    return table(header, rows)
+    return table_of(rows)
 
 
-def _recognition_row(name: str, scenes: Scenes) -> list[str]:
+def _recognition_row(name: str, scenes: Scenes) -> dict[str, str]:
     words, off = _pooled(scenes, "words"), _boundaries(scenes)
     medians, tails = np.median(off, axis=0), np.percentile(off, 90, axis=0)
     overlapped = sum(scene["overlapped words"] for scene in scenes) / words.total
     right = sum(scene["speakers"][0] == scene["speakers"][1] for scene in scenes)
-    return [
-        name,
-        f"{overlapped:.0%}",
-        f"{words.rate:.1%}",
-        f"{pooled(_counts(scenes, OURS, 'cp')).rate:.1%}",
-        f"{pooled(_counts(scenes, OURS, 'speakers')).rate:.1%}",
-        f"{_pooled(scenes, 'diarization').rate:.1%}",
-        " / ".join(_ms(each) for each in medians),
-        " / ".join(_ms(each) for each in tails),
-        f"{right}/{len(scenes)}",
-    ]
+    return {
+        "condition (dialogues)": name,
+        "overlapped words": f"{overlapped:.0%}",
+        "WER": f"{words.rate:.1%}",
+        "cpWER": f"{pooled(_counts(scenes, OURS, 'cp')).rate:.1%}",
+        "word-speaker error": f"{pooled(_counts(scenes, OURS, 'speakers')).rate:.1%}",
+        "DER": f"{_pooled(scenes, 'diarization').rate:.1%}",
+        "starts / ends off, median": " / ".join(_ms(each) for each in medians),
+        "90th percentile": " / ".join(_ms(each) for each in tails),
+        "right count of speakers": f"{right}/{len(scenes)}",
+    }
 
 
 def _attribution(scenes: Scenes) -> str:
@@ -201,26 +164,16 @@ def _attribution(scenes: Scenes) -> str:
     for condition in DIALOGUES:
         some = _of(scenes, condition)
         for rule in RULES if some else ():
-            cells = [
-                f"{pooled(_counts(some, rule, measure, turns)).rate:.1%}"
-                for turns in ("found turns", "true turns")
-                for measure in ("speakers", "cp")
-            ]
-            between = ""
-            if rule != OURS:
-                ours, theirs = (_counts(some, each, "speakers") for each in (OURS, rule))
-                between = points(difference(ours, theirs))
-            rows.append((condition, rule, *cells, between))
-    header = (
-        "condition",
-        "rule",
-        "word-speaker error",
-        "cpWER",
-        "word-speaker error on true turns",
-        "cpWER on true turns",
-        "ours less theirs, points (95%)",
-    )
-    return table(header, rows)
+            rates = {
+                f"{name}{where}": f"{pooled(_counts(some, rule, measure, turns)).rate:.1%}"
+                for turns, where in (("found turns", ""), ("true turns", " on true turns"))
+                for measure, name in (("speakers", "word-speaker error"), ("cp", "cpWER"))
+            }
+            ours, theirs = (_counts(some, each, "speakers") for each in (OURS, rule))
+            between = "" if rule == OURS else points(difference(ours, theirs))
+            less = {"ours less theirs, points (95%)": between}
+            rows.append({"condition": condition, "rule": rule, **rates, **less})
+    return table_of(rows)
 
 
 def _speechless(scenes: Scenes) -> str:
@@ -238,17 +191,20 @@ def _speechless(scenes: Scenes) -> str:
     return table(("scenes", "minutes", "words where nobody speaks", "WER", "DER"), rows)
 
 
-def _incidents(scenes: Scenes) -> str:
-    """How many wrong words have which cause, and the worst incidents."""
-    found = [(scene, incident) for scene in scenes for incident in scene["incidents"]]
+def _causes(scenes: Scenes) -> str:
+    """How many wrong words have which cause."""
     causes = Counter[str]()
-    for _, incident in found:
-        causes[incident["cause"]] += incident["errors"]
+    for scene in scenes:
+        for incident in scene["incidents"]:
+            causes[incident["cause"]] += incident["errors"]
+    rows = [(cause, str(n), f"{n / causes.total():.0%}") for cause, n in causes.most_common()]
+    return table(("cause", "wrong words", "share"), rows)
+
+
+def _worst(scenes: Scenes) -> str:
+    found = [(scene, incident) for scene in scenes for incident in scene["incidents"]]
     worst = sorted(found, key=lambda pair: -pair[1]["errors"])[:WORST]
-    total = sum(causes.values()) or 1
-    rows = [(cause, str(n), f"{n / total:.0%}") for cause, n in causes.most_common()]
-    shares = table(("cause", "wrong words", "share"), rows)
-    return "\n\n".join([shares, *(_incident(scene, incident) for scene, incident in worst)])
+    return "\n\n".join(_incident(scene, incident) for scene, incident in worst)
 
 
 def _incident(scene: Results, incident: Results) -> str:

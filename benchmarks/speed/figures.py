@@ -1,4 +1,4 @@
-"""The page about speed and its pictures, from the results alone.
+"""The figures and the pictures of the page about speed, from the results alone.
 
 A target is met or missed by the median ratio. Only "never slower" is held to the lower end of the
 interval: two per cent cannot be told from nothing on a machine that varies by five.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.charts import Chart, publish_page
-from benchmarks.report import listed, machine, table
+from benchmarks.charts import Chart
+from benchmarks.report import machine, table_of
 from benchmarks.speed.cells import (
     ASSISTED,
     BASE_SIZE,
@@ -35,21 +35,6 @@ RATIOS = {
     "CTranslate2 / ours": (CT2, OURS),
     "ours / ours assisted": (OURS, ASSISTED),
 }
-INTRODUCTION = """\
-Written by `scripts/bench speed` from what it measured; the code is in `benchmarks/speed`. Seconds \
-are medians of repeats in one process (CTranslate2 in one beside it); ratios have a 95% bootstrap \
-interval over the repeats. "x real time" is seconds of audio a second, by the faster of the last \
-two columns.
-
-- **pipeline**: transformers' as insanely-fast-whisper calls it: strided chunks of 30 s, language \
-detected, greedy.
-- **CTranslate2**: what faster-whisper runs on, given the same windows.
-- **ours**: this project without and with the assistant. Rows of windows call the \
-engine alone.
-- **base size**: random weights of whisper-base's shape; every engine writes as many tokens a \
-window as the table says.
-- **deep pair**: 32 decoder layers made from the demo's assistant, named after the acceptance its \
-assistant was made for; what was measured stands under Drafting."""
 
 # A cell or a whole file of results, as JSON has it.
 Results = dict[str, Any]
@@ -92,36 +77,17 @@ def summary(cell: Results) -> str:
     return f"{_name(cell)}, batch {cell['batch']}: {times}"
 
 
-def write_page(results: Results) -> None:
-    """The page and its pictures into docs/benchmarks."""
-    publish_page("speed", page(results), charts(results), "## Settings")
-
-
-def page(results: Results) -> str:
-    """The whole page as Markdown, without pictures."""
+def figures(results: Results) -> dict[str, str]:
+    """Models, times, ratios, drafting and targets."""
     cells = results["cells"]
-    parts = [
-        "# How fast decoding is",
-        INTRODUCTION,
-        "## Settings",
-        listed(results["settings"]),
-        "## Models",
-        _models(results["models"]),
-        "## Times",
-        table(
-            ("cell", "batch", "repeats", *COLUMNS, "x real time"), [_times(cell) for cell in cells]
-        ),
-        "## Ratios",
-        table(("cell", "batch", *RATIOS), [_ratios(cell) for cell in cells]),
-        "## Drafting",
-        table(
-            ("cell", "batch", "acceptance", "tokens per step", "drafts in a step: steps"),
-            [_drafting(cell) for cell in cells if ASSISTED in cell["seconds"]],
-        ),
-        "## Targets",
-        table(("target", "cell", "batch", "measured", ""), list(_targets(cells))),
-    ]
-    return "\n\n".join(parts) + "\n"
+    drafted = [cell for cell in cells if ASSISTED in cell["seconds"]]
+    return {
+        "models": table_of([_models(*each) for each in results["models"].items()]),
+        "times": table_of([_times(cell) for cell in cells]),
+        "ratios": table_of([_ratios(cell) for cell in cells]),
+        "drafting": table_of([_drafting(cell) for cell in drafted]),
+        "targets": table_of(list(_targets(cells))),
+    }
 
 
 def charts(results: Results) -> dict[str, Chart]:
@@ -187,53 +153,60 @@ def _ratio(cell: Results, slower: str, faster: str) -> Ratio | None:
     return ratio(seconds[slower], seconds[faster]) if _has(cell, slower, faster) else None
 
 
-def _models(models: Results) -> str:
-    lines = []
-    for name, facts in models.items():
-        main, draft = facts["main step ms"], facts["draft step ms"]
-        tokens = "until the end" if facts["max tokens"] is None else str(facts["max tokens"])
-        peaks = ""
-        if memory := facts.get("memory"):
-            listing = ", ".join(f"{column} {mib:.0f}" for column, mib in memory["MiB"].items())
-            peaks = f"{listing} ({memory['cell']}, batch {memory['batch']})"
-        lines.append((name, f"{main:.1f}", f"{draft:.1f}", f"{main / draft:.1f}", tokens, peaks))
-    steps = ("main step, ms", "draft step, ms", "ratio")
-    return table(
-        ("models", *steps, "tokens a window", "peak memory above the loaded models, MiB"), lines
-    )
+def _models(name: str, facts: Results) -> dict[str, str]:
+    main, draft, peaks = facts["main step ms"], facts["draft step ms"], ""
+    if memory := facts.get("memory"):
+        listing = ", ".join(f"{column} {mib:.0f}" for column, mib in memory["MiB"].items())
+        peaks = f"{listing} ({memory['cell']}, batch {memory['batch']})"
+    return {
+        "models": name,
+        "main step, ms": f"{main:.1f}",
+        "draft step, ms": f"{draft:.1f}",
+        "ratio": f"{main / draft:.1f}",
+        "tokens a window": str(facts["max tokens"] or "until the end"),
+        "peak memory above the loaded models, MiB": peaks,
+    }
 
 
-def _times(cell: Results) -> list[str]:
-    seconds = cell["seconds"]
-    times = [f"{median(seconds[name]):.2f}" if name in seconds else "" for name in COLUMNS]
-    fastest = min(median(seconds[name]) for name in OWN)
-    speed = f"{cell['audio'] / fastest:.0f}"
-    return [_name(cell), str(cell["batch"]), str(len(seconds[OURS])), *times, speed]
+def _where(cell: Results) -> dict[str, str]:
+    return {"cell": _name(cell), "batch": str(cell["batch"])}
 
 
-def _ratios(cell: Results) -> list[str]:
-    measured = [str(_ratio(cell, *columns) or "") for columns in RATIOS.values()]
-    return [_name(cell), str(cell["batch"]), *measured]
+def _times(cell: Results) -> dict[str, str]:
+    medians = {name: median(times) for name, times in cell["seconds"].items()}
+    shown = {name: f"{medians[name]:.2f}" if name in medians else "" for name in COLUMNS}
+    speed = cell["audio"] / min(medians[name] for name in OWN)
+    repeats = str(len(cell["seconds"][OURS]))
+    return {**_where(cell), "repeats": repeats, **shown, "x real time": f"{speed:.0f}"}
 
 
-def _drafting(cell: Results) -> list[str]:
-    acceptance = "" if cell["acceptance"] is None else f"{cell['acceptance']:.2f}"
+def _ratios(cell: Results) -> dict[str, str]:
+    measured = {name: str(_ratio(cell, *columns) or "") for name, columns in RATIOS.items()}
+    return _where(cell) | measured
+
+
+def _drafting(cell: Results) -> dict[str, str]:
     steps = ", ".join(f"{drafts}: {count}" for drafts, count in cell["steps by drafts"].items())
-    tokens = f"{cell['tokens per step']:.2f}"
-    return [_name(cell), str(cell["batch"]), acceptance, tokens, steps]
+    return {
+        **_where(cell),
+        "acceptance": "" if cell["acceptance"] is None else f"{cell['acceptance']:.2f}",
+        "tokens per step": f"{cell['tokens per step']:.2f}",
+        "drafts in a step: steps": steps,
+    }
 
 
-def _targets(cells: Sequence[Results]) -> Iterator[list[str]]:
+def _targets(cells: Sequence[Results]) -> Iterator[dict[str, str]]:
     for target in TARGETS:
         wanted = f"{target.slower} / {target.faster} at least {target.least}"
         for cell in filter(target.concerns, cells):
             if measured := _ratio(cell, target.slower, target.faster):
-                yield [wanted, *_verdict(cell, measured, measured.value >= target.least)]
+                yield _verdict(wanted, cell, measured, measured.value >= target.least)
     for cell in cells:
         if measured := _ratio(cell, ASSISTED, OURS):
             wanted = f"{ASSISTED} / {OURS} at most {SLOWER}"
-            yield [wanted, *_verdict(cell, measured, measured.low <= SLOWER)]
+            yield _verdict(wanted, cell, measured, measured.low <= SLOWER)
 
 
-def _verdict(cell: Results, measured: Ratio, met: bool) -> list[str]:
-    return [_name(cell), str(cell["batch"]), str(measured), "met" if met else "MISSED"]
+def _verdict(wanted: str, cell: Results, measured: Ratio, met: bool) -> dict[str, str]:
+    verdict = "met" if met else "MISSED"
+    return {"target": wanted, **_where(cell), "measured": str(measured), "": verdict}

@@ -1,4 +1,4 @@
-"""The page about real recordings and its pictures, from the results alone: figures, no texts.
+"""The figures and the pictures of the page about real recordings, from the results alone: no texts.
 
 Rates are of all recordings of a kind together. Differences are paired: the same recordings are
 drawn for both engines.
@@ -6,61 +6,39 @@ drawn for both engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from benchmarks.accuracy.intervals import difference, interval, points, pooled
 from benchmarks.accuracy.metrics import Count
-from benchmarks.charts import Chart, publish_page
+from benchmarks.charts import Chart
 from benchmarks.real.engines import BATCHED, OURS, PIPELINE, Spec
 from benchmarks.real.manifest import TRUTH, Recording
 from benchmarks.real.results import Cell, Results, cells, recordings, seconds_of_audio, specs
 from benchmarks.real.scoring import is_by_character
-from benchmarks.report import listed, machine, table
+from benchmarks.report import listed, machine, table, table_of
 
-INTRODUCTION = """\
-Written by `scripts/bench real` from what it measured; the code is in `benchmarks/real`. Each \
-engine runs in a process of its own with the same threads; they take turns recording by recording.
-
-- **ours**: this project's endpoint, sent the file by JSON. **batched**, **sequential**: \
-faster-whisper's two forms, the same weights converted. **pipeline**: transformers' as \
-insanely-fast-whisper calls it. `-5` is five beams; without a number all are greedy.
-- **WER**: word errors by Whisper's own normalisers, all recordings of a column together. \
-*Spoken text*: the reference is what was spoken. *All*: also references that a larger model wrote, \
-good for comparing and no more.
-- **Less theirs**: ours of as many beams less this engine, in points.
-- Intervals: 95%, bootstrap over recordings; fewer than six show nothing.
-- **Memory**: resident memory of the engine's process at its peak, model included."""
 FEWEST = 6
 
-Pick = Callable[[Recording], bool]
 
-
-def page(results: Results) -> str:
-    """The whole page as Markdown, without pictures."""
+def figures(results: Results) -> dict[str, str]:
+    """What was heard, errors by kind of recording, costs, and every recording."""
     heard = recordings(results)
-    left_out = len(results["recordings"]) - len(heard)
-    minutes = seconds_of_audio(results, heard) / 60
-    count = f"{len(heard)} recordings, {minutes:.1f} minutes."
-    if left_out:
-        count += f" {left_out} more were not heard by every engine and are left out."
-    parts = ["# Real recordings", INTRODUCTION, count]
-    for title, pick in _kinds(heard):
-        parts += [f"## {title}", _errors(results, [each for each in heard if pick(each)])]
-    parts += [
-        "## Time, memory, and words where nobody speaks",
-        _costs(results, heard),
-        "## Recording by recording",
-        "Errors of the reference's words, or words where nobody speaks; seconds.",
-        _each(results, heard),
-        "## Settings",
-        listed(results["settings"]),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def write_page(results: Results) -> None:
-    """The page and its pictures into docs/benchmarks."""
-    publish_page("real", page(results), charts(results))
+    facts = {
+        "recordings": len(heard),
+        "minutes": f"{seconds_of_audio(results, heard) / 60:.1f}",
+        "recordings left out, not heard by every engine": len(results["recordings"]) - len(heard),
+    }
+    words = [each for each in heard if each.text and not is_by_character(each)]
+    spoken = [each for each in words if each.reference == TRUTH]
+    characters = [each for each in heard if each.text and is_by_character(each)]
+    return {
+        "heard": listed(facts),
+        "spoken text": _errors(results, spoken),
+        "all references": _errors(results, words),
+        "characters": _errors(results, characters),
+        "costs": _costs(results, heard),
+        "recordings": _each(results, heard),
+    }
 
 
 def summary(results: Results, recording: Recording) -> str:
@@ -120,53 +98,30 @@ def _charts(results: Results, named: dict[str, Spec], beams: str) -> dict[str, C
     }
 
 
-def _kinds(heard: Sequence[Recording]) -> Iterator[tuple[str, Pick]]:
-    """The tables of errors for which there are recordings."""
-
-    def spoken(each: Recording) -> bool:
-        return bool(each.text) and each.reference == TRUTH and not is_by_character(each)
-
-    def any_reference(each: Recording) -> bool:
-        return bool(each.text) and not is_by_character(each)
-
-    def characters(each: Recording) -> bool:
-        return bool(each.text) and is_by_character(each)
-
-    titles = {
-        "Spoken text: word errors": spoken,
-        "All references: word errors": any_reference,
-        "Languages without spaces: character errors": characters,
-    }
-    return ((title, pick) for title, pick in titles.items() if any(map(pick, heard)))
-
-
 def _errors(results: Results, some: Sequence[Recording]) -> str:
+    """A row for each engine; nothing without recordings."""
     rows = []
-    known = specs(results)
+    known = specs(results) if some else []
     for spec in known:
-        measured = cells(results, spec, some)
-        counts = [cell.score.count for cell in measured]
+        scores = [cell.score for cell in cells(results, spec, some)]
+        counts = [score.count for score in scores]
         rate, beside = interval(counts), _counterpart(spec, known)
         between = ""
         if beside is not None and len(some) > 1:
             ours = [cell.score.count for cell in cells(results, beside, some)]
             between = points(difference(ours, counts), shown=len(some) >= FEWEST)
-        kinds = [
-            sum(getattr(cell.score, kind) for cell in measured)
-            for kind in ("substitutions", "deletions", "insertions")
-        ]
-        shown = f"{rate.value:.1%} ({rate.low:.1%} to {rate.high:.1%})"
-        rows.append((spec.name, shown, *map(str, kinds), between))
-    words = sum(cell.score.total for cell in cells(results, known[0], some))
-    header = (
-        f"{len(some)} recordings, {words} words",
-        "error rate",
-        "substituted",
-        "deleted",
-        "inserted",
-        "ours less theirs, points",
-    )
-    return table(header, rows)
+        words = sum(score.total for score in scores)
+        rows.append(
+            {
+                f"{len(some)} recordings, {words} words": spec.name,
+                "error rate": f"{rate.value:.1%} ({rate.low:.1%} to {rate.high:.1%})",
+                "substituted": str(sum(score.substitutions for score in scores)),
+                "deleted": str(sum(score.deletions for score in scores)),
+                "inserted": str(sum(score.insertions for score in scores)),
+                "ours less theirs, points": between,
+            }
+        )
+    return table_of(rows)
 
 
 def _counterpart(spec: Spec, known: Sequence[Spec]) -> Spec | None:
@@ -189,24 +144,16 @@ def _costs(results: Results, heard: Sequence[Recording]) -> str:
             times = f"{_seconds(cells(results, beside, heard)) / seconds:.2f}"
         invented = sum(cell.score.insertions for cell in cells(results, spec, silent))
         rows.append(
-            (
-                spec.name,
-                f"{seconds:.1f}",
-                f"{audio / seconds:.1f}",
-                times,
-                f"{max((cell.peak for cell in measured), default=0.0):.0f}",
-                str(invented) if silent else "",
-            )
+            {
+                "engine": spec.name,
+                "seconds": f"{seconds:.1f}",
+                "x real time": f"{audio / seconds:.1f}",
+                "ours / theirs, seconds": times,
+                "memory, MiB": f"{max((cell.peak for cell in measured), default=0.0):.0f}",
+                f"words in {len(silent)} recordings without any": str(invented) if silent else "",
+            }
         )
-    header = (
-        "engine",
-        "seconds",
-        "x real time",
-        "ours / theirs, seconds",
-        "memory, MiB",
-        f"words in {len(silent)} recordings without any",
-    )
-    return table(header, rows)
+    return table_of(rows)
 
 
 def _each(results: Results, heard: Sequence[Recording]) -> str:

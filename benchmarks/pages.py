@@ -1,0 +1,85 @@
+"""Puts what a benchmark measured into its page of docs/benchmarks.
+
+Pages are written by hand. What is measured has its place between two comments, which a reader of
+the rendered page does not see: `<!-- figures: NAME -->` and `<!-- end -->`. Only what lies between
+them is replaced, so no sentence outside may tell a figure of a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.charts import Picture, publish
+from benchmarks.report import PAGES, RESULTS, listed, save
+
+BEGIN, END = "<!-- figures: {} -->", "<!-- end -->"
+PLACE = re.compile(r"<!-- figures: ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
+NOTHING = "Not part of this run."
+
+Results = Mapping[str, Any]
+# Markdown by the name of its place; empty where nothing was measured.
+Figures = Mapping[str, str]
+Pictures = Mapping[str, Picture]
+
+
+def keep(
+    name: str, results: Results, figures: Figures, quick: bool, pictures: Pictures | None = None
+) -> None:
+    """Keep a benchmark's results and write its page; after a quick run the page's copy alone."""
+    path = RESULTS / f"{name}{'-quick' if quick else ''}.json"
+    save(path, results)
+    write_page(name, results, figures, pictures, path.with_suffix(".md") if quick else None)
+
+
+def write_page(
+    name: str,
+    results: Results,
+    figures: Figures,
+    pictures: Pictures | None = None,
+    copy: Path | None = None,
+) -> None:
+    """Fill the places of page `name`, among them `settings` and with `pictures` their own; print
+    it.
+
+    A run that proves nothing leaves the page as it is: with `copy` it is filled there, and no
+    picture is drawn. Raises ValueError as `fill` does, before anything is written.
+    """
+    path = PAGES / f"{name}.md"
+    figures = {**figures, "settings": listed(results["settings"])}
+    if pictures is not None:
+        shown = {} if copy else pictures
+        links = [f"![{picture.question}]({key}.svg)" for key, picture in shown.items()]
+        figures["pictures"] = "\n\n".join(links)
+    try:
+        page = fill(path.read_text(encoding="utf-8"), figures)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if pictures and not copy:
+        publish(pictures)
+    (copy or path).write_text(page, encoding="utf-8")
+    print(page)
+
+
+def fill(page: str, figures: Figures) -> str:
+    """The page with all its places filled, whatever they hold.
+
+    Raises ValueError where a place has no figures, figures have no place or more than one, or a
+    comment has lost its other half.
+    """
+    places = PLACE.findall(page)
+    if not len(places) == page.count(BEGIN.partition("{")[0]) == page.count(END):
+        raise ValueError(f"a comment is missing: not every place begins and ends with {END!r}")
+    if twice := {name for name in places if places.count(name) > 1}:
+        raise ValueError(f"more than one place for {', '.join(sorted(twice))}")
+    if homeless := figures.keys() - set(places):
+        raise ValueError(f"no place for {', '.join(sorted(homeless))}")
+    if empty := set(places) - figures.keys():
+        raise ValueError(f"no figures for {', '.join(sorted(empty))}")
+
+    def filled(place: re.Match[str]) -> str:
+        return f"{BEGIN.format(place[1])}\n\n{figures[place[1]] or NOTHING}\n\n{END}"
+
+    return PLACE.sub(filled, page)

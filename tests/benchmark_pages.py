@@ -1,0 +1,28 @@
+"""Pages as a benchmark's own command fills them, in a folder that is not the project's."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import pages
+from benchmarks.report import save
+
+
+def run_quick(command, name, folder, monkeypatch, *options):
+    """What `scripts/bench NAME --quick` writes; `command` is its module."""
+    for module in (command, pages):
+        monkeypatch.setattr(module, "RESULTS", folder, raising=False)
+    monkeypatch.setattr(sys, "argv", ["bench", "--quick", *options])
+    command.main()
+    return (folder / f"{name}-quick.md").read_text(encoding="utf-8")
+
+
+def render(command, name, results, folder, monkeypatch):
+    """The same of results that are there already."""
+    save(folder / f"{name}-quick.json", results)
+    return run_quick(command, name, folder, monkeypatch, "--render")
+
+
+def rows_of(page):
+    """The cells of every line of every table."""
+    return [[each.strip() for each in line.split("|")[1:-1]] for line in page.splitlines()]
