@@ -187,14 +187,17 @@ class ShortestFirst:
         return True
 
     def _forget(self, result: Future[Any]) -> None:
+        """Let go of what nobody asks for; a step that runs is the last, and who takes it closes
+        the steps after it: to close a generator that runs elsewhere can crash the interpreter.
+        """
         with self._lock:
             work = self._works.pop(result)
-            if work in self._waiting:
-                self._waiting.remove(work)
             steps, work.steps = work.steps, None
+            if work not in self._waiting:
+                return
+            self._waiting.remove(work)
         if steps is not None:
-            with suppress(ValueError):  # one runs, and is the last
-                steps.close()
+            steps.close()
 
     def _submit_turn(self) -> None:
         with suppress(RuntimeError):  # after the end

@@ -107,7 +107,7 @@ def test_the_image_holds_everything_that_the_server_imports():
     while ahead:
         reached |= ahead
         ahead = set().union(*map(imported, ahead)) - reached
-    assert {Path("handler.py"), Path("asr/engine/engine.py")} <= reached
+    assert {Path("endpoint.py"), Path("asr/engine/engine.py")} <= reached
     assert {path for path in reached if not in_image(path)} == set()
 
 

@@ -225,6 +225,32 @@ class Samples:
     """What work holds on to."""
 
 
+def test_a_step_that_runs_is_closed_by_no_other_thread():
+    """CPython may crash where a generator is closed that runs elsewhere."""
+
+    class Steps:
+        """As a generator is, and who closed it."""
+
+        def __init__(self) -> None:
+            self.began, self.go_on, self.closed = threading.Event(), threading.Event(), []
+
+        def __next__(self):
+            self.began.set()
+            assert self.go_on.wait(60)
+
+        def close(self):
+            self.closed.append(threading.current_thread().name)
+
+    queue, steps = ShortestFirst("test"), Steps()
+    result = queue.submit(Recording(1.0), steps)
+    assert steps.began.wait(60)
+    assert result.cancel()
+    assert steps.closed == []
+    steps.go_on.set()
+    queue.shutdown()
+    assert steps.closed == ["test_0"]
+
+
 def test_cancelled_work_is_forgotten_while_other_work_runs():
     held = Held()
     samples = [Samples(), Samples()]
