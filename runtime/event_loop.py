@@ -17,7 +17,7 @@ class EventLoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop, unused = asyncio.new_event_loop(), asyncio.Event()
-        run = partial(_run, self._loop, unused.wait())
+        run = partial(_run, self._loop, unused)
         threading.Thread(target=run, name=name, daemon=True).start()
         end = weakref.finalize(self, self._loop.call_soon_threadsafe, unused.set)
         end.atexit = False  # no thread begins or ends then
@@ -32,7 +32,23 @@ class EventLoopThread:
             raise
 
 
-def _run(loop: asyncio.AbstractEventLoop, until: Coroutine[Any, Any, object]) -> None:
-    """Run the loop; what has not ended then is cancelled, and has its time to clean up."""
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(until)
+def _run(loop: asyncio.AbstractEventLoop, unused: asyncio.Event) -> None:
+    """Run the loop until it is `unused`.
+
+    asyncio.Runner would then wait for the loop's idle threads with another one, which cannot begin
+    where the interpreter is about to end.
+    """
+    try:
+        loop.run_until_complete(_until(unused))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+async def _until(unused: asyncio.Event) -> None:
+    """What has not ended then is cancelled, and has its time to clean up."""
+    await unused.wait()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
