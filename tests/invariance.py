@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, get_args
 import jiwer
 import numpy as np
 from numpy.typing import NDArray
+from readers import read_rttm, read_srt, read_tsv, read_vtt
 
 from answer.subtitles import SRT_LOOKALIKES
 from config import OutputFormat
 from testing.audio_files import wav_file
-from tests.readers import read_rttm, read_srt, read_tsv, read_vtt
 from timebase import SAMPLE_RATE
 
 Options = dict[str, Any]

@@ -145,12 +145,12 @@ def test_somebody_who_is_silent_names_nobody(ask, encode, plain):
     assert told["label"] in speakers(plain) == speakers(found)
 
 
-def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips, answer):
+def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips):
     low = resample_poly(clip(ANNA, 4.0, seed=4), 1, 2)
     found = ask([("Anna", encode(low, 8_000)), ("Anna", clips["Anna"])], sampling_rate=8_000)
     (told,) = found["known_speakers"]
     assert told["matched"]
-    assert told["label"] == answer["known_speakers"][0]["label"]
+    assert "Anna" in speakers(found)
 
 
 def test_the_number_of_speakers_may_be_given_too(ask, clips):

@@ -9,9 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-from testing.audio_files import conversation
-from tests.invariance import (
+from invariance import (
     PLACES,
     Answer,
     Options,
@@ -23,6 +21,8 @@ from tests.invariance import (
     moved_words,
     table_of_options,
 )
+
+from testing.audio_files import conversation
 from timebase import SAMPLE_RATE
 
 # Between two pauses of the demo's conversation, in seconds; two people speak.

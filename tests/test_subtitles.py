@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from readers import read_rttm, read_srt, read_tsv, read_vtt
 
 from answer.subtitles import (
     FORMATS,
@@ -24,7 +25,6 @@ from answer.subtitles import (
     render,
 )
 from config import OutputFormat
-from tests.readers import read_rttm, read_srt, read_tsv, read_vtt
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 LETTERS = st.one_of(st.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), st.sampled_from("-->"))

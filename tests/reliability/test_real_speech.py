@@ -13,19 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-
-from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.frontend.schedule import Schedule
-from asr.frontend.vad import SpeechDetector
-from audio.decode import AudioLimits, decode_audio
-from benchmarks.real.manifest import Recording, load_manifests
-from config import DEMO_MODELS, ModelSettings
-from handler import EndpointHandler
-from testing.tiny_whispers import without_layers
-from tests.invariance import (
+from invariance import (
     LEVELS,
     PLACES,
     Answer,
@@ -38,6 +26,18 @@ from tests.invariance import (
     other_words,
     table_of_options,
 )
+from numpy.typing import NDArray
+
+from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import DecodeOptions, Request
+from asr.frontend.schedule import Schedule
+from asr.frontend.vad import SpeechDetector
+from audio.decode import AudioLimits, decode_audio
+from benchmarks.real.manifest import Recording, load_manifests
+from config import DEMO_MODELS, ModelSettings
+from handler import EndpointHandler
+from testing.tiny_whispers import without_layers
 from tests.oracle import decode, greedy, rules_of, steered_by_rules_alone, with_assistant
 from timebase import SAMPLE_RATE
 
