@@ -143,6 +143,7 @@ class DrainingServer(uvicorn.Server):
         self.gate, self.endpoint, self._page = gate, endpoint, page
         self.drain_timeout = drain_timeout
         self._drain_ends = float("inf")
+        self._says_draining = False
 
     @property
     def busy(self) -> bool:
@@ -157,13 +158,17 @@ class DrainingServer(uvicorn.Server):
             logger.info("listening on %s%s", where, f", page {where}{PAGE}" if self._page else "")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain; the second time, end the process as the signal does by itself."""
+        """Begin to drain; the second time, end the process as the signal does by itself.
+
+        It may come in the middle of a line of the log, where no other can be written: `on_tick`
+        says it.
+        """
         if self.gate.admission.draining:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
-        logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
         self.gate.admission.draining = True
         self._drain_ends = time.monotonic() + self.drain_timeout
+        self._says_draining = True
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to shut down, asked ten times a second."""
@@ -172,6 +177,9 @@ class DrainingServer(uvicorn.Server):
             self._engine_stopped()
         if not self.gate.admission.draining:
             return False
+        if self._says_draining:
+            self._says_draining = False
+            logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
         if self.busy and time.monotonic() < self._drain_ends:
             return False
         self._end = "drained" if not self.busy else "the time to drain is over"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 import re
 import resource
@@ -307,6 +308,33 @@ def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
     assert (raised, draining.gate.admission.draining) == ([], True)
     draining.handle_exit(signal.SIGTERM, None)
     assert raised == [signal.SIG_DFL, signal.SIGTERM]
+
+
+def test_a_signal_in_the_middle_of_a_line_of_the_log_is_not_lost(draining, caplog):
+    """Python runs its handler there, where writing another line would raise."""
+
+    class Interrupted(logging.Handler):
+        writes = False
+
+        def emit(self, record):
+            if self.writes:
+                raise RuntimeError("reentrant call")
+            if record.getMessage() == "a request":
+                self.writes = True
+                draining.handle_exit(signal.SIGTERM, None)
+                self.writes = False
+
+    caplog.set_level(logging.INFO)
+    handler = Interrupted()
+    logging.getLogger("server").addHandler(handler)
+    try:
+        with listening(draining):
+            logging.getLogger("server").info("a request")
+    finally:
+        logging.getLogger("server").removeHandler(handler)
+    assert [each for each in caplog.messages if each.startswith("draining")] == [
+        "draining: 0 requests are not answered"
+    ]
 
 
 ENGINE_FAILS = """
