@@ -148,11 +148,7 @@ class Endpoint:
 
     async def answer(self, request: TranscriptionRequest) -> Answer:
         """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
-        async with aclosing(self.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, Finished):
-                    return event.answer
-        raise AssertionError("a request ends with its answer")
+        return await answer_of(self.stream(request))
 
     async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
         """What becomes of a request: Decoded, any number of Progress, and Finished.
@@ -310,6 +306,15 @@ class Endpoint:
             "output: rttm is empty": "rttm" in config.output,
         }
         return tuple(f"{what}: {reason}" for what, asked in unused.items() if asked)
+
+
+async def answer_of(events: AsyncGenerator[Event]) -> Answer:
+    """The answer that a request's events end with; however it ends, they are closed."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Finished):
+                return event.answer
+    raise AssertionError("a request ends with its answer")
 
 
 def speaker_hints(config: InferenceConfig) -> SpeakerHints:

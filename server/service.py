@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from answer.response import Answer
-from endpoint import Decoded, Endpoint, Event, Finished, TranscriptionRequest
+from endpoint import Decoded, Endpoint, Event, Finished, TranscriptionRequest, answer_of
 from server.metrics import Metrics
 
 
@@ -25,11 +25,7 @@ class Service:
 
     async def answer(self, request: TranscriptionRequest) -> Answer:
         """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
-        async with aclosing(self.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, Finished):
-                    return event.answer
-        raise AssertionError("a request ends with its answer")
+        return await answer_of(self.stream(request))
 
     async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
         """The endpoint's events."""
