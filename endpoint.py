@@ -28,9 +28,9 @@ from answer.response import Answer, response
 from asr import DecodeOptions, Progress, Recogniser, Transcription, TranscriptionOptions
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig, ignored_names
+from diarization.diarizer import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from diarization.enrolment import Enrolment
 from diarization.known_speakers import NOBODY, KnownVoices, name_speakers
-from diarization.pipeline import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
 from errors import EndpointError, InvalidParameter, InvalidRequest
 from payload.base64_text import Base64Text

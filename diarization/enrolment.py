@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio.decode import AudioLimits, decode_audio, decode_base64
+from diarization.diarizer import Diarizer, Span, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, alike, unit
-from diarization.pipeline import Diarizer, Span, SpeakerHints, Vector
 from errors import ClientError, InvalidReference
 from payload.reference_clips import ReferenceClip
 from timebase import SAMPLE_RATE

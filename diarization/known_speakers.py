@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from diarization.pipeline import Diarization, Span, Vector
+from diarization.diarizer import Diarization, Span, Vector
 from transcript import KnownSpeaker, SpeakerTurn
 
 # Chosen by scripts/bench speakers: clean, with clips of 3 s, less than 1% of strangers' seconds get

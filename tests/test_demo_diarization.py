@@ -28,7 +28,9 @@ from demo.build.mixtures import ClipBank, compose
 from demo.build.pipeline import save_plda
 from demo.build.segmentation import permutation_invariant_loss
 from demo.build.speech import vocabulary
-from diarization.pipeline import Diarizer, SpeakerHints, load_diarizer
+from diarization.diarizer import SpeakerHints
+from diarization.loading import load_diarizer
+from diarization.pyannote_pipeline import PyannoteDiarizer
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
@@ -115,7 +117,7 @@ def test_the_conversation_has_its_three_speakers(diarizer):
         annotation(truth), annotation(found.turns), uem=heard
     )
     assert rate <= 0.15
-    stock = Diarizer(pyannote.audio.Pipeline.from_pretrained(FOLDER), 8)
+    stock = PyannoteDiarizer(pyannote.audio.Pipeline.from_pretrained(FOLDER), 8)
     assert found == stock.diarize(spoken.samples, NO_HINTS)
 
 

@@ -21,8 +21,8 @@ from asr.engine.results import ResultReader
 from asr.output.chunks import ChunkReader
 from audio.decode import decoding_steps
 from config import ModelSettings
+from diarization.diarizer import Diarization, DiarizationCancelled
 from diarization.known_speakers import KnownVoices
-from diarization.pipeline import Diarization, DiarizationCancelled
 from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler

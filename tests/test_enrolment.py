@@ -17,8 +17,8 @@ from config import InferenceConfig
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip
 from demo.build.voices import Voice
+from diarization.diarizer import SpeakerHints
 from diarization.enrolment import Enrolment
-from diarization.pipeline import SpeakerHints
 from errors import AudioTooLong, InvalidAudio, InvalidReference
 
 RATE = 16_000

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from audio.decode import AudioLimits, decode_audio
-from diarization.pipeline import Diarization
+from diarization.diarizer import Diarization
 from testing.audio_files import wav_file
 from transcript import SpeakerTurn
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diarization.diarizer import Diarization
 from diarization.known_speakers import (
     MARGIN,
     MIN_SECONDS_ALONE,
@@ -19,7 +20,6 @@ from diarization.known_speakers import (
     seconds_alone,
     unit,
 )
-from diarization.pipeline import Diarization
 from transcript import KnownSpeaker, SpeakerTurn
 
 AXES = np.eye(6)

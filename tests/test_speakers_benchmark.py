@@ -13,8 +13,8 @@ from benchmarks.speakers.figures import chart
 from benchmarks.speakers.scenes import Dialogue
 from benchmarks.speakers.scoring import Case, Tally, cases, identification_metric
 from demo.build.dialogue import Scene
+from diarization.diarizer import Diarization
 from diarization.known_speakers import KnownVoices, name_speakers
-from diarization.pipeline import Diarization
 from tests.benchmark_pages import render, rows_of
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn

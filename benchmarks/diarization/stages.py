@@ -25,8 +25,10 @@ from asr.transcription import TranscriptionOptions
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved
 from config import DEMO_MODELS
 from demo.build.clip import Samples
+from diarization.diarizer import Diarizer, SpeakerHints
 from diarization.embeddings import share_frames
-from diarization.pipeline import CPU_BATCH, GPU_BATCH, Diarizer, SpeakerHints, load_diarizer
+from diarization.loading import load_diarizer
+from diarization.pyannote_pipeline import CPU_BATCH, GPU_BATCH, PyannoteDiarizer
 from testing.model_pairs import demo_pair
 from timebase import SAMPLE_RATE
 
@@ -61,7 +63,7 @@ class Bench:
         """The endpoint's diarizer, and the same without `share_frames`."""
         return {
             OURS: load_diarizer(FOLDER, None, None, self.device),
-            STOCK: Diarizer(self.pipeline(), self.batch_size),
+            STOCK: PyannoteDiarizer(self.pipeline(), self.batch_size),
         }
 
 

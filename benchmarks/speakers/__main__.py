@@ -33,9 +33,10 @@ from benchmarks.speakers.scoring import COLLAR, Case, Tally, cases, identificati
 from config import DEMO_MODELS
 from demo.build.diarization_error import annotation
 from demo.build.voices import Voice
+from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
 from diarization.enrolment import Enrolment
 from diarization.known_speakers import THRESHOLD
-from diarization.pipeline import Diarization, Diarizer, SpeakerHints, Vector, load_diarizer
+from diarization.loading import load_diarizer
 from errors import InvalidReference
 from payload.reference_clips import ReferenceClip
 from timebase import SAMPLE_RATE

@@ -21,8 +21,8 @@ from demo.build.clip import Samples
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.speech import draw_clip
 from demo.build.voices import Voice, draw_voice, speakers
+from diarization.diarizer import Diarizer, Vector
 from diarization.known_speakers import similarities, unit
-from diarization.pipeline import Diarizer, Vector
 from timebase import SAMPLE_RATE
 
 # espeak-ng's, in no list of the grammar and no kin of a voice that is: nobody was trained on them.

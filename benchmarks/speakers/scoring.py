@@ -16,6 +16,7 @@ from pyannote.metrics.identification import IdentificationErrorRate
 
 from benchmarks.speakers.scenes import NAMES, SPEAKERS, Dialogue
 from demo.build.diarization_error import annotation
+from diarization.diarizer import Diarization, Vector
 from diarization.known_speakers import (
     MIN_SECONDS_ALONE,
     Similarities,
@@ -25,7 +26,6 @@ from diarization.known_speakers import (
     spans_alone,
     unit,
 )
-from diarization.pipeline import Diarization, Vector
 from transcript import SpeakerTurn
 
 COLLAR = 0.25  # seconds around each true boundary that errors do not count in, half on each side

@@ -22,15 +22,10 @@ from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
+from diarization.diarizer import MARGIN, Diarization, DiarizationCancelled, SpeakerHints
 from diarization.embeddings import share_frames
-from diarization.pipeline import (
-    MARGIN,
-    Diarization,
-    DiarizationCancelled,
-    Diarizer,
-    SpeakerHints,
-    load_diarizer,
-)
+from diarization.loading import load_diarizer
+from diarization.pyannote_pipeline import PyannoteDiarizer
 from errors import EndpointError, ModelError, OutOfMemory, StartError
 from runtime.model_errors import loading
 from runtime.versions import load_pyannote_pipeline
@@ -83,20 +78,20 @@ def test_both_views_of_pyannote_4_are_kept():
     output = DiarizeOutput(
         annotation(("A", 0, 0.6), ("B", 0.5, 1)), annotation(("A", 0, 0.5), ("B", 0.5, 1))
     )
-    found = Diarizer(Pipeline(output), 8).diarize(SECOND, SpeakerHints())
+    found = PyannoteDiarizer(Pipeline(output), 8).diarize(SECOND, SpeakerHints())
     assert found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
     assert found.exclusive == (SpeakerTurn("A", 0, 0.5), SpeakerTurn("B", 0.5, 1))
 
 
 def test_a_legacy_annotation_stands_for_both():
-    found = Diarizer(Pipeline(annotation(("A", 0, 0.6), ("B", 0.5, 1))), 8).diarize(
+    found = PyannoteDiarizer(Pipeline(annotation(("A", 0, 0.6), ("B", 0.5, 1))), 8).diarize(
         SECOND, SpeakerHints()
     )
     assert found.exclusive == found.turns == (SpeakerTurn("A", 0, 0.6), SpeakerTurn("B", 0.5, 1))
 
 
 def test_turns_stay_within_the_audio():
-    found = Diarizer(Pipeline(annotation(("A", -0.1, 0.5), ("A", 0.9, 7), ("B", 3, 4))), 8)
+    found = PyannoteDiarizer(Pipeline(annotation(("A", -0.1, 0.5), ("A", 0.9, 7), ("B", 3, 4))), 8)
     assert found.diarize(SECOND, SpeakerHints()).turns == (
         SpeakerTurn("A", 0, 0.5),
         SpeakerTurn("A", 0.9, 1),
@@ -104,7 +99,7 @@ def test_turns_stay_within_the_audio():
 
 
 def test_no_speaker_means_no_turns():
-    found = Diarizer(Pipeline(DiarizeOutput(Annotation(), Annotation())), 8)
+    found = PyannoteDiarizer(Pipeline(DiarizeOutput(Annotation(), Annotation())), 8)
     for hints in (SpeakerHints(), SpeakerHints(max_speakers=2)):
         assert found.diarize(SECOND, hints) == Diarization((), (), hints)
         assert found.diarize(SECOND, hints).warnings == ()
@@ -115,7 +110,7 @@ def test_no_speaker_means_no_turns():
 
 def test_warming_up_runs_one_window_of_noise():
     pipeline = Pipeline(annotation())
-    Diarizer(pipeline, 8).warm_up()
+    PyannoteDiarizer(pipeline, 8).warm_up()
     ((file, hints, *_),) = pipeline.calls
     assert file["waveform"].shape == (1, 160_000)
     assert file["waveform"].abs().max() > 0
@@ -124,7 +119,7 @@ def test_warming_up_runs_one_window_of_noise():
 
 def test_the_waveform_and_the_hints_given_are_passed_on():
     pipeline = Pipeline(annotation(("A", 0, 1), ("B", 0, 1)))
-    Diarizer(pipeline, 8).diarize(SECOND, SpeakerHints(min_speakers=2, max_speakers=4))
+    PyannoteDiarizer(pipeline, 8).diarize(SECOND, SpeakerHints(min_speakers=2, max_speakers=4))
     file, hints, *batch_sizes = pipeline.calls[0]
     assert hints == {"min_speakers": 2, "max_speakers": 4}
     assert (file["waveform"].shape, file["sample_rate"], batch_sizes) == (
@@ -136,7 +131,7 @@ def test_the_waveform_and_the_hints_given_are_passed_on():
 
 @pytest.mark.parametrize("hints", [SpeakerHints(num_speakers=3), SpeakerHints(min_speakers=3)])
 def test_hints_that_cannot_be_met_are_a_warning(hints):
-    found = Diarizer(Pipeline(annotation(("A", 0, 1))), 8).diarize(SECOND, hints)
+    found = PyannoteDiarizer(Pipeline(annotation(("A", 0, 1))), 8).diarize(SECOND, hints)
     assert found.turns
     assert found.warnings == ("speaker hints could not be met: 1 found",)
 
@@ -148,7 +143,7 @@ def test_hints_that_break_the_clustering_are_dropped_with_a_warning():
                 raise ValueError("n_samples=2 should be >= n_clusters=9.")
             return super().__call__(file)
 
-    found = Diarizer(Strict(annotation(("A", 0, 1))), 8).diarize(
+    found = PyannoteDiarizer(Strict(annotation(("A", 0, 1))), 8).diarize(
         SECOND, SpeakerHints(num_speakers=9)
     )
     assert found.turns
@@ -168,7 +163,7 @@ MEMORY_ERRORS = [
 def test_out_of_memory_halves_the_batch_for_this_call_only(memory_error):
     pipeline = Pipeline(annotation(("A", 0, 1)), largest_batch=2)
     pipeline.memory_error = memory_error
-    diarizer = Diarizer(pipeline, 8)
+    diarizer = PyannoteDiarizer(pipeline, 8)
     for _ in range(2):
         assert diarizer.diarize(SECOND, SpeakerHints()).turns
     assert [call[3] for call in pipeline.calls] == [8, 4, 2, 8, 4, 2]
@@ -179,7 +174,7 @@ def test_out_of_memory_with_a_batch_of_one_is_an_error(memory_error):
     pipeline = Pipeline(None, largest_batch=0)
     pipeline.memory_error = memory_error
     with pytest.raises(OutOfMemory) as caught:
-        Diarizer(pipeline, 4).diarize(SECOND, SpeakerHints())
+        PyannoteDiarizer(pipeline, 4).diarize(SECOND, SpeakerHints())
     assert caught.value.__cause__ is memory_error
     assert [call[3] for call in pipeline.calls] == [4, 2, 1]
 
@@ -187,7 +182,7 @@ def test_out_of_memory_with_a_batch_of_one_is_an_error(memory_error):
 @pytest.mark.parametrize("output", [RuntimeError("/secret/path"), "not an annotation"])
 def test_exceptions_and_wrong_outputs_of_pyannote_are_model_errors(output):
     with pytest.raises(ModelError) as caught:
-        Diarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
+        PyannoteDiarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is not None
 
@@ -207,7 +202,7 @@ def tf32():
 @pytest.mark.parametrize("output", [annotation(("A", 0, 1)), RuntimeError()])
 def test_tf32_is_left_as_it_was(output, tf32):
     with contextlib.suppress(ModelError):
-        Diarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
+        PyannoteDiarizer(Pipeline(output), 4).diarize(SECOND, SpeakerHints())
     assert [switch.allow_tf32 for switch in tf32] == [True, True]
 
 
@@ -226,7 +221,7 @@ class Demo:
         segmentation, embedding = pipeline._segmentation.model, pipeline._embedding.model_
         segmentation.register_forward_hook(lambda *_: self.count("segmentation"))
         embedding.resnet.layer1.register_forward_hook(lambda *_: self.count("embeddings"))
-        self.diarizer = Diarizer(pipeline, 1)
+        self.diarizer = PyannoteDiarizer(pipeline, 1)
 
     def count(self, network):
         self.batches.append(network)
@@ -303,7 +298,7 @@ class Onlooker(Pipeline):
 
 def test_other_threads_keep_their_output_and_their_warnings():
     pipeline = Onlooker(annotation(("A", 0, 1)))
-    Diarizer(pipeline, 8).diarize(SECOND, SpeakerHints())
+    PyannoteDiarizer(pipeline, 8).diarize(SECOND, SpeakerHints())
     for seen, own in zip(pipeline.seen, (warnings.filters, sys.stdout, sys.stderr), strict=True):
         assert seen is own
 
@@ -320,7 +315,7 @@ def test_one_call_runs_at_a_time():
             self.running -= 1
             return turns
 
-    diarizer = Diarizer(Counting(annotation(("A", 0, 1))), 8)
+    diarizer = PyannoteDiarizer(Counting(annotation(("A", 0, 1))), 8)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: diarizer.diarize(SECOND, SpeakerHints()), range(64)))
     assert len({result.turns for result in found}) == 1
@@ -330,7 +325,7 @@ def test_one_call_runs_at_a_time():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_it_computes_on_the_stream_it_was_given():
     pipeline, stream = Onlooker(annotation(("A", 0, 1))), torch.cuda.Stream()
-    Diarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
+    PyannoteDiarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
     assert pipeline.stream == stream != torch.cuda.current_stream()
 
 

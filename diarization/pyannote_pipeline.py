@@ -1,8 +1,7 @@
-"""Speaker diarization: who speaks when, from pyannote's pipeline.
+"""The diarizer that is a pyannote pipeline.
 
-pyannote stays behind this module: a waveform and three hints go in, frozen turns come out. The
-differences between pyannote's releases, what it prints and the process-wide switches it changes are
-dealt with here.
+pyannote stays behind this module: what it prints and the process-wide switches it changes are dealt
+with here, the differences between its releases in `runtime.versions`.
 """
 
 from __future__ import annotations
@@ -11,16 +10,22 @@ import contextlib
 import io
 import threading
 import warnings
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from diarization.diarizer import (
+    Capabilities,
+    Diarization,
+    DiarizationCancelled,
+    Span,
+    SpeakerHints,
+    Vector,
+)
 from diarization.embeddings import share_frames
 from errors import ModelError, OutOfMemory, StartError
 from runtime.device_errors import is_out_of_memory
@@ -28,63 +33,10 @@ from runtime.versions import load_pyannote_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
-MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 GPU_BATCH, CPU_BATCH = 32, 8
 WARM_UP_SECONDS = 10  # one window of the published pipelines
 
 MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
-
-Span = tuple[float, float]  # start and end, seconds
-Vector = NDArray[np.floating[Any]]  # (dimension,), of any length
-
-
-class DiarizationCancelled(Exception):
-    """`diarize` was stopped by its `cancelled` event; no client is ever told of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeakerHints:
-    """What the client knows about the number of speakers; None where it knows nothing."""
-
-    num_speakers: int | None = None
-    min_speakers: int | None = None
-    max_speakers: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Diarization:
-    """Speaker turns in order of time, in seconds.
-
-    `turns` may overlap. `exclusive` has one speaker at a time and decides who said a chunk;
-    pipelines that do not compute it (before pyannote 4, or `legacy: true`) have `turns` there.
-    `hints` are those of the request. `voices` has an embedding for each speaker that the pipeline
-    found, in `turns` or cut out of them; some may be zero or NaN, and pipelines that tell none
-    (`legacy: true`) leave it empty. It identifies people, so that it is neither printed nor kept.
-    """
-
-    turns: tuple[SpeakerTurn, ...]
-    exclusive: tuple[SpeakerTurn, ...]
-    hints: SpeakerHints = SpeakerHints()
-    voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A warning where the number of speakers in `turns` does not meet the hints."""
-        found = len({turn.speaker for turn in self.turns})
-        lowest = self.hints.num_speakers or self.hints.min_speakers or 0
-        highest = self.hints.num_speakers or self.hints.max_speakers or found
-        if lowest <= found <= highest:
-            return ()
-        return (f"speaker hints could not be met: {found} found",)
-
-    def within(self, speech: Sequence[Span]) -> Diarization:
-        """Keep what lies in detected `speech`, spans in order; noise taken for a speaker goes.
-
-        A turn may extend MARGIN seconds beyond speech, and is split where speech pauses for longer
-        than two margins.
-        """
-        spans = _merge_with_margin(speech)
-        return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
 
 
 class _Pipeline(Protocol):
@@ -97,11 +49,13 @@ class _Pipeline(Protocol):
     def __call__(self, file: dict[str, Any], **options: Any) -> object: ...  # noqa: ANN401
 
 
-class Diarizer:
+class PyannoteDiarizer:
     """A loaded pyannote pipeline; runs one waveform at a time, in any thread.
 
     `stream` is where it computes on CUDA, so that it does not wait for other threads' kernels.
     """
+
+    capabilities = Capabilities(hints=True, voices=True)
 
     def __init__(
         self, pipeline: _Pipeline, batch_size: int, stream: torch.cuda.Stream | None = None
@@ -120,14 +74,8 @@ class Diarizer:
         cancelled: threading.Event | None = None,
         between: Callable[[], None] | None = None,
     ) -> Diarization:
-        """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
-
-        Audio without speech has no turns. Hints that the audio cannot meet (three speakers in one
-        second) are not an error: the result has a warning. Once another thread sets `cancelled`,
-        at most one more batch of windows is computed; clustering, which follows the last batch, is
-        not interrupted. `between` is called between two batches, and may diarize something else
-        meanwhile. Raises DiarizationCancelled, ModelError, or OutOfMemory if one window at a time
-        does not fit.
+        """See `Diarizer.diarize`. Cancelled, it computes at most one more batch of windows;
+        clustering, which follows the last batch, is not interrupted.
         """
         options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._computing():
@@ -135,11 +83,7 @@ class Diarizer:
         return replace(found, hints=hints)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
-        """The voice heard in `spans` (seconds) of a clip, as the pipeline's model embeds speakers.
-
-        `samples` are float32 (n,) at 16 kHz, few enough to be one window. Returns (dimension,),
-        which may be NaN where the spans are too short. Raises ModelError or OutOfMemory.
-        """
+        """See `Diarizer.embed`; `samples` are few enough to be one window."""
         mask = torch.zeros(1, max(1, round(len(samples) / SAMPLE_RATE * MASK_RATE)))
         for start, end in spans:
             mask[0, round(start * MASK_RATE) : round(end * MASK_RATE)] = 1
@@ -233,9 +177,9 @@ class Diarizer:
             batch_size //= 2
 
 
-def load_diarizer(
+def load_pyannote(
     name: str, revision: str | None, token: str | None, device: torch.device
-) -> Diarizer:
+) -> PyannoteDiarizer:
     """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
 
     Raises StartError where pyannote returns None, as older releases do when access is refused.
@@ -256,7 +200,7 @@ def load_diarizer(
         pipeline.to(device)
         share_frames(pipeline)
     batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
-    diarizer = Diarizer(pipeline, batch_size, _create_stream(device))
+    diarizer = PyannoteDiarizer(pipeline, batch_size, _create_stream(device))
     if device.type == "cuda":
         diarizer.warm_up()
     return diarizer
@@ -294,36 +238,6 @@ def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  
         for segment, _, label in annotation.itertracks(yield_label=True)
     )
     return tuple(turn for turn in turns if turn.end > turn.start)
-
-
-def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
-    """Extend each span by MARGIN on both sides and merge those that then touch."""
-    merged: list[Span] = []
-    for speech_start, speech_end in speech:
-        start, end = speech_start - MARGIN, speech_end + MARGIN
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:
-    """The parts of `turns` inside `spans` (sorted, disjoint), sorted by start."""
-    span_ends = [end for _, end in spans]
-    clipped: list[SpeakerTurn] = []
-    for turn in turns:
-        first = bisect_right(span_ends, turn.start)
-        clipped += _clip_turn(turn, islice(spans, first, None))
-    return tuple(sorted(clipped, key=lambda turn: turn.start))
-
-
-def _clip_turn(turn: SpeakerTurn, spans: Iterator[Span]) -> Iterator[SpeakerTurn]:
-    """The parts of one turn inside `spans`, which all end after it starts."""
-    for start, end in spans:
-        if start >= turn.end:
-            return
-        yield SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
 
 
 @contextlib.contextmanager

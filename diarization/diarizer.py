@@ -1,0 +1,145 @@
+"""What a diarizer is to the endpoint: samples and hints go in, frozen turns come out.
+
+Which models find the turns is decided by `diarization.loading`, and told by nothing else here.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transcript import SpeakerTurn
+
+MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
+
+Span = tuple[float, float]  # start and end, seconds
+Vector = NDArray[np.floating[Any]]  # (dimension,), of any length
+
+
+class DiarizationCancelled(Exception):
+    """`diarize` was stopped by its `cancelled` event; no client is ever told of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerHints:
+    """What the client knows about the number of speakers; None where it knows nothing."""
+
+    num_speakers: int | None = None
+    min_speakers: int | None = None
+    max_speakers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diarization:
+    """Speaker turns in order of time, in seconds.
+
+    `turns` may overlap. `exclusive` has one speaker at a time and decides who said a chunk;
+    pipelines that do not compute it (before pyannote 4, or `legacy: true`) have `turns` there.
+    `hints` are those of the request. `voices` has an embedding for each speaker that the pipeline
+    found, in `turns` or cut out of them; some may be zero or NaN, and pipelines that tell none
+    (`legacy: true`) leave it empty. It identifies people, so that it is neither printed nor kept.
+    """
+
+    turns: tuple[SpeakerTurn, ...]
+    exclusive: tuple[SpeakerTurn, ...]
+    hints: SpeakerHints = SpeakerHints()
+    voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A warning where the number of speakers in `turns` does not meet the hints."""
+        found = len({turn.speaker for turn in self.turns})
+        lowest = self.hints.num_speakers or self.hints.min_speakers or 0
+        highest = self.hints.num_speakers or self.hints.max_speakers or found
+        if lowest <= found <= highest:
+            return ()
+        return (f"speaker hints could not be met: {found} found",)
+
+    def within(self, speech: Sequence[Span]) -> Diarization:
+        """Keep what lies in detected `speech`, spans in order; noise taken for a speaker goes.
+
+        A turn may extend MARGIN seconds beyond speech, and is split where speech pauses for longer
+        than two margins.
+        """
+        spans = _merge_with_margin(speech)
+        return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a diarizer can do beside finding turns.
+
+    `hints`: it can be told the number of speakers. `voices`: it embeds them, so that known ones can
+    be named.
+    """
+
+    hints: bool
+    voices: bool
+
+
+class Diarizer(Protocol):
+    """Loaded models that find who speaks when; one waveform at a time, in any thread."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do; the same for its whole life."""
+
+    def diarize(
+        self,
+        samples: NDArray[np.float32],
+        hints: SpeakerHints,
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> Diarization:
+        """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
+
+        Audio without speech has no turns. Hints that the audio or the models cannot meet are not an
+        error: the result has a warning. Once another thread sets `cancelled` it ends soon.
+        `between` is called between two batches of work, and may diarize something else meanwhile.
+        Raises DiarizationCancelled, ModelError, or OutOfMemory if the least amount of work at a
+        time does not fit.
+        """
+
+    def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
+        """The voice heard in `spans` (seconds) of `samples`, as it embeds speakers: (dimension,).
+
+        For diarizers whose `capabilities` say that they have voices. It may be NaN where the spans
+        are too short. Raises ModelError or OutOfMemory.
+        """
+
+
+def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
+    """Extend each span by MARGIN on both sides and merge those that then touch."""
+    merged: list[Span] = []
+    for speech_start, speech_end in speech:
+        start, end = speech_start - MARGIN, speech_end + MARGIN
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:
+    """The parts of `turns` inside `spans` (sorted, disjoint), sorted by start."""
+    span_ends = [end for _, end in spans]
+    clipped: list[SpeakerTurn] = []
+    for turn in turns:
+        first = bisect_right(span_ends, turn.start)
+        clipped += _clip_turn(turn, islice(spans, first, None))
+    return tuple(sorted(clipped, key=lambda turn: turn.start))
+
+
+def _clip_turn(turn: SpeakerTurn, spans: Iterator[Span]) -> Iterator[SpeakerTurn]:
+    """The parts of one turn inside `spans`, which all end after it starts."""
+    for start, end in spans:
+        if start >= turn.end:
+            return
+        yield SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
