@@ -194,21 +194,23 @@ class Endpoint:
         inputs, config, warnings = _read_body(data, as_text)
         speakers = None
         if config.diarize and self.diarizer is not None:
-            speakers = speaker_hints(config)
-        else:
-            warnings += self._unused(config)
+            takes_hints = self.diarizer.capabilities.hints
+            speakers = speaker_hints(config) if takes_hints else SpeakerHints()
+        warnings += self._unused(config)
         options = self.recogniser.validate(_options(config, diarized=speakers is not None))
         return TranscriptionRequest(inputs, config, options, speakers, warnings)
 
     async def _enrol(self, request: TranscriptionRequest, left: Flag) -> KnownVoices:
         """The voices of the request's clips, before its audio is touched; their names alone where
-        it is not diarized. Raises InvalidReference, or what `Diarizer.diarize` raises.
+        it is not diarized or the diarizer has no voices. Raises InvalidReference, or what
+        `Diarizer.diarize` raises.
         """
         config = request.config
         if not config.known_speakers:
             return NOBODY
+        diarizer = None if request.speakers is None else self.diarizer
         enrolment = Enrolment(
-            None if request.speakers is None else self.diarizer,
+            diarizer if diarizer and diarizer.capabilities.voices else None,
             self.recogniser.find_speech,
             self.limits,
             config.sampling_rate,
@@ -299,13 +301,20 @@ class Endpoint:
 
     def _unused(self, config: InferenceConfig) -> tuple[str, ...]:
         """Warns of wishes about speakers that nobody will look at."""
-        reason = "diarize is false" if self.diarizer else "no diarization model is loaded"
-        unused = {
-            "speaker hints are ignored": speaker_hints(config) != SpeakerHints(),
-            "known_speakers are ignored": bool(config.known_speakers),
-            "output: rttm is empty": "rttm" in config.output,
-        }
-        return tuple(f"{what}: {reason}" for what, asked in unused.items() if asked)
+        if self.diarizer is None:
+            no_turns = no_hints = no_voices = "no diarization model is loaded"
+        elif not config.diarize:
+            no_turns = no_hints = no_voices = "diarize is false"
+        else:
+            can, no_turns = self.diarizer.capabilities, ""
+            no_hints = "" if can.hints else "the diarization model takes none"
+            no_voices = "" if can.voices else "the diarization model compares no voices"
+        unused = (
+            ("speaker hints are ignored", no_hints, speaker_hints(config) != SpeakerHints()),
+            ("known_speakers are ignored", no_voices, bool(config.known_speakers)),
+            ("output: rttm is empty", no_turns, "rttm" in config.output),
+        )
+        return tuple(f"{what}: {why}" for what, why, asked in unused if why and asked)
 
 
 async def answer_of(events: AsyncGenerator[Event]) -> Answer:

@@ -45,22 +45,29 @@ class Diarization:
     `hints` are those of the request. `voices` has an embedding for each speaker that the pipeline
     found, in `turns` or cut out of them; some may be zero or NaN, and pipelines that tell none
     (`legacy: true`) leave it empty. It identifies people, so that it is neither printed nor kept.
+    `most_speakers` is how many the models tell apart, None for any number.
     """
 
     turns: tuple[SpeakerTurn, ...]
     exclusive: tuple[SpeakerTurn, ...]
     hints: SpeakerHints = SpeakerHints()
     voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
+    most_speakers: int | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning where the number of speakers in `turns` does not meet the hints."""
+        """Warnings where the number of speakers in `turns` does not meet the hints, and where it is
+        the most that can be.
+        """
         found = len({turn.speaker for turn in self.turns})
         lowest = self.hints.num_speakers or self.hints.min_speakers or 0
         highest = self.hints.num_speakers or self.hints.max_speakers or found
-        if lowest <= found <= highest:
-            return ()
-        return (f"speaker hints could not be met: {found} found",)
+        told = []
+        if not lowest <= found <= highest:
+            told.append(f"speaker hints could not be met: {found} found")
+        if found == self.most_speakers:
+            told.append(f"{found} speakers were found, the most that the diarization model knows")
+        return tuple(told)
 
     def within(self, speech: Sequence[Span]) -> Diarization:
         """Keep what lies in detected `speech`, spans in order; noise taken for a speaker goes.

@@ -39,8 +39,8 @@ FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 class Enrolment:
     """What clips are judged and embedded by.
 
-    `diarizer` is None where a request is not diarized. `find_speech` returns spans of seconds.
-    `limits` are those of the request, its clips together.
+    `diarizer` is None where a request is not diarized, or by one that has no voices. `find_speech`
+    returns spans of seconds. `limits` are those of the request, its clips together.
     """
 
     diarizer: Diarizer | None

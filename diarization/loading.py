@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import huggingface_hub
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 
 from diarization.diarizer import Diarizer
+from diarization.nemotron_diarizer import MODEL_TYPE, load_nemotron
 from diarization.pyannote_pipeline import load_pyannote
 
 
@@ -13,6 +19,28 @@ def load_diarizer(
 ) -> Diarizer:
     """Load `name`, a hub id or a local folder, onto `device`.
 
-    Raises StartError where access is refused; other exceptions of the libraries pass through.
+    Raises StartError where access is refused or the libraries are too old; other exceptions of
+    theirs pass through.
     """
-    return load_pyannote(name, revision, token, device)
+    load = load_nemotron if model_type(name, revision, token) == MODEL_TYPE else load_pyannote
+    return load(name, revision, token, device)
+
+
+def model_type(name: str, revision: str | None, token: str | None) -> str | None:
+    """What `config.json` calls the model; None where there is none, as with pyannote's pipelines,
+    or it is not to be had: then what loads next says why.
+
+    Raises what huggingface_hub does where access is refused, and ValueError for what is no JSON.
+    """
+    file = Path(name) / "config.json"
+    if not Path(name).is_dir():
+        try:
+            file = Path(
+                huggingface_hub.hf_hub_download(name, "config.json", revision=revision, token=token)
+            )
+        except EntryNotFoundError:  # one that is not in the cache, offline, is such an error too
+            return None
+    elif not file.is_file():
+        return None
+    config = json.loads(file.read_text(encoding="utf-8"))
+    return config.get("model_type") if isinstance(config, dict) else None

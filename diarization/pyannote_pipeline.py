@@ -18,23 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from diarization.diarizer import (
-    Capabilities,
-    Diarization,
-    DiarizationCancelled,
-    Span,
-    SpeakerHints,
-    Vector,
-)
+from diarization.computation import computing, create_stream, pause, warm_up
+from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
 from diarization.embeddings import share_frames
-from errors import ModelError, OutOfMemory, StartError
+from errors import StartError
 from runtime.device_errors import is_out_of_memory
 from runtime.versions import load_pyannote_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
 GPU_BATCH, CPU_BATCH = 32, 8
-WARM_UP_SECONDS = 10  # one window of the published pipelines
 
 MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
 
@@ -99,14 +92,12 @@ class PyannoteDiarizer:
         stages.
         """
 
-        def hook(*_: object, **__: object) -> None:
-            if cancelled is not None and cancelled.is_set():
-                raise DiarizationCancelled
+        def let_others() -> None:
             if between is not None:
                 with self._waiting():
                     between()
 
-        return hook
+        return lambda *_, **__: pause(cancelled, let_others)
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -123,25 +114,8 @@ class PyannoteDiarizer:
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
         """Alone with the pipeline; what it raises becomes ours."""
-        with self._lock, _full_precision(), torch.cuda.stream(self._stream):
-            try:
-                yield
-            except DiarizationCancelled:
-                raise
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise OutOfMemory(
-                        "speaker diarization does not fit, even one window at a time"
-                    ) from error
-                raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
-
-    def warm_up(self) -> None:
-        """Run once on noise: no request waits for what CUDA sets up at first use.
-
-        Raises what `diarize` raises, where the pipeline does not run at all.
-        """
-        noise = np.random.default_rng(0).normal(0, 0.1, WARM_UP_SECONDS * SAMPLE_RATE)
-        self.diarize(noise.astype(np.float32), SpeakerHints())
+        with self._lock, _full_precision(), computing(self._stream):
+            yield
 
     def _run_hinted(
         self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
@@ -200,18 +174,10 @@ def load_pyannote(
         pipeline.to(device)
         share_frames(pipeline)
     batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
-    diarizer = PyannoteDiarizer(pipeline, batch_size, _create_stream(device))
+    diarizer = PyannoteDiarizer(pipeline, batch_size, create_stream(device))
     if device.type == "cuda":
-        diarizer.warm_up()
+        warm_up(diarizer)
     return diarizer
-
-
-def _create_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A CUDA stream, after all work queued on the default one is done; None on other devices."""
-    if device.type != "cuda":
-        return None
-    torch.cuda.synchronize(device)
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _parse_output(output: object, duration: float) -> Diarization:

@@ -71,6 +71,21 @@ def tokenizer_arguments() -> dict[str, Any]:
     return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
 
 
+def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
+    """The class of the speaker cache of Nemotron-3-Diarization, which transformers 5.18 brought.
+
+    Raises StartError about the model `name` where transformers is older.
+    """
+    if _release("transformers") < (5, 18):
+        raise StartError(
+            f"{name} needs transformers 5.18 or newer, and here is {version('transformers')}: "
+            "deploy under a newer hf-serve, or name a pipeline of pyannote's"
+        )
+    from transformers import Nemotron3DiarizationSpeakerCache
+
+    return Nemotron3DiarizationSpeakerCache
+
+
 def is_accelerator_error(error: BaseException) -> bool:
     """Whether it is `torch.AcceleratorError`, which torch 2.9 brought.
 

@@ -20,7 +20,7 @@ from asr import Recogniser, TranscriptionOptions
 from asr.engine.request import DecodeOptions
 from audio.decode import AudioLimits
 from config import ignored_names
-from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
+from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, SpeakerHints
 from endpoint import Endpoint
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from runtime.error_edge import EXIT_STATUS, end_process
@@ -56,6 +56,7 @@ class StandInDiarizer:
 
     turns: tuple[SpeakerTurn, ...] = TURNS
     hints: list[SpeakerHints] = field(default_factory=list)
+    capabilities = Capabilities(hints=True, voices=True)
 
     def diarize(self, samples, hints, cancelled, between) -> Diarization:
         self.hints.append(hints)

@@ -21,7 +21,7 @@ from asr.engine.results import ResultReader
 from asr.output.chunks import ChunkReader
 from audio.decode import decoding_steps
 from config import ModelSettings
-from diarization.diarizer import Diarization, DiarizationCancelled
+from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from diarization.known_speakers import KnownVoices
 from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidAudio, InvalidReference, ModelError
@@ -46,6 +46,8 @@ ENGLISH = {"diarize": False, "language": "en"}
 
 class Speakers:
     """Takes turns of a second."""
+
+    capabilities = Capabilities(hints=True, voices=True)
 
     def diarize(self, samples, hints, cancelled, between=None):
         seconds = range(int(len(samples) / 16_000) + 1)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from audio.decode import AudioLimits, decode_audio
-from diarization.diarizer import Diarization
+from diarization.diarizer import Capabilities, Diarization
 from testing.audio_files import wav_file
 from transcript import SpeakerTurn
 
@@ -31,6 +31,8 @@ LENGTH = PASSAGE[1] - PASSAGE[0]
 
 class Found:
     """A diarizer that finds the turns it was told to find."""
+
+    capabilities = Capabilities(hints=True, voices=True)
 
     def __init__(self, *turns: tuple[str, float, float]) -> None:
         self.turns = tuple(SpeakerTurn(*turn) for turn in turns)

@@ -22,6 +22,7 @@ from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
+from diarization.computation import warm_up
 from diarization.diarizer import MARGIN, Diarization, DiarizationCancelled, SpeakerHints
 from diarization.embeddings import share_frames
 from diarization.loading import load_diarizer
@@ -110,7 +111,7 @@ def test_no_speaker_means_no_turns():
 
 def test_warming_up_runs_one_window_of_noise():
     pipeline = Pipeline(annotation())
-    PyannoteDiarizer(pipeline, 8).warm_up()
+    warm_up(PyannoteDiarizer(pipeline, 8))
     ((file, hints, *_),) = pipeline.calls
     assert file["waveform"].shape == (1, 160_000)
     assert file["waveform"].abs().max() > 0

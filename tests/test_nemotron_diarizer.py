@@ -1,0 +1,548 @@
+"""The diarizer that is Nemotron-3-Diarization, beside transformers' own forward and processor, at a
+small size with random weights: their turns are noise, but the same noise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hub_errors import hub_error
+from huggingface_hub.errors import LocalEntryNotFoundError
+from hypothesis import given
+from hypothesis import strategies as st
+from pyannote.audio.utils.signal import Binarize
+from pyannote.core import SlidingWindow, SlidingWindowFeature
+
+from config import DEMO_MODELS, ModelSettings
+from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
+from diarization.loading import load_diarizer
+from diarization.nemotron_diarizer import (
+    Durations,
+    NemotronDiarizer,
+    chunks,
+    likeliest,
+    runs,
+    smooth,
+    turns_of,
+)
+from diarization.nemotron_features import MelFeatures
+from errors import ModelError, OutOfMemory, StartError
+from loading import load_endpoint
+from runtime import versions
+from runtime.model_errors import loading
+from testing.audio_files import speech, wav_file
+
+CPU = torch.device("cpu")
+NO_HINTS = SpeakerHints()
+HERE = hasattr(transformers, "Nemotron3DiarizationConfig")
+needs_the_model = pytest.mark.skipif(not HERE, reason="transformers has it from 5.18 on")
+RATE = 100.0  # frames a second
+CHUNK, RIGHT = 20, 4  # encoder frames; a chunk is 1.6 s
+CHUNK_SAMPLES = CHUNK * 8 * 160
+
+
+def small_model(seed: int = 0, **options: int):
+    """A model of the published shape but for sizes, whose outputs cross the threshold often."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.Nemotron3DiarizationConfig(
+        audio_config={
+            **sizes,
+            "num_key_value_heads": 4,
+            "intermediate_size": 64,
+            "num_mel_bins": 80,
+            "initializer_range": 0.3,
+        },
+        head_config={"hidden_size": 16, "audio_hidden_size": 32},
+        streaming_config={"speaker_cache_length": 24},
+        initializer_range=0.3,
+        **{
+            "chunk_length": CHUNK,
+            "chunk_right_context": RIGHT,
+            "fifo_length": 8,
+            "speaker_cache_update_period": 12,
+            **options,
+        },
+    )
+    model = transformers.Nemotron3DiarizationForAudioFrameClassification(config).eval()
+    with torch.no_grad():
+        # As initialised these repeat frames and ignore silence.
+        model.model.upsampler.conv.weight.normal_(0, 0.2)
+        model.silence_embeds.normal_()
+        logits = offline(model, speech(12.0).astype(np.float32))[0]
+        scale = 2 / logits.std(dim=0)
+        model.classifier.out_proj.weight.mul_(scale[:, None])
+        bias = model.classifier.out_proj.bias
+        bias.copy_((bias - logits.mean(dim=0)) * scale)
+    return model
+
+
+def processor():
+    extractor = transformers.NemotronAsrStreamingFeatureExtractor(feature_size=80)
+    return transformers.Nemotron3DiarizationProcessor(extractor)
+
+
+def offline(model, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """What transformers says of a whole recording in one forward: logits and the mask of frames."""
+    inputs = processor()(samples, sampling_rate=16_000, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(inputs.input_features.to(model.dtype), inputs.attention_mask).logits
+    return logits[0], inputs.attention_mask[0].bool()
+
+
+def save(folder, model=None):
+    """A folder as a repository of the Hub holds the model."""
+    (model or small_model()).save_pretrained(folder)
+    processor().save_pretrained(folder)
+    return folder
+
+
+def loaded(folder) -> NemotronDiarizer:
+    diarizer = load_diarizer(str(folder), None, None, CPU)
+    assert isinstance(diarizer, NemotronDiarizer)
+    return diarizer
+
+
+def diarizer_of(model, folder) -> NemotronDiarizer:
+    """A diarizer around this very model, whatever its precision."""
+    diarizer = loaded(save(folder, model))
+    diarizer._model = model
+    return diarizer
+
+
+def probabilities(diarizer: NemotronDiarizer, samples: np.ndarray) -> np.ndarray:
+    return np.concatenate(list(diarizer._probabilities(torch.from_numpy(samples))))
+
+
+@pytest.fixture(scope="module")
+def spoken() -> np.ndarray:
+    return speech(12.0).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("nemotron"))
+
+
+@pytest.fixture(scope="module")
+def diarizer(folder) -> NemotronDiarizer:
+    return loaded(folder)
+
+
+# ---- what the model says
+
+
+@needs_the_model
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [1_600, 16_000, 16_159, 50_000])
+def test_features_are_those_of_the_processor_in_any_stretches(spoken, dtype, size):
+    """The oracle takes its filters from librosa, in float32."""
+    extractor = transformers.NemotronAsrStreamingFeatureExtractor(
+        feature_size=80, mel_filters_dtype=dtype
+    )
+    samples = spoken[:size]
+    theirs = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features[0]
+    ours = MelFeatures.read("name", extractor.to_dict())
+    given = torch.from_numpy(samples)
+    count = ours.count(given)
+    assert torch.equal(theirs[count:], torch.zeros(1, 80))
+    for step in (1, 7, count):
+        edges = [*range(0, count, step), count]
+        parts = [ours.frames(given, first, last) for first, last in pairwise(edges)]
+        torch.testing.assert_close(torch.cat(parts), theirs[:count], rtol=1e-4, atol=1e-3)
+
+
+# Around the edges of frames (160 samples), encoder frames and chunks, and what is left after them.
+SIZES = [
+    160,
+    1_279,
+    1_280,
+    1_281,
+    *(CHUNK_SAMPLES + extra for extra in (-1, 0, 1, 160, 1_279, 1_280, 1_280 * RIGHT + 5)),
+    3 * CHUNK_SAMPLES,
+    12 * 16_000,
+]
+CONTEXTS = [{}, {"chunk_left_context": 3}, {"chunk_right_context": 0, "fifo_length": 30}]
+
+
+@needs_the_model
+@pytest.mark.parametrize("options", CONTEXTS, ids=lambda options: ",".join(options) or "as it is")
+def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path):
+    """Computed in float64, and told in float32. In twelve seconds the cache is compressed several
+    times.
+    """
+    model = small_model(**options).double()
+    diarizer = diarizer_of(model, tmp_path)
+    for size in SIZES:
+        logits, mask = offline(model, spoken[:size])
+        expected = logits.sigmoid()[mask].numpy()
+        np.testing.assert_allclose(probabilities(diarizer, spoken[:size]), expected, atol=1e-6)
+
+
+@needs_the_model
+def test_a_chunk_is_heard_with_its_context_and_the_last_with_the_frame_beyond(diarizer):
+    config = diarizer._model.config
+    for count in range(1, 3 * CHUNK * 8 + 1):
+        found = list(chunks(count, config))
+        assert [each.start for each in found] == list(range(0, -(-count // 8), CHUNK))
+        assert all(one.end == two.start for one, two in pairwise(found))
+        assert all(each.last == min(each.end + RIGHT, count // 8 + 1) for each in found)
+
+
+# ---- turns
+
+
+@needs_the_model
+def test_turns_are_those_that_the_processor_reads(diarizer, spoken):
+    found = diarizer.diarize(spoken, NO_HINTS)
+    logits = torch.from_numpy(probabilities(diarizer, spoken)).double().logit()
+    (expected,) = processor().extract_speaker_dict(logits[None])
+    assert len(expected) > 30
+    assert [
+        {
+            "Start": turn.start,
+            "End": turn.end,
+            "Speaker": int(turn.speaker.removeprefix("SPEAKER_")),
+        }
+        for turn in found.turns
+    ] == expected
+
+
+activities = st.integers(0, 2**32 - 1).map(
+    lambda seed: np.repeat(
+        np.random.default_rng(seed).random((12, 3)).astype(np.float32),
+        np.random.default_rng(seed).integers(1, 30, 12),
+        axis=0,
+    )
+)
+
+
+@given(activities, st.sampled_from([0.0, 0.045, 0.095]), st.sampled_from([0.0, 0.065, 0.195]))
+def test_short_pauses_and_turns_go_as_in_pyannotes_pipelines(found, on, off):
+    # What lasts until the end is ended there by a frame more, in the middle of which it stands.
+    scores = SlidingWindowFeature(
+        np.pad(found, ((0, 1), (0, 0))), SlidingWindow(1 / RATE, 1 / RATE, -0.5 / RATE)
+    )
+    expected = Binarize(min_duration_on=on, min_duration_off=off)(scores)
+    active = smooth(found > 0.5, Durations(on, off), RATE)
+    turns = [(f"SPEAKER_{label:02d}", *turn) for turn, _, label in expected.itertracks(True)]
+    ours = turns_of(active, RATE)
+    assert sorted((turn.speaker, round(turn.start, 2), round(turn.end, 2)) for turn in ours) == (
+        sorted((label, round(start, 2), round(end, 2)) for label, start, end in turns)
+    )
+
+
+@given(activities)
+def test_exclusive_turns_have_the_likeliest_of_the_active(found):
+    active = found > 0.5
+    alone = likeliest(active, found)
+    assert (alone.sum(axis=1) == active.any(axis=1)).all()
+    assert (found[alone] == np.where(active, found, 0).max(axis=1)[active.any(axis=1)]).all()
+
+
+@given(st.lists(st.booleans()))
+def test_runs_are_where_it_is_true(values):
+    inside = {at for start, end in runs(np.array(values, bool)) for at in range(start, end)}
+    assert inside == {at for at, value in enumerate(values) if value}
+    assert all(end < start for (_, end), (start, _) in pairwise(runs(np.array(values, bool))))
+
+
+@needs_the_model
+def test_durations_come_from_the_models_configuration(folder, tmp_path, spoken):
+    model = transformers.AutoModelForAudioFrameClassification.from_pretrained(folder)
+    model.config.min_duration_on, model.config.min_duration_off = 0.2, 0.1
+    plain = loaded(folder).diarize(spoken, NO_HINTS)
+    smoothed = loaded(save(tmp_path, model)).diarize(spoken, NO_HINTS)
+    assert min(turn.end - turn.start for turn in plain.turns) < 0.1
+    assert min(turn.end - turn.start for turn in smoothed.turns) >= 0.2 - 1e-9
+
+
+@needs_the_model
+def test_exclusive_turns_do_not_overlap_and_cover_all_others(diarizer, spoken):
+    found = diarizer.diarize(spoken, NO_HINTS)
+
+    def covered(turns):
+        return {
+            at for turn in turns for at in range(round(turn.start * 100), round(turn.end * 100))
+        }
+
+    assert all(one.end <= two.start for one, two in pairwise(found.exclusive))
+    assert covered(found.exclusive) == covered(found.turns)
+
+
+@needs_the_model
+@pytest.mark.parametrize("size", [0, 1, 159])
+def test_audio_shorter_than_a_frame_has_no_turns(diarizer, size):
+    found = diarizer.diarize(np.zeros(size, np.float32), NO_HINTS)
+    assert (found.turns, found.exclusive) == ((), ())
+
+
+@needs_the_model
+def test_silence_is_what_transformers_makes_of_it(diarizer):
+    silence = np.zeros(5 * 16_000, np.float32)
+    logits, mask = offline(diarizer._model, silence)
+    np.testing.assert_allclose(
+        probabilities(diarizer, silence), logits.sigmoid()[mask].numpy(), atol=1e-4
+    )
+    assert all(
+        0 <= turn.start < turn.end <= 5 for turn in diarizer.diarize(silence, NO_HINTS).turns
+    )
+
+
+# ---- what it cannot do
+
+
+@needs_the_model
+def test_hints_change_nothing_and_are_told_where_they_are_not_met(diarizer, spoken):
+    alone = diarizer.diarize(spoken, NO_HINTS)
+    hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
+    assert hinted == replace(alone, hints=SpeakerHints(num_speakers=2))
+    assert hinted.warnings[0] == "speaker hints could not be met: 8 found"
+    assert not diarizer.capabilities.hints
+    assert not diarizer.capabilities.voices
+
+
+@needs_the_model
+def test_where_all_its_speakers_talk_there_may_be_more(diarizer, spoken):
+    found = diarizer.diarize(spoken, NO_HINTS)
+    warning = "8 speakers were found, the most that the diarization model knows"
+    assert found.warnings == (warning,)
+    fewer = tuple(turn for turn in found.turns if turn.speaker != "SPEAKER_03")
+    assert replace(found, turns=fewer).warnings == ()
+    assert Diarization(found.turns, found.turns).warnings == ()
+
+
+# ---- beside others
+
+
+@needs_the_model
+def test_a_cancelled_call_computes_no_further_chunk(diarizer, spoken, monkeypatch):
+    score, scored = diarizer._score, []
+    monkeypatch.setattr(diarizer, "_score", lambda *given: scored.append(given) or score(*given))
+    diarizer.diarize(spoken, NO_HINTS, threading.Event())
+    number = len(scored)
+    assert number == 8
+    for last in range(number + 1):
+        cancelled, pauses = threading.Event(), []
+        scored.clear()
+
+        def between(last=last, cancelled=cancelled, pauses=pauses):
+            pauses.append(len(scored))
+            if len(scored) == last:
+                cancelled.set()
+
+        with pytest.raises(DiarizationCancelled) if last < number else warnings.catch_warnings():
+            diarizer.diarize(spoken, NO_HINTS, cancelled, between)
+        # Whoever is cancelled in a pause is heard at the next one.
+        assert pauses == list(range(min(last, number) + 1))
+
+
+@needs_the_model
+def test_a_call_cancelled_before_it_starts_computes_nothing(diarizer, spoken, monkeypatch):
+    monkeypatch.setattr(diarizer, "_score", lambda *_: pytest.fail("a chunk was computed"))
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(DiarizationCancelled):
+        diarizer.diarize(spoken, NO_HINTS, cancelled)
+
+
+@needs_the_model
+def test_another_recording_is_diarized_between_two_chunks(diarizer, spoken):
+    short = spoken[: 5 * 16_000]
+    alone = [diarizer.diarize(each, NO_HINTS) for each in (spoken, short)]
+    found = []
+
+    def between():
+        if len(found) < 3:
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(diarizer.diarize, short, NO_HINTS).result(60))
+
+    assert diarizer.diarize(spoken, NO_HINTS, None, between) == alone[0]
+    assert found == [alone[1]] * 3
+
+
+@needs_the_model
+@pytest.mark.parametrize(
+    ("raised", "becomes"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), OutOfMemory),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), OutOfMemory),
+        (RuntimeError("/secret/path"), ModelError),
+    ],
+    ids=["CUDA's memory", "the host's", "another"],
+)
+def test_failures_of_the_model_become_the_endpoints(diarizer, spoken, monkeypatch, raised, becomes):
+    def fail(*_, **__):
+        raise raised
+
+    monkeypatch.setattr(diarizer._model, "forward", fail)
+    with pytest.raises(becomes) as caught:
+        diarizer.diarize(spoken, NO_HINTS)
+    assert caught.value.__cause__ is raised
+    assert "secret" not in str(caught.value)
+
+
+@needs_the_model
+def test_numbers_beyond_the_precisions_range_are_no_silence(diarizer, spoken, monkeypatch):
+    bias = diarizer._model.classifier.out_proj.bias
+    monkeypatch.setattr(bias, "data", torch.full_like(bias, torch.nan))
+    with pytest.raises(ModelError):
+        diarizer.diarize(spoken, NO_HINTS)
+
+
+# ---- loading
+
+
+@needs_the_model
+def test_a_folder_of_the_model_is_loaded_in_evaluation_mode(diarizer):
+    model = diarizer._model
+    assert (model.dtype, model.training) == (torch.float32, False)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@needs_the_model
+def test_the_other_place_of_the_features_configuration(folder, tmp_path, spoken):
+    """`preprocessor_config.json`, as feature extractors are saved by themselves."""
+    save(tmp_path)
+    (tmp_path / "processor_config.json").unlink()
+    processor().feature_extractor.save_pretrained(tmp_path)
+    assert loaded(tmp_path).diarize(spoken, NO_HINTS) == loaded(folder).diarize(spoken, NO_HINTS)
+
+
+def start_failure(name: object) -> str:
+    with pytest.raises(StartError) as caught, loading("DIARIZATION_MODEL", str(name)):
+        load_diarizer(str(name), None, "hf_secret", CPU)
+    assert "hf_secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@needs_the_model
+def test_pickled_weights_are_not_read(tmp_path):
+    model = small_model()
+    torch.save(model.state_dict(), save(tmp_path, model) / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    assert "no safetensors weights" in start_failure(tmp_path)
+
+
+@needs_the_model
+def test_weights_that_lack_a_part_are_refused(tmp_path):
+    model = small_model()
+    state = {name: each for name, each in model.state_dict().items() if "upsampler" not in name}
+    save(tmp_path)
+    model.save_pretrained(tmp_path, state_dict=state)
+    assert "lacks model.upsampler.conv.bias" in start_failure(tmp_path)
+
+
+@needs_the_model
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "asks for WhisperFeatureExtractor"),
+        ({"sampling_rate": 8_000}, "at 8000 Hz"),
+        ({"feature_size": 128}, "could not be loaded"),
+    ],
+)
+def test_features_of_another_model_are_refused(tmp_path, options, said):
+    file = save(tmp_path) / "processor_config.json"
+    config = json.loads(file.read_text())
+    config["feature_extractor"] |= options
+    file.write_text(json.dumps(config))
+    assert said in start_failure(tmp_path)
+
+
+def test_an_older_transformers_is_named_with_what_is_needed(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"model_type": "nemotron3_diarization"}')
+    if HERE:
+        monkeypatch.setattr(versions, "_release", lambda _: (5, 17))
+    message = start_failure(tmp_path)
+    assert "needs transformers 5.18 or newer, and here is " in message
+    assert transformers.__version__ in message
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"model_type": "whisper"}', "[]"])
+def test_a_folder_of_something_else_is_no_pipeline_either(tmp_path, text):
+    if text:
+        (tmp_path / "config.json").write_text(text)
+    assert start_failure(tmp_path).startswith(f"{StartError.code}: DIARIZATION_MODEL={tmp_path}: ")
+
+
+# ---- a repository of the Hub
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Answers for `config.json` of any repository with a path or an error."""
+    answers = []
+
+    def download(*_, **__):
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return str(answers[0])
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    return answers
+
+
+def test_a_repository_is_known_by_its_configuration(hub, monkeypatch, tmp_path):
+    hub.append(tmp_path / "config.json")
+    hub[0].write_text('{"model_type": "nemotron3_diarization"}')
+    monkeypatch.setattr(versions, "_release", lambda _: (5, 17))
+    assert "owner/model needs transformers 5.18" in start_failure("owner/model")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (hub_error(403, "GatedRepo"), "accept its licence at https://hf.co/owner/model"),
+        (hub_error(404, "RepoNotFound"), "the hub has no repository owner/model"),
+        (hub_error(404, "RevisionNotFound"), "owner/model has no such revision"),
+        (LocalEntryNotFoundError("nowhere"), "the hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(hub, error, said):
+    hub.append(error)
+    assert said in start_failure("owner/model")
+
+
+# ---- the endpoint
+
+
+@needs_the_model
+def test_an_endpoint_answers_with_it(folder):
+    endpoint = load_endpoint(ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, str(folder)))
+    clip = base64.b64encode(b"no audio at all").decode()
+    body = {
+        "inputs": base64.b64encode(wav_file(speech(6.0), 16_000)).decode(),
+        "parameters": {
+            "num_speakers": 2,
+            "known_speakers": [{"name": "Anna", "reference": clip}],
+            "output": ["rttm"],
+        },
+    }
+    try:
+        response = asyncio.run(endpoint.respond(body))
+    finally:
+        endpoint.close()
+    assert {entry["speaker"] for entry in response["speakers"]} <= {
+        f"SPEAKER_0{number}" for number in range(8)
+    }
+    assert response["output"]["rttm"].startswith("SPEAKER ")
+    assert response["known_speakers"] == [
+        {"name": "Anna", "label": None, "similarity": None, "matched": False}
+    ]
+    assert response["warnings"][:2] == [
+        "speaker hints are ignored: the diarization model takes none",
+        "known_speakers are ignored: the diarization model compares no voices",
+    ]
