@@ -40,7 +40,11 @@ def add_models(parser: CommandParser, without: str) -> None:
     for name, variable, help_text in (
         ("--model", "ASR_MODEL", "a Whisper, such as openai/whisper-small"),
         ("--assistant", "ASSISTANT_MODEL", "a smaller Whisper, or Medusa heads, that draft for it"),
-        ("--diarization", "DIARIZATION_MODEL", "a pyannote pipeline, which tells speakers apart"),
+        (
+            "--diarization",
+            "DIARIZATION_MODEL",
+            "what tells speakers apart: a pyannote pipeline, or nvidia/Nemotron-3-Diarization",
+        ),
     ):
         option(group, name, help_text, variable, type=model, metavar="MODEL")
     option(

@@ -38,6 +38,7 @@ DEFAULT_ROWS = 24
 # Pipelines that are gated, and what else they load that is; pyannote.audio 4 loads the last one.
 GATED = "pyannote/speaker-diarization"
 SEGMENTATION, COMMUNITY = "pyannote/segmentation-3.0", "pyannote/speaker-diarization-community-1"
+NEMOTRON = "nvidia/Nemotron-3-Diarization"
 IN_REPOSITORY = "/repository"
 PATIENCE = 20.0  # seconds for an answer of the Hub
 NOT_FOUND = (401, 404)
@@ -178,6 +179,11 @@ def _check_model(
     if model.name.startswith(GATED) or (found and found[1]):
         _check_licence(options, hub, what, model.name, token, keeps)
     if variable == "DIARIZATION_MODEL":
+        if model.name == NEMOTRON and options.container == MANAGED:
+            hub.findings.notes.append(
+                f"{what}: {NEMOTRON} needs transformers 5.18, and the start fails in the older of"
+                " the platform's two servers; --container hf-serve asks for the other"
+            )
         return None
     return hub.dimensions(model.name, model.revision, token)
 

@@ -20,7 +20,7 @@ SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KE
 MODELS = {
     "ASR_MODEL": ("--model", "a Whisper"),
     "ASSISTANT_MODEL": ("--assistant", "what drafts for it"),
-    "DIARIZATION_MODEL": ("--diarization", "a pyannote pipeline"),
+    "DIARIZATION_MODEL": ("--diarization", "a pyannote pipeline, or Nemotron-3-Diarization"),
 }
 
 

@@ -99,7 +99,7 @@ class NemotronDiarizer:
             parts = []
             pause(cancelled, between)
             for part in self._probabilities(torch.from_numpy(samples)):
-                parts.append(part)
+                parts.append(_on_host(part))
                 pause(cancelled, between)
         most = self._model.config.head_config.num_speakers
         probabilities = np.concatenate([np.zeros((0, most), np.float32), *parts])
@@ -116,10 +116,9 @@ class NemotronDiarizer:
         """Not to be had: the model has no embeddings of speakers."""
         raise NotImplementedError("the diarization model embeds no voices")
 
-    def _probabilities(self, samples: torch.Tensor) -> Iterator[NDArray[np.float32]]:
-        """What every chunk says of its frames, (frames, speakers); the model's own offline mode.
-
-        Raises ValueError where that is not finite, as in float16 beyond its range.
+    def _probabilities(self, samples: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Those of every chunk's frames, (frames, speakers), where the model computes: what its own
+        forward over the whole recording says.
         """
         config = self._model.config
         cache = self._new_cache(
@@ -128,14 +127,11 @@ class NemotronDiarizer:
             speaker_cache_update_period=config.speaker_cache_update_period,
         )
         for chunk in chunks(self._features.count(samples), config):
-            part: NDArray[np.float32] = self._score(samples, chunk, cache).float().cpu().numpy()
-            if not np.isfinite(part).all():
-                raise ValueError("probabilities are not finite")
-            yield part
+            yield self._score(samples, chunk, cache)
 
     @torch.inference_mode()
     def _score(self, samples: torch.Tensor, chunk: Chunk, cache: object) -> torch.Tensor:
-        """The probabilities of a chunk's frames, (frames, speakers), where the model computes."""
+        """The probabilities of a chunk's frames, (frames, speakers)."""
         frames, mask = self._hear(samples, chunk)
         output = self._model(
             frames,
@@ -166,6 +162,14 @@ class NemotronDiarizer:
             mask[:, -1] = False
             mask = mask.to(self._model.device)
         return frames.to(self._model.device, self._model.dtype), mask
+
+
+def _on_host(probabilities: torch.Tensor) -> NDArray[np.float32]:
+    """Raises ValueError where they are not finite, as in float16 beyond its range."""
+    values: NDArray[np.float32] = probabilities.float().cpu().numpy()
+    if not np.isfinite(values).all():
+        raise ValueError("probabilities are not finite")
+    return values
 
 
 def chunks(count: int, config: Any) -> Iterator[Chunk]:  # noqa: ANN401

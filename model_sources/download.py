@@ -18,6 +18,8 @@ from runtime.model_errors import loading
 
 # What transformers reads of a Whisper: many repositories hold the weights in other formats too.
 WHISPER_FILES = ("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors")
+# The same weights for another library, where a repository has them in both forms.
+FOR_NEMO = ("*.nemo",)
 
 
 def with_local_models(settings: ModelSettings) -> ModelSettings:
@@ -30,14 +32,17 @@ def with_local_models(settings: ModelSettings) -> ModelSettings:
         field = name.lower()
         model = getattr(settings, field)
         if model is not None and not Path(model.name).is_dir():
-            patterns = None if field == "diarization_model" else WHISPER_FILES
+            speakers = field == "diarization_model"
+            wanted = (
+                {"ignore_patterns": FOR_NEMO} if speakers else {"allow_patterns": WHISPER_FILES}
+            )
             with loading(name, model.name):
-                folders[field] = _fetch(model, settings.token, patterns)
+                folders[field] = _fetch(model, settings.token, wanted)
     return settings.model_copy(update=folders)
 
 
 def _fetch(
-    model: ModelReference, token: str | None, patterns: tuple[str, ...] | None
+    model: ModelReference, token: str | None, wanted: dict[str, tuple[str, ...]]
 ) -> ModelReference:
     """The snapshot of `model` in the local cache, complete as far as the hub can be reached."""
     if sys.stderr.isatty():
@@ -49,6 +54,6 @@ def _fetch(
         model.name,
         revision=model.revision,
         token=token,
-        allow_patterns=None if patterns is None else list(patterns),
+        **{which: list(patterns) for which, patterns in wanted.items()},
     )
     return ModelReference(folder)

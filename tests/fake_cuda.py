@@ -153,7 +153,8 @@ class FakeCuda(TorchDispatchMode):
     def _check_products(self, name: str, tensors: list[torch.Tensor]) -> None:
         if name not in PRODUCTS and name != ATTENTION:
             return
-        kinds = {each.dtype for each in tensors}
+        # A mask of attention may be of booleans, beside operands of another type.
+        kinds = {each.dtype for each in tensors} - {torch.bool}
         if len(kinds) > 1:
             raise CudaFault(f"{name} of different types: {sorted(map(str, kinds))}")
         if not self._watched:
@@ -361,12 +362,12 @@ def fake_models(
         if assistant is not None:
             drafter = model_of(shape, dtype=torch.float16)
             drafter = decoder_alone(drafter) if assistant == "shared" else drafter
-    _to_fake_cuda(models.model)
+    to_fake_cuda(models.model)
     if models.medusa is not None:
         models = dataclasses.replace(models, medusa=_fake_heads(models.medusa, heads))
     if drafter is None:
         return models
-    _to_fake_cuda(drafter)
+    to_fake_cuda(drafter)
     shares = assistant == "shared"
     return dataclasses.replace(models, assistant=Assistant("fake", drafter, shares, None))
 
@@ -383,13 +384,13 @@ def _fake_heads(medusa: MedusaHeads, kind: str | None) -> MedusaHeads:
         )
 
     if medusa.block is not None:
-        _to_fake_cuda(medusa.block)
+        to_fake_cuda(medusa.block)
     listed = torch.empty(4_000, dtype=torch.long, device="cuda") if kind == LINEAR else None
     base = None if medusa.base is None else empty(medusa.base)
     return MedusaHeads("fake", empty(medusa.heads), base, medusa.block, listed)
 
 
-def _to_fake_cuda(model: torch.nn.Module) -> None:
+def to_fake_cuda(model: torch.nn.Module) -> None:
     """Put fake tensors in place of all weights: modules of fake tensors cannot be moved."""
     made: dict[torch.Tensor, torch.nn.Parameter] = {}
     for module in model.modules():

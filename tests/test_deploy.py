@@ -470,6 +470,15 @@ class TestChecks:
         assert "pyannote/segmentation-3.0 is gated: accept its conditions at https" in told
         assert f"{GATED} is gated" not in told
 
+    def test_a_diarization_model_that_is_not_gated_needs_no_token(self, platform, capsys):
+        platform.files["nvidia/Nemotron-3-Diarization"] = WEIGHTS
+        command = [*NAMED, "--diarization", "nvidia/Nemotron-3-Diarization", "--dry-run"]
+        assert deploy.main(command) == 0
+        (note,) = capsys.readouterr().err.splitlines()
+        assert "needs transformers 5.18" in note
+        assert deploy.main([*command, "--container", "hf-serve", "--image", HF_SERVE_IMAGE]) == 0
+        assert capsys.readouterr().err == ""
+
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import pysubs2
 import pytest
+from test_nemotron_diarizer import save
 
 from config import DEMO_MODELS, REPOSITORY
 from transcribe.__main__ import CONVERSATION, main
@@ -55,6 +57,7 @@ def test_offline_one_line_says_which_model_is_missing(variable, value, tmp_path)
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+RESOLVED = re.compile(f"^/owner/whisper/resolve/(main|{COMMIT})/")
 
 
 @contextmanager
@@ -76,11 +79,13 @@ def hub(files: dict[str, bytes], asked: list[str]) -> Iterator[str]:
                 body = json.dumps(entries).encode()
             elif path.startswith("/api/models/owner/whisper"):
                 body = json.dumps({"id": "owner/whisper", "sha": COMMIT}).encode()
-            elif (name := path.removeprefix(f"/owner/whisper/resolve/{COMMIT}/")) in files:
+            elif (name := RESOLVED.sub("", path)) in files:
                 body = files[name]
                 headers = {"ETag": f'"{digest[name]}"', "X-Repo-Commit": COMMIT}
                 if self.command == "GET":
                     asked.append(name)
+            else:
+                headers = {"X-Error-Code": "EntryNotFound"}
             self.send_response(404 if body is None else 200)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -154,6 +159,35 @@ def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
     assert Path(done.stdout.strip()).parts[-2:] == ("snapshots", COMMIT)
     assert "100%" in shown
     assert "Fetching" in shown
+
+
+@pytest.mark.slow
+def test_nemotron_is_loaded_from_the_hub_and_downloaded_without_its_other_format(tmp_path):
+    save(tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    code = (
+        "import torch\n"
+        "from config import DEMO_MODELS, ModelSettings\n"
+        "from diarization.loading import load_diarizer\n"
+        "from model_sources.download import with_local_models\n"
+        "print(type(load_diarizer('owner/whisper', None, None, torch.device('cpu'))).__name__)\n"
+        "settings = ModelSettings.for_models(str(DEMO_MODELS / 'asr'), None, 'owner/whisper')\n"
+        "print(with_local_models(settings).diarization_model.name)\n"
+    )
+    asked: list[str] = []
+    with hub(files | {"model.nemo": b"other"}, asked) as url:
+        where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | where,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    loaded, folder = done.stdout.splitlines()
+    assert loaded == "NemotronDiarizer"
+    assert {path.name for path in Path(folder).iterdir()} == set(asked) == set(files)
 
 
 @pytest.mark.slow

@@ -52,11 +52,10 @@ CHUNK, RIGHT = 20, 4  # encoder frames; a chunk is 1.6 s
 CHUNK_SAMPLES = CHUNK * 8 * 160
 
 
-def small_model(seed: int = 0, **options: int):
-    """A model of the published shape but for sizes, whose outputs cross the threshold often."""
-    torch.manual_seed(seed)
+def small_config(**options: int):
+    """The published shape but for sizes."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.Nemotron3DiarizationConfig(
+    return transformers.Nemotron3DiarizationConfig(
         audio_config={
             **sizes,
             "num_key_value_heads": 4,
@@ -75,6 +74,12 @@ def small_model(seed: int = 0, **options: int):
             **options,
         },
     )
+
+
+def small_model(**options: int):
+    """A model of random weights whose outputs cross the threshold often."""
+    torch.manual_seed(0)
+    config = small_config(**options)
     model = transformers.Nemotron3DiarizationForAudioFrameClassification(config).eval()
     with torch.no_grad():
         # As initialised these repeat frames and ignore silence.
@@ -122,7 +127,7 @@ def diarizer_of(model, folder) -> NemotronDiarizer:
 
 
 def probabilities(diarizer: NemotronDiarizer, samples: np.ndarray) -> np.ndarray:
-    return np.concatenate(list(diarizer._probabilities(torch.from_numpy(samples))))
+    return torch.cat(list(diarizer._probabilities(torch.from_numpy(samples)))).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +184,7 @@ CONTEXTS = [{}, {"chunk_left_context": 3}, {"chunk_right_context": 0, "fifo_leng
 @needs_the_model
 @pytest.mark.parametrize("options", CONTEXTS, ids=lambda options: ",".join(options) or "as it is")
 def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path):
-    """Computed in float64, and told in float32. In twelve seconds the cache is compressed several
-    times.
-    """
+    """In float64, but for the features. In twelve seconds the cache is compressed several times."""
     model = small_model(**options).double()
     diarizer = diarizer_of(model, tmp_path)
     for size in SIZES:

@@ -1,0 +1,32 @@
+"""Nemotron-3-Diarization in float16 on a fake CUDA device: nothing is computed in another place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from fake_cuda import fake_cuda, to_fake_cuda
+from test_nemotron_diarizer import CHUNK_SAMPLES, processor, small_config
+
+from diarization.nemotron_diarizer import NemotronDiarizer
+from diarization.nemotron_features import MelFeatures
+from runtime.versions import nemotron_speaker_cache
+
+
+@pytest.fixture
+def diarizer(monkeypatch):
+    features = MelFeatures.read("name", processor().feature_extractor.to_dict())
+    model = transformers.Nemotron3DiarizationForAudioFrameClassification(small_config())
+    model.eval().half()
+    with fake_cuda(monkeypatch):
+        to_fake_cuda(model)
+        yield NemotronDiarizer(model, features, nemotron_speaker_cache("name"))
+
+
+@pytest.mark.parametrize("size", [1_280, CHUNK_SAMPLES + 1, 12 * 16_000])
+def test_chunks_are_computed_on_the_device_in_half_precision(diarizer, size):
+    parts = list(diarizer._probabilities(torch.zeros(size)))
+    assert {(each.device.type, each.dtype) for each in parts} == {("cuda", torch.float16)}
+    lengths = [each.shape[0] for each in parts]
+    assert sum(lengths) == size // 160
+    assert set(lengths[:-1]) <= {CHUNK_SAMPLES // 160}
