@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from diarization.clustering import complete_voices
 from diarization.computation import computing, create_stream, pause, warm_up
 from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
 from diarization.embeddings import share_frames
@@ -72,7 +73,7 @@ class PyannoteDiarizer:
         """
         options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._computing():
-            found = self._run_hinted(samples, options, self._hook(cancelled, between))
+            found = self._run(samples, options, self._hook(cancelled, between))
         return replace(found, hints=hints)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
@@ -117,19 +118,6 @@ class PyannoteDiarizer:
         with self._lock, _full_precision(), computing(self._stream):
             yield
 
-    def _run_hinted(
-        self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
-    ) -> Diarization:
-        """Run with the hints, or without them where they break the clustering.
-
-        pyannote's VBx clustering passes the number of speakers to k-means, which raises ValueError
-        if there are fewer embeddings than that.
-        """
-        if options:
-            with contextlib.suppress(ValueError):
-                return self._run(samples, options, hook)
-        return self._run(samples, {}, hook)
-
     def _run(
         self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
     ) -> Diarization:
@@ -173,6 +161,7 @@ def load_pyannote(
             )
         pipeline.to(device)
         share_frames(pipeline)
+        complete_voices(pipeline)
     batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
     diarizer = PyannoteDiarizer(pipeline, batch_size, create_stream(device))
     if device.type == "cuda":
