@@ -367,7 +367,7 @@ async def _speakers(
         return None
     found = await asyncio.wrap_future(diarizing)
     assert found is not None  # the request is still there
-    return found.within(transcript.speech)
+    return found.touching(transcript.speech)
 
 
 def _attribute_words(

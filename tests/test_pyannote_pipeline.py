@@ -6,24 +6,20 @@ import contextlib
 import sys
 import threading
 import warnings
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import pytest
 import torch
 from hub_errors import hub_error
 from huggingface_hub.errors import LocalEntryNotFoundError
-from hypothesis import given
-from hypothesis import strategies as st
 from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
 from diarization.computation import warm_up
-from diarization.diarizer import MARGIN, Diarization, DiarizationCancelled, SpeakerHints
+from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
 from diarization.embeddings import share_frames
 from diarization.loading import load_diarizer
 from diarization.pyannote_pipeline import PyannoteDiarizer
@@ -137,18 +133,13 @@ def test_hints_that_cannot_be_met_are_a_warning(hints):
     assert found.warnings == ("speaker hints could not be met: 1 found",)
 
 
-def test_hints_that_break_the_clustering_are_dropped_with_a_warning():
-    class Strict(Pipeline):
-        def __call__(self, file, *, hook=None, **hints):
-            if hints:
-                raise ValueError("n_samples=2 should be >= n_clusters=9.")
-            return super().__call__(file)
-
-    found = PyannoteDiarizer(Strict(annotation(("A", 0, 1))), 8).diarize(
-        SECOND, SpeakerHints(num_speakers=9)
-    )
+def test_more_speakers_than_there_are_voices_are_a_warning():
+    """pyannote's own clustering raises ValueError for it."""
+    diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, CPU)
+    found = diarizer.diarize(speech(12.0).astype(np.float32), SpeakerHints(num_speakers=9))
     assert found.turns
-    assert found.warnings == ("speaker hints could not be met: 1 found",)
+    (warning,) = found.warnings
+    assert warning.startswith("speaker hints could not be met: ")
 
 
 # The forms in which torch reports it: its allocator, CUDA itself and the CPU's allocator.
@@ -328,54 +319,6 @@ def test_it_computes_on_the_stream_it_was_given():
     pipeline, stream = Onlooker(annotation(("A", 0, 1))), torch.cuda.Stream()
     PyannoteDiarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
     assert pipeline.stream == stream != torch.cuda.current_stream()
-
-
-# ---- turns within speech
-
-
-speech_spans = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=8).map(
-    lambda steps: [
-        (end - length, end)
-        for (length, _), end in zip(steps, accumulate(sum(step) for step in steps), strict=True)
-    ]
-)
-spoken_turns = st.lists(
-    st.builds(
-        lambda who, start, length: (f"S{who}", start, start + length),
-        st.integers(0, 2),
-        st.integers(0, 2000),
-        st.integers(1, 500),
-    ),
-    max_size=8,
-)
-
-
-@given(spoken_turns, speech_spans)
-def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech):
-    """Compares sets of hundredths of a second."""
-    margin = round(100 * MARGIN)
-    found = tuple(
-        SpeakerTurn(who, start / 100, end / 100)
-        for who, start, end in sorted(turns, key=lambda turn: turn[1])
-    )
-    cut = Diarization(found, found[::2], SpeakerHints(2)).within(
-        [(start / 100, end / 100) for start, end in speech]
-    )
-    allowed = {at for start, end in speech for at in range(start - margin, end + margin)}
-    for before, after in ((found, cut.turns), (found[::2], cut.exclusive)):
-        expected = Counter(
-            (turn.speaker, at) for turn in before for at in moments(turn) if at in allowed
-        )
-        assert Counter((turn.speaker, at) for turn in after for at in moments(turn)) == expected
-        assert [turn.start for turn in after] == sorted(turn.start for turn in after)
-    speakers = len({turn.speaker for turn in cut.turns})
-    assert cut.warnings == (
-        () if speakers == 2 else (f"speaker hints could not be met: {speakers} found",)
-    )
-
-
-def moments(turn: SpeakerTurn) -> range:
-    return range(round(100 * turn.start), round(100 * turn.end))
 
 
 # ---- very short audio

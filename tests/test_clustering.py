@@ -1,0 +1,166 @@
+"""Voices that a clustering leaves out, numbers of speakers that are told, and what stays as it was.
+
+Embeddings are axes of a space and mixtures of them, so that it is known whose each one is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyannote.core import SlidingWindow, SlidingWindowFeature
+
+from diarization.clustering import LEFT_OUT, UNLIKE, CompleteVoices, complete_voices
+
+FRAMES, DIMENSION = 100, 6  # of a window of 10 s, and of an embedding
+AXES = np.eye(DIMENSION)
+NOBODY = None
+
+
+def near(axis: int, cosine: float, other: int = 5) -> np.ndarray:
+    """A vector of that cosine to an axis, and otherwise along another one."""
+    return cosine * AXES[axis] + np.sqrt(1 - cosine**2) * AXES[other]
+
+
+def recording(*windows):
+    """Embeddings and segmentations: of each window its speakers' embeddings, who speak one after
+    the other for as long; None for a place in which nobody speaks.
+    """
+    places = max(map(len, windows))
+    embeddings = np.zeros((len(windows), places, DIMENSION))
+    activity = np.zeros((len(windows), FRAMES, places), np.float32)
+    for window, speakers in enumerate(windows):
+        for place, vector in enumerate(speakers):
+            if vector is not None:
+                embeddings[window, place] = vector
+                share = FRAMES // len(speakers)
+                activity[window, place * share : (place + 1) * share, place] = 1
+    return embeddings, SlidingWindowFeature(activity, SlidingWindow(duration=10, step=1))
+
+
+class Finds:
+    """A clustering that finds certain voices, and gives every pair the nearest."""
+
+    expects_num_clusters = False
+
+    def __init__(self, *voices):
+        self.voices, self.asked = np.array(voices).reshape(-1, DIMENSION), []
+
+    def __call__(self, embeddings, segmentations, **asked):
+        self.asked.append(asked)
+        self.found = (embeddings @ self.voices.T).argmax(axis=2), None, self.voices
+        return self.found
+
+
+def cluster(own, windows, **told):
+    embeddings, segmentations = recording(*windows)
+    return CompleteVoices(own)(embeddings, segmentations, **told)
+
+
+def test_what_is_complete_is_the_pipelines_own():
+    own = Finds(AXES[0], AXES[1])
+    for told in ({}, {"num_clusters": 2}, {"min_clusters": 1, "max_clusters": 4}):
+        assert cluster(own, [[AXES[0], AXES[1]], [AXES[1], NOBODY]], **told) is own.found
+    assert own.asked == 3 * [{"min_clusters": 1, "max_clusters": np.inf}]
+
+
+def test_speakers_of_the_only_window_are_the_voices():
+    chosen, _, voices = cluster(Finds(), [[AXES[0], NOBODY, near(0, 0.9), AXES[2]]])
+    assert chosen[0, 1] == -2
+    assert sorted(chosen[0, [0, 2, 3]]) == [0, 1, 2]
+    np.testing.assert_array_equal(voices, [AXES[0], near(0, 0.9), AXES[2]])
+
+
+def test_one_window_without_usable_embeddings_has_its_speakers_all_the_same():
+    nan = np.full(DIMENSION, np.nan)
+    chosen, _, voices = cluster(Finds(), [[nan, AXES[1]]])
+    assert sorted(chosen[0]) == [0, 1]
+    assert len(voices) == 2
+
+
+@pytest.mark.parametrize(("cosine", "added"), [(LEFT_OUT - 0.01, 1), (LEFT_OUT + 0.01, 0)])
+def test_who_finds_no_voice_left_is_one_unless_alike(cosine, added):
+    other = near(0, cosine)
+    windows = [[AXES[0], NOBODY], [AXES[0], other], [AXES[0], other]]
+    chosen, similar, voices = cluster(Finds(AXES[0]), windows)
+    assert len(voices) == 1 + added
+    if added:
+        np.testing.assert_allclose(voices[1], other)
+        assert chosen.tolist() == [[0, -2], [0, 1], [0, 1]]
+        assert similar.shape == (3, 2, 2)
+
+
+def test_nobody_is_added_for_a_moment():
+    embeddings, segmentations = recording([AXES[0], AXES[1]], [AXES[0], AXES[1]])
+    segmentations.data[:, 54:, 1] = 0  # 0.4 s in each window
+    _, _, voices = CompleteVoices(Finds(AXES[0]))(embeddings, segmentations)
+    assert len(voices) == 1
+
+
+def test_nothing_found_is_begun_by_who_is_heard_best():
+    windows = [[AXES[0], AXES[1]], [AXES[0], NOBODY]]
+    own = Finds(np.full(DIMENSION, np.nan))
+    chosen, _, voices = cluster(own, windows)
+    assert len(voices) == 2
+    assert chosen[0, 0] == chosen[1, 0] != chosen[0, 1]
+
+
+@pytest.mark.parametrize(("cosine", "found"), [(UNLIKE - 0.01, 2), (UNLIKE + 0.01, 1)])
+@pytest.mark.parametrize("told", [{"num_clusters": 3}, {"min_clusters": 3}])
+def test_more_that_were_told_are_added_where_somebody_is_unlike(cosine, found, told):
+    windows = [[AXES[0]], [AXES[0]], [near(0, cosine)], [near(0, cosine)]]
+    chosen, _, voices = cluster(Finds(AXES[0]), windows, **told)
+    assert len(voices) == found
+    assert len(set(chosen[2:, 0]) - set(chosen[:2, 0])) == found - 1
+
+
+def test_without_being_told_nobody_is_added_for_being_unlike():
+    own = Finds(AXES[0])
+    assert cluster(own, [[AXES[0]], [AXES[1]]]) is own.found
+
+
+@pytest.mark.parametrize("told", [{"num_clusters": 2}, {"max_clusters": 2}])
+def test_too_many_are_joined_the_most_alike_first(told):
+    windows = [[AXES[0], AXES[1]], [near(0, 0.8, 1), NOBODY], [AXES[1], NOBODY]]
+    chosen, _, voices = cluster(Finds(AXES[0], near(0, 0.8, 1), AXES[1]), windows, **told)
+    assert len(voices) == 2
+    assert chosen[0, 0] == chosen[1, 0] != chosen[0, 1] == chosen[2, 0]
+
+
+def test_a_clustering_that_has_to_be_told_is_left_alone():
+    class Pipeline:
+        clustering = Finds()
+
+    pipeline = Pipeline()
+    complete_voices(pipeline)
+    assert isinstance(pipeline.clustering, CompleteVoices)
+    own = pipeline.clustering = Finds()
+    own.expects_num_clusters = True
+    complete_voices(pipeline)
+    assert pipeline.clustering is own
+    complete_voices(object())
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_any_recording_keeps_what_is_promised(seed, windows, told, found):
+    random = np.random.default_rng(seed)
+    places = 3
+    embeddings = random.normal(size=(windows, places, DIMENSION))
+    activity = (random.random((windows, FRAMES, places)) < random.random((windows, 1, places))) * 1
+    segmentations = SlidingWindowFeature(activity, SlidingWindow(duration=10, step=1))
+    own = Finds(*random.normal(size=(found, DIMENSION)))
+    if not found:
+        own.voices = np.full((1, DIMENSION), np.nan)
+    before = embeddings.copy()
+    answer = CompleteVoices(own)(embeddings, segmentations, told, told, told)
+    np.testing.assert_array_equal(embeddings, before)
+    if windows > 1 and answer is own.found:
+        return
+    chosen, _, voices = answer
+    assert len(voices) <= told
+    for row, speaks in zip(chosen, activity.any(axis=1), strict=True):
+        heard = row[speaks & (row >= 0)]
+        assert len(set(heard)) == len(heard) == min(speaks.sum(), len(voices))
+        assert (row[~speaks] == -2).all()
+    assert chosen.max(initial=-1) < max(len(voices), 1)
