@@ -24,7 +24,6 @@ from config import DEMO_MODELS
 from demo.build.diarization_error import draw_dialogues
 from diarization.diarizer import SpeakerHints
 from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
-from diarization.loading import load_diarizer
 from diarization.pyannote_pipeline import PyannoteDiarizer
 from runtime.versions import load_pyannote_pipeline
 
@@ -318,7 +317,9 @@ def test_turns_equal_those_of_stock_pyannote(folders, dialogue, options):
     if options == "community-1" and version("pyannote.audio").startswith("3."):
         pytest.skip("pyannote.audio 3 has no such clustering")
     stock = PyannoteDiarizer(quietly_loaded(folders[options]), 8)
-    ours = load_diarizer(folders[options], None, None, CPU)
+    pipeline = quietly_loaded(folders[options])
+    assert share_frames(pipeline)
+    ours = PyannoteDiarizer(pipeline, 8)
     for hints in HINTS[options]:
         found = ours.diarize(dialogue, hints)
         assert found == stock.diarize(dialogue, hints)
