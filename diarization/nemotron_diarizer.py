@@ -2,10 +2,10 @@
 "Streaming Sortformer", Interspeech 2025).
 
 One network says every 10 ms how probable it is that each of its few speakers talks; they are
-numbered as they arrive. It hears a recording in chunks, about half a minute each in the published
-configuration, and keeps what it needs of earlier ones in a cache. transformers goes through them
-within one call, which nobody could stop; here every chunk is a call with the same cache, and gives
-the same (`tests/test_nemotron_diarizer.py`). So memory does not grow with the recording either.
+numbered as they arrive. It hears a recording in chunks, by transformers' defaults 27 s each, and
+keeps what it needs of earlier ones in a cache. transformers goes through them within one call,
+which nobody could stop; here every chunk is a call with the same cache, and gives the same
+(`tests/test_nemotron_diarizer.py`). So memory does not grow with the recording either.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Durations:
     """Seconds, as in pyannote's pipelines: pauses of a speaker shorter than `off` are filled, then
     turns shorter than `on` are dropped.
 
-    They are read from `min_duration_on` and `min_duration_off` of the checkpoint's config.json. The
-    published one has neither, and each frame counts as it is.
+    They are read from `min_duration_on` and `min_duration_off` of the checkpoint's config.json, of
+    which transformers knows nothing; without them each frame counts as it is.
     """
 
     on: float = 0.0

@@ -18,8 +18,7 @@ from runtime.model_errors import loading
 
 # What transformers reads of a Whisper: many repositories hold the weights in other formats too.
 WHISPER_FILES = ("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors")
-# The same weights for another library, where a repository has them in both forms.
-FOR_NEMO = ("*.nemo",)
+FOR_NEMO = "*.nemo"  # of NVIDIA's models, another form of the same weights
 
 
 def with_local_models(settings: ModelSettings) -> ModelSettings:
@@ -32,17 +31,14 @@ def with_local_models(settings: ModelSettings) -> ModelSettings:
         field = name.lower()
         model = getattr(settings, field)
         if model is not None and not Path(model.name).is_dir():
-            speakers = field == "diarization_model"
-            wanted = (
-                {"ignore_patterns": FOR_NEMO} if speakers else {"allow_patterns": WHISPER_FILES}
-            )
+            patterns = None if field == "diarization_model" else WHISPER_FILES
             with loading(name, model.name):
-                folders[field] = _fetch(model, settings.token, wanted)
+                folders[field] = _fetch(model, settings.token, patterns)
     return settings.model_copy(update=folders)
 
 
 def _fetch(
-    model: ModelReference, token: str | None, wanted: dict[str, tuple[str, ...]]
+    model: ModelReference, token: str | None, patterns: tuple[str, ...] | None
 ) -> ModelReference:
     """The snapshot of `model` in the local cache, complete as far as the hub can be reached."""
     if sys.stderr.isatty():
@@ -54,6 +50,7 @@ def _fetch(
         model.name,
         revision=model.revision,
         token=token,
-        **{which: list(patterns) for which, patterns in wanted.items()},
+        allow_patterns=None if patterns is None else list(patterns),
+        ignore_patterns=FOR_NEMO,
     )
     return ModelReference(folder)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import openai
 import uvicorn
@@ -13,6 +14,7 @@ import uvicorn
 from answer.response import Answer
 from asr import Progress
 from config import ServerSettings
+from diarization.diarizer import Capabilities
 from endpoint import Decoded, Endpoint, Finished
 from errors import EndpointError
 from server.app import create_app
@@ -57,6 +59,7 @@ SEGMENTS = (
     SpeakerSegment(None, " Hm.", 30.5, 31.0, WORDS[3:]),
 )
 TRANSCRIPT = Transcript(CHUNKS, "en", language_probability=0.98)
+CAN_DIARIZE = SimpleNamespace(capabilities=Capabilities(hints=True, voices=True))
 SPOKEN = Answer(31.5, TRANSCRIPT, SEGMENTS, TURNS)
 SILENT = Answer(2.0, Transcript((), None))
 
@@ -69,7 +72,7 @@ class KnownAnswers(Endpoint):
     def __init__(self, endpoint: Endpoint, speakers=False) -> None:
         """It parses as `endpoint` does."""
         self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
-        self.diarizer = object() if speakers else None
+        self.diarizer = CAN_DIARIZE if speakers else None
         self.notice, self.outstanding, self.closed = None, 0, 0
         self.result, self.error, self.decodes = SPOKEN, None, True
         self.asked = None

@@ -345,13 +345,17 @@ def refused(repository: str) -> Exception:
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Replaces downloads: repository names to files, or to the error that is raised."""
+    """Replaces downloads: repository names to files, or to the error that is raised. Pipelines have
+    no config.json.
+    """
     import huggingface_hub
 
     files: dict[str, object] = {}
 
-    def download(repository, *_, **__):
+    def download(repository, *names, **__):
         answer = files[repository]
+        if "config.json" in names and not isinstance(answer, Exception):
+            answer = hub_error(404, "EntryNotFound", repository)
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -6,6 +6,7 @@ import copy
 import json
 
 import pytest
+from openai_answers import CAN_DIARIZE
 
 from errors import InvalidParameter, Unsupported
 from server.openai_api.errors import ModelNotFound, error_body
@@ -17,7 +18,7 @@ from server.openai_api.form import Form
 def endpoint(tiny_endpoint):
     """As if it could diarize."""
     endpoint = copy.copy(tiny_endpoint)
-    endpoint.diarizer = object()
+    endpoint.diarizer = CAN_DIARIZE
     return endpoint
 
 
