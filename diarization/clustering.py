@@ -34,6 +34,9 @@ from scipy.spatial.distance import cdist
 LEFT_OUT, UNLIKE = 0.6, 0.3
 MIN_ALONE = 0.5  # seconds without others from which a voice can be learnt
 
+# The clusterings of pyannote.audio 3 and 4 that do; the others are for its own experiments.
+FIND_THE_NUMBER = ("AgglomerativeClustering", "VBxClustering")
+
 Array = NDArray[Any]
 Clusters = tuple[Array, Array, Array]
 
@@ -54,17 +57,14 @@ class Clustering(Protocol):
 
 
 def complete_voices(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace the clustering of `pipeline`, a SpeakerDiarization, if it finds the number itself."""
-    own = getattr(pipeline, "clustering", None)
-    if own is None or own.expects_num_clusters:
-        return
-    pipeline.clustering = CompleteVoices(own)
+    """Replace the clustering of `pipeline`, a SpeakerDiarization, if it finds numbers itself."""
+    own: Any = getattr(pipeline, "clustering", None)
+    if type(own).__name__ in FIND_THE_NUMBER:
+        pipeline.clustering = CompleteVoices(own)
 
 
 class CompleteVoices:
     """A clustering in the place of a pipeline's own."""
-
-    expects_num_clusters = False
 
     def __init__(self, own: Clustering) -> None:
         self._own = own

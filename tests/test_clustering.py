@@ -42,8 +42,6 @@ def recording(*windows):
 class Finds:
     """A clustering that finds certain voices, and gives every pair the nearest."""
 
-    expects_num_clusters = False
-
     def __init__(self, *voices):
         self.voices, self.asked = np.array(voices).reshape(-1, DIMENSION), []
 
@@ -128,17 +126,18 @@ def test_too_many_are_joined_the_most_alike_first(told):
     assert chosen[0, 0] == chosen[1, 0] != chosen[0, 1] == chosen[2, 0]
 
 
-def test_a_clustering_that_has_to_be_told_is_left_alone():
+def test_only_clusterings_that_find_the_number_are_replaced():
     class Pipeline:
-        clustering = Finds()
+        clustering = None
 
-    pipeline = Pipeline()
-    complete_voices(pipeline)
-    assert isinstance(pipeline.clustering, CompleteVoices)
-    own = pipeline.clustering = Finds()
-    own.expects_num_clusters = True
-    complete_voices(pipeline)
-    assert pipeline.clustering is own
+    class AgglomerativeClustering(Finds):
+        pass
+
+    for own, replaced in ((AgglomerativeClustering(), True), (Finds(), False)):
+        pipeline = Pipeline()
+        pipeline.clustering = own
+        complete_voices(pipeline)
+        assert isinstance(pipeline.clustering, CompleteVoices) == replaced
     complete_voices(object())
 
 
