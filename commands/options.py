@@ -27,6 +27,11 @@ PARAMETERS = (
     "batch_size",
     "assisted",
 )
+# What scripts/demo, transcribe and serve do without these options.
+WITHOUT_MODELS = (
+    "Without one, OpenAI's Whisper base, and a pyannote pipeline that tells speakers apart; both"
+    " are fetched once."
+)
 GIVEN: dict[str, Any] = {"action": "store_const", "const": True}
 
 

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,9 +23,10 @@ from diarization.clustering import complete_voices
 from diarization.computation import computing, create_stream, pause, warm_up
 from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
 from diarization.embeddings import share_frames
+from diarization.networks import has_networks, load_network
 from errors import StartError
 from runtime.device_errors import is_out_of_memory
-from runtime.versions import load_pyannote_pipeline
+from runtime.versions import build_pyannote_pipeline, load_pyannote_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
@@ -144,8 +146,9 @@ def load_pyannote(
 ) -> PyannoteDiarizer:
     """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
 
-    Raises StartError where pyannote returns None, as older releases do when access is refused.
-    Other exceptions of pyannote pass through.
+    A folder whose networks are safetensors is read by `diarization.networks`, everything else by
+    pyannote. Raises StartError where pyannote returns None, as older releases do when access is
+    refused. Other exceptions of pyannote pass through.
     """
     # Warning filters belong to the whole process and must not change during a request. So from here
     # on pyannote's own warnings (mostly about hints) and numpy's about empty means stay hidden.
@@ -154,7 +157,11 @@ def load_pyannote(
     # Importing it prints advice, and warns about audio decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pipeline = load_pyannote_pipeline(name, revision, token)
+        folder = Path(name)
+        if has_networks(folder):
+            pipeline = build_pyannote_pipeline(folder, load_network)
+        else:
+            pipeline = load_pyannote_pipeline(name, revision, token)
         if pipeline is None:
             raise StartError(
                 f"{name}: no pipeline came back; it may be private, or its licence not be accepted"

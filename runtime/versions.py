@@ -13,7 +13,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -106,13 +106,6 @@ def refused_repository(error: BaseException) -> str | None:
     return named or (found["repository"] if found else None)
 
 
-def published_pipeline() -> str:
-    """The hub id of pyannote's newest public pipeline for this release of pyannote.audio."""
-    if _release("pyannote.audio") >= (4, 0):
-        return "pyannote/speaker-diarization-community-1"
-    return "pyannote/speaker-diarization-3.1"
-
-
 def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
     """`Pipeline.from_pretrained` of pyannote.audio 4, or of 3, whose arguments are others.
 
@@ -127,9 +120,7 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
     pipelines: Any = pyannote.audio.Pipeline
     if _release("pyannote.audio") >= (4, 0):
         return pipelines.from_pretrained(name, revision=revision, token=token)
-    folder = Path(name)
-    files = [folder / "config.pyannote-3.yaml", folder / "config.yaml"]
-    file = next((file for file in files if file.is_file()), None)
+    file = _config_in_folder(Path(name))
     file = file or _download_for_pyannote_3(name, "config.yaml", revision, token)
     with tempfile.TemporaryDirectory() as temporary:
         config = Path(temporary) / "config.yaml"
@@ -140,24 +131,51 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
     return pipeline
 
 
+def build_pyannote_pipeline(folder: Path, load_network: Callable[[Path], Any]) -> Any:  # noqa: ANN401
+    """The SpeakerDiarization of a local folder, as `load_pyannote_pipeline` has it, with networks
+    that `load_network` makes of their folders.
+
+    Raises StartError where the folder's pipeline is of another kind or for another release.
+    """
+    import yaml
+    from pyannote.audio.pipelines import SpeakerDiarization
+
+    file = _config_in_folder(folder)
+    config = yaml.safe_load(file.read_text(encoding="utf-8")) if file else {}
+    if not str(config.get("pipeline", {}).get("name")).endswith(".SpeakerDiarization"):
+        raise StartError(f"{folder} has no config.yaml of a SpeakerDiarization")
+    params = config["pipeline"]["params"]
+    before_4 = _release("pyannote.audio") < (4, 0)
+    if before_4:
+        _leave_out_what_4_brought(str(folder), params)
+    for part in {"segmentation", "embedding", "plda"} & params.keys():
+        place = str(params[part]).replace("$model", str(folder))
+        params[part] = place if part == "plda" else load_network(Path(place))
+    pipeline: Any = SpeakerDiarization(**params)
+    pipeline.instantiate(config["params"])
+    if before_4:
+        _add_exclusive(pipeline)
+    return pipeline
+
+
+def _config_in_folder(folder: Path) -> Path | None:
+    """The pipeline's configuration for this release, if it is in the folder."""
+    newest = _release("pyannote.audio") >= (4, 0)
+    names = ("config.yaml",) if newest else ("config.pyannote-3.yaml", "config.yaml")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
     """The pipeline's configuration with each `$model/part`, which pyannote.audio 4 introduced, as
-    the part's file; and without the PLDA, which pyannote.audio 3 lacks.
+    the part's file.
 
-    Raises StartError where the pipeline clusters by that PLDA.
+    Raises StartError where the pipeline is one for pyannote.audio 4.
     """
     import yaml
 
     config = yaml.safe_load(file.read_text(encoding="utf-8"))
     params = config["pipeline"]["params"]
-    in_folder = any("$model/" in str(value) for value in params.values())
-    if params.get("clustering") == "VBxClustering" or (in_folder and not Path(name).is_dir()):
-        raise StartError(
-            f"{name} is a pipeline for pyannote.audio 4, and here is {version('pyannote.audio')}: "
-            "name pyannote/speaker-diarization-3.1, or deploy under hf-serve"
-        )
-    for name_in_4 in ("plda", "legacy"):
-        params.pop(name_in_4, None)
+    _leave_out_what_4_brought(name, params)
     for part in ("segmentation", "embedding"):
         model = str(params.get(part)).replace("$model", str(file.parent))
         if Path(model).is_dir():
@@ -166,6 +184,22 @@ def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
             repository, _, revision = model.partition("@")
             _download_for_pyannote_3(repository, "pytorch_model.bin", revision or None, token)
     return str(yaml.safe_dump(config))
+
+
+def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
+    """Take out the PLDA, which pyannote.audio 3 lacks.
+
+    Raises StartError where the pipeline clusters by it, or where its parts are in a repository of
+    the Hub, in which pyannote.audio 3 cannot look.
+    """
+    in_folder = any("$model/" in str(value) for value in params.values())
+    if params.get("clustering") == "VBxClustering" or (in_folder and not Path(name).is_dir()):
+        raise StartError(
+            f"{name} is a pipeline for pyannote.audio 4, and here is {version('pyannote.audio')}: "
+            "name pyannote/speaker-diarization-3.1, or deploy under hf-serve"
+        )
+    for name_in_4 in ("plda", "legacy"):
+        params.pop(name_in_4, None)
 
 
 def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: ANN401

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from commands.options import add_models, refuse_models_beside_embedded
+from commands.options import WITHOUT_MODELS, add_models, refuse_models_beside_embedded
 from commands.parser import CommandParser, option, whole_number
 
 
@@ -17,7 +17,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "Serve one set of models to many clients: the endpoint's JSON, audio files, OpenAI's audio"
         " API, and a page for the browser. Answers until SIGTERM or Ctrl+C.",
         (
-            ("Whisper base, fetched once, on http://127.0.0.1:8000", "scripts/serve"),
+            ("Whisper base with speakers, fetched once, on http://127.0.0.1:8000", "scripts/serve"),
             (
                 "another model, on another port",
                 "scripts/serve --model openai/whisper-small --port 9000",
@@ -48,7 +48,15 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         type=Path,
         metavar="FILE",
     )
-    add_models(made, "Without one, OpenAI's Whisper base, fetched once.")
+    add_models(made, WITHOUT_MODELS)
+    option(
+        made,
+        "--no-speakers",
+        "load no pipeline, so that speakers are not told apart",
+        dest="diarize",
+        action="store_const",
+        const=False,
+    )
     options: Namespace = made.parse_args(arguments)
     refuse_models_beside_embedded(made, options)
     return options

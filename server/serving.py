@@ -15,7 +15,14 @@ from asr import MAX_ROWS, Limits
 from config import ModelSettings, ServerSettings
 from errors import StartError
 from loading import load_endpoint
-from model_sources.choice import VOCABULARY_SIZE, NothingFetched, Screen, choose, named
+from model_sources.choice import (
+    VOCABULARY_SIZE,
+    NothingFetched,
+    Screen,
+    choose,
+    embedded,
+    named,
+)
 from server.app import create_app
 from server.lifecycle import DrainingServer, bind
 
@@ -79,10 +86,11 @@ def _choose_models(options: Namespace) -> tuple[ModelSettings, str | None]:
     """The models, and what every answer should warn of: where nobody named any and Whisper base
     can be had from nowhere, the embedded ones serve. Raises StartError.
     """
+    speakers = options.diarize is not False
     try:
-        return choose(options, Screen(logger.info, nullcontext)), None
+        return choose(options, Screen(logger.info, nullcontext), speakers=speakers), None
     except NothingFetched as error:
         if named(options):
             raise
         logger.warning("%s; %s", NOTHING_FETCHED, error)
-        return ModelSettings.for_embedded(), NOTHING_FETCHED
+        return embedded(speakers), NOTHING_FETCHED

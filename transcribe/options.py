@@ -6,7 +6,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from commands.options import add_models, add_parameters, refuse_models_beside_embedded
+from commands.options import (
+    WITHOUT_MODELS,
+    add_models,
+    add_parameters,
+    refuse_models_beside_embedded,
+)
 from commands.parser import CommandParser, option, some_of, web_address, whole_number
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
@@ -110,7 +115,7 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
         metavar="FORMATS",
     )
     option(group, "--output-dir", folder, type=Path, metavar="FOLDER")
-    add_models(parser, "Without one, OpenAI's Whisper base, fetched once.")
+    add_models(parser, WITHOUT_MODELS)
     group = parser.add_argument_group("a running server, in place of models that are loaded here")
     option(
         group,
