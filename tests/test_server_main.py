@@ -20,7 +20,7 @@ from testing.audio_files import conversation
 def chosen(monkeypatch, *arguments: str, error: StartError | None = None):
     """What is served where `error`, if any, comes of choosing the models."""
 
-    def choose(options, screen):
+    def choose(options, screen, speakers):
         if error:
             raise error
         return ModelSettings.for_models("owner/whisper")
@@ -35,9 +35,22 @@ def test_only_where_nothing_can_be_fetched_the_embedded_models_serve(monkeypatch
     models, notice = chosen(monkeypatch, error=NothingFetched("no hub"))
     assert models.asr_model.name == str(DEMO_MODELS / "asr")
     assert "133 English words" in notice
+    assert models.diarization_model.name == str(DEMO_MODELS / "diarization")
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "no hub" in record.getMessage()
+
+
+def test_speakers_that_are_not_wanted_are_not_loaded(monkeypatch):
+    wanted = []
+
+    def choose(options, screen, speakers):
+        wanted.append(speakers)
+        raise NothingFetched("no hub")
+
+    monkeypatch.setattr(start, "choose", choose)
+    models, _ = start._choose_models(read(["--no-speakers"]))
+    assert (wanted, models.diarization_model) == ([False], None)
 
 
 def test_a_model_that_was_named_is_never_replaced(monkeypatch):

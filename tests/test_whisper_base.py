@@ -172,11 +172,11 @@ def test_the_checkpoint_is_whisper_base(models):
 
 
 @pytest.mark.slow
-def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, capsys):
+def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, speakers_folder, capsys):
     assert main(["demo", str(SAMPLE), "--output-format", "json"]) == 0
     printed = capsys.readouterr()
     answer = json.loads(printed.out)
-    assert (answer["language"], answer["speakers"]) == ("en", [])
+    assert answer["language"] == "en"
     assert "Texas originally from Chicago" in answer["text"]
-    (line,) = printed.err.splitlines()
-    assert line.startswith("No speakers: ")
+    assert len({turn["speaker"] for turn in answer["speakers"]}) >= 2
+    assert printed.err == ""
