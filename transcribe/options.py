@@ -28,7 +28,10 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         "Write what is said in recordings, and by whom, into files beside them. Recordings whose"
         " files are there already are skipped.",
         (
-            ("by OpenAI's Whisper base, fetched once", "scripts/transcribe talk.mp3"),
+            (
+                "by Whisper base, with speakers; both are fetched once",
+                "scripts/transcribe talk.mp3",
+            ),
             (
                 "subtitles of a German interview, by a larger model",
                 "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
@@ -58,7 +61,10 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         " named.",
         (
             ("the bundled conversation, on the embedded models", "scripts/demo"),
-            ("your recording, by OpenAI's Whisper base, fetched once", "scripts/demo talk.mp3"),
+            (
+                "your recording, by Whisper base, with speakers; both are fetched once",
+                "scripts/demo talk.mp3",
+            ),
             (
                 "subtitles by another model",
                 "scripts/demo talk.mp3 --model openai/whisper-small --output-format srt",
