@@ -4,7 +4,12 @@ pyannote passes each window to its embedding model once for each (usually three)
 that segmentation may find in it, with another mask each time. In WeSpeaker's models (Wang et al.,
 ICASSP 2023) the mask matters only in the pooling after the residual network. The network, which is
 nearly all of the work, depends on the window alone. So here it runs once a window, and not at all
-where nobody speaks; its frames are then pooled under the masks of all speakers together.
+where nobody speaks; its frames are then pooled under the masks of all speakers together. On a CPU
+`diarization.folded_resnet` computes them.
+
+Windows overlap by nine tenths, but they cannot share frames: the mean of a window is subtracted
+from its features. Frames under a mean that two windows share moved embeddings by half a percent in
+cosine, and turns of real meetings with them.
 
 `share_frames` replaces one method of one loaded pipeline, `SpeakerDiarization.get_embeddings` of
 pyannote.audio 3.3 to 4.0, and returns the same numbers up to rounding. A pipeline with another
@@ -24,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from diarization.folded_resnet import FoldedEmbedding
 from runtime.versions import crop_window
 
 # The signature of the method that is replaced.
@@ -34,6 +40,8 @@ PARAMETERS = ["file", "binary_segmentations", "exclude_overlap", "hook"]
 MAX_CPU_ELEMENTS = 320_000
 
 Array = NDArray[np.float32]
+# Embeds (windows, 1, samples) under (windows, speakers, mask frames).
+Forward = Callable[[Tensor, Tensor], Tensor]
 
 
 @runtime_checkable
@@ -58,8 +66,6 @@ def share_frames(pipeline: Any) -> bool:  # noqa: ANN401
         return False
     if list(inspect.signature(method).parameters) != PARAMETERS:
         return False
-    if pipeline._embedding.device.type == "cpu":
-        pipeline._embedding.model_.to(memory_format=torch.channels_last)
     pipeline.get_embeddings = WindowEmbeddings(pipeline, model)
     return True
 
@@ -68,7 +74,7 @@ class WindowEmbeddings:
     """Replaces `get_embeddings` of one pipeline; not for several threads, like the pipeline."""
 
     def __init__(self, pipeline: Any, model: FrameModel) -> None:  # noqa: ANN401
-        self._pipeline, self._model = pipeline, model
+        self._pipeline = pipeline
         embedding = pipeline._embedding
         self._device: torch.device = embedding.device
         # pyannote finds the shortest input of its model by trial, at first use; that is now.
@@ -81,6 +87,7 @@ class WindowEmbeddings:
         self._max_batch = sys.maxsize
         if self._device.type == "cpu":
             self._max_batch = max(1, MAX_CPU_ELEMENTS // frames.numel())
+        self._forward = _on_cpu(model) if self._device.type == "cpu" else _halves(model)
         # Under a mask of zeros every window pools to the same embedding, (dimension,): that of all
         # speakers who do not speak.
         self._silent = self._embed(silence, torch.zeros(1, 1, 1))[0, 0]
@@ -125,10 +132,24 @@ class WindowEmbeddings:
     @torch.inference_mode()
     def _embed(self, waveforms: Tensor, masks: Tensor) -> Array:
         """Embed (windows, 1, samples) under masks (windows, speakers, frames)."""
-        frames = self._model.forward_frames(waveforms.to(self._device))
-        embeddings = self._model.forward_embedding(frames, masks.to(self._device))
+        embeddings = self._forward(waveforms.to(self._device), masks.to(self._device))
         result: Array = embeddings.cpu().numpy()
         return result
+
+
+def _on_cpu(model: FrameModel) -> Forward:
+    """The model as a CPU computes it fastest; models that are no residual network as they are."""
+    from pyannote.audio.models.embedding.wespeaker import BaseWeSpeakerResNet
+
+    if not isinstance(model, BaseWeSpeakerResNet):
+        return _halves(model)
+    with torch.no_grad():
+        return FoldedEmbedding(model)
+
+
+def _halves(model: FrameModel) -> Forward:
+    """The model as pyannote computes it, frames first."""
+    return lambda waveforms, masks: model.forward_embedding(model.forward_frames(waveforms), masks)
 
 
 def speaker_masks(activity: Array, min_frames: int | None) -> Array:
