@@ -142,11 +142,10 @@ def test_what_the_engine_s_choices_rest_on_stands_on_their_page(tmp_path, monkey
 
 def test_what_diarization_takes_stands_on_its_page(tmp_path, monkeypatch):
     seconds = {diarization.OURS: [1.0, 1.2, 1.1], diarization.STOCK: [3.0, 3.6, 3.3]}
-    embedded = ["demo models, this project", "78 windows", "1e-05", "1.23", "1.00 (1.00-1.00)"]
+    embedded = ["this project", "78 windows", "1e-05", "1.23", "1.00 (1.00-1.00)"]
     beside = ["1", "1.07", "2.11", "2.26", "1.07", "0.73"]
     monkeypatch.setattr(diarization, "diarize", lambda _: seconds)
     monkeypatch.setattr(diarization, "embed_demo", lambda _: [embedded])
-    monkeypatch.setattr(diarization, "embed_full_size", lambda *_: [])
     monkeypatch.setattr(diarization, "beside_recognition", lambda *_: beside)
     page = run_quick(diarization, "diarization", tmp_path, monkeypatch)
     rows = rows_of(page)
@@ -154,5 +153,6 @@ def test_what_diarization_takes_stands_on_its_page(tmp_path, monkeypatch):
     assert embedded in rows
     assert beside in rows
     assert "- seconds of the conversation: 20" in page
-    # A quick run leaves the memory out.
+    # A quick run leaves the memory out, and has no pipeline of real weights.
+    assert f"<!-- figures: published -->\n\n{NOTHING}" in page
     assert f"## Memory\n\n<!-- figures: memory -->\n\n{NOTHING}" in page

@@ -1,8 +1,8 @@
 """What diarization costs beside pyannote.audio and beside recognition: `scripts/bench diarization`.
 
-Four questions: how long the embedding stage takes, on the demo's models and on a network of full
-size; how long a whole diarization takes; how long recognition and diarization take side by side;
-and what the diarization of a long file needs in memory.
+How long a whole diarization takes with the demo's models, and its embedding stage alone; how long
+recognition and diarization take side by side; what the diarization of a long file needs in memory.
+With `--pipeline` also what a pipeline of real weights takes for a minute, ten and an hour.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.utils import logging
 
@@ -22,18 +24,21 @@ from benchmarks.diarization.stages import (
     OURS,
     STOCK,
     Bench,
+    Published,
     beside_recognition,
     diarize,
+    diarize_published,
     embed_demo,
-    embed_full_size,
     measure_memory,
 )
 from benchmarks.pages import keep
 from benchmarks.report import machine, settings, table
 from benchmarks.timing import ratio
 from config import REPOSITORY
+from demo.build.clip import Samples
 from timebase import SAMPLE_RATE
 
+AUDIO = (".flac", ".mp3", ".ogg", ".wav")
 PACKAGES = ("torch", "pyannote.audio", "transformers", "numpy")
 Section = tuple[str, list[str], list[list[str]]]
 
@@ -49,7 +54,7 @@ def main() -> None:
     samples = decode_audio(file, SAMPLE_RATE, limits).samples
     if options.quick:
         samples = samples[: 20 * SAMPLE_RATE]
-        options.repeats, options.seconds, options.minutes = 1, 12.0, 0
+        options.repeats, options.minutes = 1, 0
     bench = Bench(device, samples, options.repeats)
     chosen = {name: value for name, value in vars(options).items() if name != "quick"}
     facts = settings(PACKAGES) | {
@@ -75,8 +80,7 @@ def _sections(
     ]
     yield "conversation", ["", "seconds", relative], whole
     embedding = ["", "windows", "largest difference", "seconds", relative]
-    rows = [*embed_demo(bench), *embed_full_size(bench, options.seconds)]
-    yield "embedding", embedding, rows
+    yield "embedding", embedding, embed_demo(bench)
     beside = ["threads each", "recognition, s", "diarization, s", "both, s"]
     counts = sorted({1, torch.get_num_threads()})
     yield (
@@ -84,8 +88,37 @@ def _sections(
         [*beside, "both / slower one", "both / one after the other"],
         [beside_recognition(bench, threads) for threads in counts],
     )
+    yield "published", *_published(bench, options)
     header = ["audio", "its samples, MiB", f"peak of {OURS}, MiB", f"peak of {STOCK}, MiB"]
     yield "memory", header, measure_memory(bench, options.minutes) if options.minutes else []
+
+
+def _published(bench: Bench, options: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the pipeline of real weights; no rows where none is given."""
+    header = ["audio", "threads"]
+    header += [f"{name}, s a second" for name in (OURS, STOCK)]
+    header += [f"{STOCK} / {OURS}", *(f"peak of {name}, MiB" for name in (OURS, STOCK))]
+    if options.pipeline is None:
+        return header, []
+    speech = bench.conversation if options.recordings is None else _joined(options.recordings)
+    published = Published(options.pipeline, speech, options.stock_minutes)
+    counts = sorted({1, torch.get_num_threads()}, reverse=True)
+    return header, [
+        diarize_published(bench, published, minutes, threads)
+        for minutes in options.lengths
+        for threads in counts
+    ]
+
+
+def _joined(folder: Path) -> Samples:
+    """All recordings of a folder in order of their names."""
+    limits = AudioLimits(max_seconds=3600, max_bytes=10**9)
+    files = sorted(file for file in folder.iterdir() if file.suffix in AUDIO)
+    if not files:
+        raise SystemExit(f"{folder}: no recording ({', '.join(AUDIO)})")
+    return np.concatenate(
+        [decode_audio(file.read_bytes(), SAMPLE_RATE, limits).samples for file in files]
+    )
 
 
 def _chart(facts: dict[str, Any], seconds: dict[str, list[float]]) -> Chart:
@@ -107,10 +140,22 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--repeats", type=int, default=5, help="how often each is timed")
     parser.add_argument(
-        "--seconds", type=float, default=30.0, help="audio for the network of full size"
+        "--minutes", type=int, default=60, help="audio for the memory; 0 leaves it out"
     )
     parser.add_argument(
-        "--minutes", type=int, default=60, help="audio for the memory; 0 leaves it out"
+        "--pipeline", metavar="FOLDER", help="a pipeline of real weights, measured as well"
+    )
+    parser.add_argument(
+        "--recordings",
+        type=Path,
+        metavar="FOLDER",
+        help="audio files that it hears one after the other; without them the demo's conversation",
+    )
+    parser.add_argument(
+        "--lengths", type=float, nargs="+", default=[1, 10, 60], help="minutes that it hears"
+    )
+    parser.add_argument(
+        "--stock-minutes", type=float, default=10, help="pyannote.audio hears no more at once"
     )
     parser.add_argument("--quick", action="store_true", help="a minute's smoke test, no page")
     return parser.parse_args()

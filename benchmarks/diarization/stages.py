@@ -15,26 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 from pyannote.audio import Pipeline
-from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
-from pyannote.audio.pipelines.speaker_verification import PyannoteAudioPretrainedSpeakerEmbedding
-from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from asr.engine.request import DecodeOptions
 from asr.transcriber import Transcriber
 from asr.transcription import TranscriptionOptions
-from benchmarks.timing import Action, peak_memory, ratio, time_interleaved
+from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS
 from demo.build.clip import Samples
-from diarization.diarizer import Diarizer, SpeakerHints
+from diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from diarization.embeddings import share_frames
 from diarization.loading import load_diarizer
-from diarization.pyannote_pipeline import CPU_BATCH, GPU_BATCH, PyannoteDiarizer
+from diarization.pyannote_pipeline import CPU_BATCH, GPU_BATCH, PyannoteDiarizer, load_pyannote
 from testing.model_pairs import demo_pair
 from timebase import SAMPLE_RATE
 
 FOLDER = str(DEMO_MODELS / "diarization")
-# Seconds, seconds, and frames a window: those of segmentation-3.0 and community-1.
-WINDOW, STEP, FRAMES = 10.0, 1.0, 589
 NO_HINTS = SpeakerHints()
 OURS, STOCK = "this project", "pyannote.audio"
 Rows = list[list[str]]
@@ -68,48 +63,13 @@ class Bench:
 
 
 def embed_demo(bench: Bench) -> Rows:
-    """The embedding stage of the demo's models on the conversation."""
+    """The embedding stage on the conversation: pyannote.audio at two batch sizes, and ours."""
     pipelines, file = (bench.pipeline(), bench.pipeline()), _file(bench.conversation)
-    pipelines[0].segmentation_batch_size = bench.batch_size
-    return _embed("demo models", bench, pipelines, file, pipelines[0].get_segmentations(file))
-
-
-def embed_full_size(bench: Bench, seconds: float) -> Rows:
-    """That of WeSpeaker's ResNet34, the network of community-1 and 3.1, with random weights."""
-    torch.manual_seed(0)
-    weights = WeSpeakerResNet34().state_dict()
-    pipelines = (bench.pipeline(), bench.pipeline())
-    for pipeline in pipelines:
-        network = WeSpeakerResNet34()
-        network.load_state_dict(weights)
-        pipeline._embedding = PyannoteAudioPretrainedSpeakerEmbedding(network, device=bench.device)
-        pipeline._segmentation.duration = WINDOW
-    file = _file(np.resize(bench.conversation, round(seconds * SAMPLE_RATE)))
-    activity = _three_voices(round((seconds - WINDOW) / STEP) + 1)
-    return _embed("full size", bench, pipelines, file, activity)
-
-
-def _three_voices(windows: int) -> SlidingWindowFeature:
-    """Windows of three voices each, one after the other, every one a little into the next."""
-    active = np.zeros((FRAMES, 3), np.float32)
-    for voice in range(3):
-        start, stop = voice * FRAMES // 3, (voice + 1) * FRAMES // 3 + FRAMES // 20
-        active[start:stop, voice] = 1
-    data = np.stack([np.roll(active, window * FRAMES // 10, axis=0) for window in range(windows)])
-    return SlidingWindowFeature(data, SlidingWindow(start=0.0, duration=WINDOW, step=STEP))
-
-
-def _embed(
-    name: str,
-    bench: Bench,
-    pipelines: tuple[Any, Any],
-    file: Any,  # noqa: ANN401
-    activity: Any,  # noqa: ANN401
-) -> Rows:
-    """Rows of the table: pyannote.audio at two batch sizes, and ours."""
     stock, ours = pipelines
+    stock.segmentation_batch_size = bench.batch_size
+    activity = stock.get_segmentations(file)
     if not share_frames(ours):
-        raise ValueError(f"{name}: this pipeline cannot share frames")
+        raise ValueError("this pipeline cannot share frames")
     ours.embedding_batch_size = bench.batch_size
 
     def embed(pipeline: Any, batch_size: int) -> Any:  # noqa: ANN401
@@ -129,7 +89,7 @@ def _embed(
     for action, measured in seconds.items():
         gain = str(ratio(measured, seconds[OURS]))
         median = f"{np.median(measured):.2f}"
-        rows.append([f"{name}, {action}", windows, f"{difference:.0e}", median, gain])
+        rows.append([action, windows, f"{difference:.0e}", median, gain])
     return rows
 
 
@@ -145,6 +105,60 @@ def diarize(bench: Bench) -> dict[str, list[float]]:
 
     actions = {name: action(diarizer) for name, diarizer in diarizers.items()}
     return time_interleaved(actions, bench.repeats, bench.device)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A pipeline of real weights, and the speech that it hears over and over."""
+
+    folder: str
+    speech: Samples
+    stock_minutes: float  # pyannote.audio hears no more at once
+
+    def diarizers(self, device: torch.device, minutes: float) -> dict[str, PyannoteDiarizer]:
+        """The endpoint's diarizer, and pyannote.audio with its own batch sizes."""
+        diarizers = {OURS: load_pyannote(self.folder, None, None, device)}
+        if minutes <= self.stock_minutes:
+            pipeline: Any = Pipeline.from_pretrained(self.folder)
+            pipeline.to(device)
+            diarizers[STOCK] = PyannoteDiarizer(pipeline, pipeline.embedding_batch_size)
+        return diarizers
+
+
+def diarize_published(
+    bench: Bench, published: Published, minutes: float, threads: int
+) -> list[str]:
+    """A row of the table: `minutes` of real speech by each, whose turns must be equal."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    samples = np.resize(published.speech, round(minutes * 60 * SAMPLE_RATE))
+    diarizers = published.diarizers(bench.device, minutes)
+    seconds: dict[str, list[float]] = {name: [] for name in diarizers}
+    peaks: dict[str, list[float]] = {name: [] for name in diarizers}
+    found: dict[str, Diarization] = {}
+    for diarizer in diarizers.values():
+        diarizer.warm_up()
+    for repeat in range(bench.repeats):
+        for name in diarizers if repeat % 2 == 0 else reversed(list(diarizers)):
+
+            def diarize(name: str = name) -> None:
+                found[name] = diarizers[name].diarize(samples, NO_HINTS)
+
+            def measure(name: str = name, diarize: Action = diarize) -> None:
+                seconds[name].append(time_once(diarize, bench.device))
+
+            peaks[name].append(peak_memory(measure, bench.device))
+    torch.set_num_threads(before)
+    if found.get(STOCK, found[OURS]) != found[OURS]:
+        raise ValueError(f"{published.folder}: the turns are not those of pyannote.audio")
+    gain = str(ratio(seconds[STOCK], seconds[OURS])) if STOCK in seconds else ""
+    rates = [_median(seconds, name, 60 * minutes, 3) for name in (OURS, STOCK)]
+    needed = [_median(peaks, name, 1, 0) for name in (OURS, STOCK)]
+    return [f"{minutes:g} min", str(threads), *rates, gain, *needed]
+
+
+def _median(measured: dict[str, list[float]], name: str, each: float, digits: int) -> str:
+    return f"{np.median(measured[name]) / each:.{digits}f}" if name in measured else ""
 
 
 def beside_recognition(bench: Bench, threads: int) -> list[str]:
