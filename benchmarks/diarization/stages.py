@@ -22,6 +22,8 @@ from asr.transcription import TranscriptionOptions
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS
 from demo.build.clip import Samples
+from diarization.clustering import complete_voices
+from diarization.computation import warm_up
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from diarization.embeddings import share_frames
 from diarization.loading import load_diarizer
@@ -50,9 +52,7 @@ class Bench:
 
     def pipeline(self) -> Any:  # noqa: ANN401
         """pyannote.audio with the demo's models."""
-        pipeline: Any = Pipeline.from_pretrained(FOLDER)
-        pipeline.to(self.device)
-        return pipeline
+        return stock_pipeline(FOLDER, self.device)
 
     def diarizers(self) -> dict[str, Diarizer]:
         """The endpoint's diarizer, and the same without `share_frames`."""
@@ -60,6 +60,14 @@ class Bench:
             OURS: load_diarizer(FOLDER, None, None, self.device),
             STOCK: PyannoteDiarizer(self.pipeline(), self.batch_size),
         }
+
+
+def stock_pipeline(folder: str, device: torch.device) -> Any:  # noqa: ANN401
+    """pyannote.audio as it comes, but with the endpoint's voices: turns are to be compared."""
+    pipeline: Any = Pipeline.from_pretrained(folder)
+    pipeline.to(device)
+    complete_voices(pipeline)
+    return pipeline
 
 
 def embed_demo(bench: Bench) -> Rows:
@@ -119,8 +127,7 @@ class Published:
         """The endpoint's diarizer, and pyannote.audio with its own batch sizes."""
         diarizers = {OURS: load_pyannote(self.folder, None, None, device)}
         if minutes <= self.stock_minutes:
-            pipeline: Any = Pipeline.from_pretrained(self.folder)
-            pipeline.to(device)
+            pipeline = stock_pipeline(self.folder, device)
             diarizers[STOCK] = PyannoteDiarizer(pipeline, pipeline.embedding_batch_size)
         return diarizers
 
@@ -137,7 +144,7 @@ def diarize_published(
     peaks: dict[str, list[float]] = {name: [] for name in diarizers}
     found: dict[str, Diarization] = {}
     for diarizer in diarizers.values():
-        diarizer.warm_up()
+        warm_up(diarizer)
     for repeat in range(bench.repeats):
         for name in diarizers if repeat % 2 == 0 else reversed(list(diarizers)):
 
