@@ -56,7 +56,11 @@ def main() -> None:
         samples = samples[: 20 * SAMPLE_RATE]
         options.repeats, options.minutes = 1, 0
     bench = Bench(device, samples, options.repeats)
-    chosen = {name: value for name, value in vars(options).items() if name != "quick"}
+    chosen = {
+        name: value.name if isinstance(value, Path) else value
+        for name, value in vars(options).items()
+        if name != "quick" and value is not None
+    }
     facts = settings(PACKAGES) | {
         "seconds of the conversation": round(len(samples) / SAMPLE_RATE),
         "batch size": bench.batch_size,
@@ -101,7 +105,7 @@ def _published(bench: Bench, options: argparse.Namespace) -> tuple[list[str], li
     if options.pipeline is None:
         return header, []
     speech = bench.conversation if options.recordings is None else _joined(options.recordings)
-    published = Published(options.pipeline, speech, options.stock_minutes)
+    published = Published(str(options.pipeline), speech, options.stock_minutes)
     counts = sorted({1, torch.get_num_threads()}, reverse=True)
     return header, [
         diarize_published(bench, published, minutes, threads)
@@ -143,7 +147,10 @@ def _options() -> argparse.Namespace:
         "--minutes", type=int, default=60, help="audio for the memory; 0 leaves it out"
     )
     parser.add_argument(
-        "--pipeline", metavar="FOLDER", help="a pipeline of real weights, measured as well"
+        "--pipeline",
+        type=Path,
+        metavar="FOLDER",
+        help="a pipeline of real weights, measured as well",
     )
     parser.add_argument(
         "--recordings",
