@@ -17,6 +17,7 @@ BENCHMARKS = {
     "accuracy": ("benchmarks.accuracy", "words given to the wrong speaker in synthetic dialogues"),
     "diarization": ("benchmarks.diarization", "diarization errors on the same dialogues"),
     "speakers": ("benchmarks.speakers", "speakers named by reference clips"),
+    "voices": ("benchmarks.voices", "diarization, words' speakers and names in real conversations"),
     "real": ("benchmarks.real", "word errors and speed of Whisper base on real recordings"),
     "load": ("benchmarks.load", "latency and rate of the server under load, beside hf-serve"),
     "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's"),

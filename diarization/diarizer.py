@@ -102,11 +102,13 @@ class Capabilities:
     """What a diarizer can do beside finding turns.
 
     `hints`: it can be told the number of speakers. `voices`: it embeds them, so that known ones can
-    be named.
+    be named. `same_voice`: from which cosine on two of its embeddings are taken for one voice; None
+    where that was never measured.
     """
 
     hints: bool
     voices: bool
+    same_voice: float | None = None
 
 
 class Diarizer(Protocol):

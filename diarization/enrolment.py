@@ -73,11 +73,12 @@ class Enrolment:
             vector, doubts = self._embed(self.diarizer, samples, place, cancelled)
             vectors.setdefault(clip.name, []).append(vector)
             warnings += (f"known_speakers[{place}]: {doubt}" for doubt in doubts)
+        same_voice = self.diarizer.capabilities.same_voice
         warnings += (
             f"known_speakers: names {one} and {two} sound alike and may be mixed up"
-            for one, two in alike(vectors)
+            for one, two in ([] if same_voice is None else alike(vectors, same_voice))
         )
-        return KnownVoices(tuple(vectors), vectors, tuple(warnings))
+        return KnownVoices(tuple(vectors), vectors, tuple(warnings), same_voice)
 
     def _embed(
         self,

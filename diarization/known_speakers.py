@@ -6,7 +6,7 @@ name because it is the nearest, and a pair that falls through never displaces a 
 would if pairs were thrown out after they were made.
 
 Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
-and the length of speech: see docs/benchmarks/speakers.md.
+and the length of speech: see docs/benchmarks/voices.md and speakers.md.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from scipy.optimize import linear_sum_assignment
 from diarization.diarizer import Diarization, Span, Vector
 from transcript import KnownSpeaker, SpeakerTurn
 
-# Chosen by scripts/bench speakers: clean, with clips of 3 s, less than 1% of strangers' seconds get
-# a name, and 97% of known speakers' the right one.
-THRESHOLD = 0.78
 # A name has to be so much more similar than the next one.
 MARGIN = 0.05
-# Two names whose clips are more similar than this cannot be told apart with confidence.
-ALIKE = 0.8
 MIN_SECONDS_ALONE = 2.0
 MOST_LABELS = 8  # that a warning names
+NO_THRESHOLD = (
+    "known_speakers: nobody is named, because known_speaker_threshold is not given and none is"
+    " known for the voices of this diarization model"
+)
 
 Similarities = NDArray[np.float64]  # (speakers, names)
 
@@ -40,12 +39,14 @@ Similarities = NDArray[np.float64]  # (speakers, names)
 class KnownVoices:
     """The names that a client gave, in its order, and of each the unit vectors of its clips.
 
-    `vectors` is empty where nobody looks for speakers.
+    `vectors` is empty where nobody looks for speakers. `same_voice` is from which similarity on the
+    diarizer's embeddings are taken for one voice, None where nobody knows.
     """
 
     names: tuple[str, ...] = ()
     vectors: Mapping[str, Sequence[Vector]] = field(default_factory=dict, repr=False, compare=False)
     warnings: tuple[str, ...] = ()
+    same_voice: float | None = None
 
 
 NOBODY = KnownVoices()
@@ -65,7 +66,8 @@ def name_speakers(
 ) -> Naming:
     """Call the speakers who sound like a known one by its name; others keep their label.
 
-    `threshold` is the least similarity of a match, None for the default. Who speaks less than
+    `threshold` is the least similarity of a match, None for that of the embedding model; where that
+    is not known, nobody is named. Who speaks less than
     MIN_SECONDS_ALONE while nobody else does is not compared, nor is who has no usable embedding.
     """
     if diarization is None or not known.vectors:
@@ -78,10 +80,13 @@ def name_speakers(
     ]
     rows = [vectors[label] for label in labels]
     similar = similarities(rows, [unit(np.mean(known.vectors[name], 0)) for name in known.names])
-    pairs = assign(similar, THRESHOLD if threshold is None else threshold)
+    least = known.same_voice if threshold is None else threshold
+    pairs = {} if least is None else assign(similar, least)
     names = {labels[row]: known.names[column] for row, column in pairs.items()}
     told = tuple(_tell(known.names, labels, similar, pairs))
     warnings = known.warnings + _left_out([each for each in found if each not in labels])
+    if least is None:
+        warnings += (NO_THRESHOLD,)
     return Naming(rename(diarization, names), told, warnings)
 
 
@@ -164,11 +169,11 @@ def rename(diarization: Diarization, names: Mapping[str, str]) -> Diarization:
     )
 
 
-def alike(known: Mapping[str, Sequence[Vector]]) -> list[tuple[int, int]]:
-    """Places of names whose clips sound alike."""
+def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:
+    """Places of names whose clips are as similar as those of one voice."""
     means = [unit(np.mean(vectors, 0)) for vectors in known.values()]
     similar = similarities(means, means)
-    return [pair for pair in combinations(range(len(means)), 2) if similar[pair] > ALIKE]
+    return [pair for pair in combinations(range(len(means)), 2) if similar[pair] >= same_voice]
 
 
 def _tell(

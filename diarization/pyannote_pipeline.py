@@ -24,6 +24,7 @@ from diarization.computation import computing, create_stream, pause, warm_up
 from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
 from diarization.embeddings import share_frames
 from diarization.networks import has_networks, load_network
+from diarization.same_voice import same_voice
 from errors import StartError
 from runtime.device_errors import is_out_of_memory
 from runtime.versions import build_pyannote_pipeline, load_pyannote_pipeline
@@ -51,14 +52,14 @@ class PyannoteDiarizer:
     `stream` is where it computes on CUDA, so that it does not wait for other threads' kernels.
     """
 
-    capabilities = Capabilities(hints=True, voices=True)
-
     def __init__(
         self, pipeline: _Pipeline, batch_size: int, stream: torch.cuda.Stream | None = None
     ) -> None:
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._stream = stream
+        model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
+        self.capabilities = Capabilities(hints=True, voices=True, same_voice=same_voice(model))
         # A call sets the pipeline's batch sizes and the process's TF32 switches and restores them
         # at its end; two calls at once would restore each other's values.
         self._lock = threading.Lock()

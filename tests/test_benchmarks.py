@@ -37,6 +37,7 @@ SCRIPTS = (
     "accuracy.__main__",
     "diarization.__main__",
     "speakers.__main__",
+    "voices.__main__",
     "real.__main__",
     "load.__main__",
     "medusa.__main__",

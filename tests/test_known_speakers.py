@@ -13,8 +13,9 @@ from diarization.diarizer import Diarization
 from diarization.known_speakers import (
     MARGIN,
     MIN_SECONDS_ALONE,
-    THRESHOLD,
+    NO_THRESHOLD,
     KnownVoices,
+    alike,
     assign,
     name_speakers,
     seconds_alone,
@@ -23,6 +24,7 @@ from diarization.known_speakers import (
 from transcript import KnownSpeaker, SpeakerTurn
 
 AXES = np.eye(6)
+SAME = 0.78
 
 
 def diarization(**voices):
@@ -33,8 +35,9 @@ def diarization(**voices):
     return Diarization(turns, turns, voices=voices)
 
 
-def known(**vectors):
-    return KnownVoices(tuple(vectors), {name: [unit(row)] for name, row in vectors.items()})
+def known(same_voice=SAME, **vectors):
+    units = {name: [unit(row)] for name, row in vectors.items()}
+    return KnownVoices(tuple(vectors), units, same_voice=same_voice)
 
 
 def named(naming):
@@ -110,17 +113,31 @@ def test_a_strangers_clip_names_nobody_and_shows_the_nearest():
     assert named(naming) == list(voices)
     (told,) = naming.known_speakers
     assert (told.label, told.matched) == ("SPEAKER_00", False)
-    assert 0 < told.similarity < THRESHOLD
+    assert 0 < told.similarity < SAME
 
 
 def test_the_threshold_of_the_request_decides():
-    voices, clip = diarization(S=AXES[0]), known(Anna=AXES[0] + 0.8 * AXES[1])
-    similarity = 1 / np.hypot(1, 0.8)
-    for threshold, matched in ((similarity - 0.01, True), (similarity + 0.01, False)):
-        naming = name_speakers(voices, clip, threshold)
+    voices, similarity = diarization(S=AXES[0]), 1 / np.hypot(1, 0.8)
+    for same_voice in (None, 0.0, 1.0):
+        clip = known(same_voice, Anna=AXES[0] + 0.8 * AXES[1])
+        for threshold, matched in ((similarity - 0.01, True), (similarity + 0.01, False)):
+            naming = name_speakers(voices, clip, threshold)
+            assert naming.known_speakers == (
+                KnownSpeaker("Anna", "S", pytest.approx(similarity), matched),
+            )
+            assert naming.warnings == ()
+
+
+def test_without_one_that_of_the_voices_decides_and_where_none_is_known_nobody_is_named():
+    voices, row, similarity = diarization(S=AXES[0]), AXES[0] + 0.8 * AXES[1], 1 / np.hypot(1, 0.8)
+    for same_voice in (similarity - 0.01, similarity + 0.01, None):
+        naming = name_speakers(voices, known(same_voice, Anna=row))
+        matched = same_voice is not None and same_voice < similarity
         assert naming.known_speakers == (
             KnownSpeaker("Anna", "S", pytest.approx(similarity), matched),
         )
+        assert naming.warnings == (() if same_voice else (NO_THRESHOLD,))
+        assert named(naming) == (["Anna"] if matched else ["S"])
 
 
 def test_two_names_that_fit_as_well_are_both_kept_back():
@@ -155,9 +172,16 @@ def test_labels_decide_and_not_places():
 
 
 def test_several_clips_of_a_name_count_as_one_voice():
-    clips = KnownVoices(("Anna",), {"Anna": [AXES[0], AXES[1]]})
+    clips = KnownVoices(("Anna",), {"Anna": [AXES[0], AXES[1]]}, same_voice=SAME)
     naming = name_speakers(diarization(S=AXES[0] + AXES[1]), clips)
     assert naming.known_speakers[0].similarity == pytest.approx(1)
+
+
+def test_names_sound_alike_where_their_clips_are_as_similar_as_one_voice():
+    vectors = {"a": [AXES[0]], "b": [AXES[1]], "c": [unit(AXES[0] + 0.8 * AXES[2])]}
+    similarity = 1 / np.hypot(1, 0.8)
+    assert alike(vectors, similarity - 0.01) == [(0, 2)]
+    assert alike(vectors, similarity + 0.01) == []
 
 
 def test_both_views_of_the_turns_are_named_and_no_voice_is_kept():

@@ -64,7 +64,7 @@ def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Answer:
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
     inputs = base64.b64encode(file.read_bytes()).decode()
     answer = endpoint({"inputs": inputs, "parameters": wanted})
-    return Answer(tuple(_chunks(answer)), tuple(_turns(answer["output"]["rttm"])))
+    return Answer(tuple(_chunks(answer)), tuple(read_rttm(answer["output"]["rttm"])))
 
 
 def attribute_by_rules(
@@ -117,7 +117,8 @@ def _word(entry: dict[str, Any]) -> Word:
     return Word(entry["word"], start, end, entry.get("speaker"), entry["probability"], overlap)
 
 
-def _turns(rttm: str) -> Iterator[SpeakerTurn]:
+def read_rttm(rttm: str) -> Iterator[SpeakerTurn]:
+    """The turns of an RTTM file, in its order."""
     for line in rttm.splitlines():
         _, _, _, start, seconds, _, _, speaker, *_ = line.split()
         yield SpeakerTurn(speaker, float(start), float(start) + float(seconds))

@@ -18,7 +18,7 @@ import numpy as np
 from meeteval.wer import cp_word_error_rate
 from numpy.typing import NDArray
 from pyannote.core import Segment, Timeline
-from pyannote.metrics.diarization import DiarizationErrorRate
+from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
 from scipy.optimize import linear_sum_assignment
 
 from demo.build.diarization_error import annotation
@@ -50,6 +50,24 @@ class Count:
     def rate(self) -> float:
         """Errors of the total; 0 of nothing is 0."""
         return self.errors / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class DiarizationParts:
+    """Seconds of each kind of error, and of speech, where overlapped speech counts for each voice.
+
+    Parts of several recordings can be added.
+    """
+
+    missed: float
+    false_alarm: float
+    confusion: float
+    total: float
+
+    @property
+    def count(self) -> Count:
+        """All errors out of the speech: the diarization error rate."""
+        return Count(self.missed + self.false_alarm + self.confusion, self.total)
 
 
 def normalize(text: str) -> str:
@@ -169,11 +187,38 @@ def diarization_errors(
 
     Overlapped speech counts for each voice. COLLAR seconds around each true boundary are left out.
     """
-    metric = DiarizationErrorRate(collar=COLLAR, skip_overlap=False)
+    return diarization_parts(reference, hypothesis, duration, COLLAR).count
+
+
+def diarization_parts(
+    reference: Sequence[SpeakerTurn],
+    hypothesis: Sequence[SpeakerTurn],
+    duration: float,
+    collar: float = 0.0,
+    skip_overlap: bool = False,
+) -> DiarizationParts:
+    """The parts of the diarization error rate of a recording of `duration` seconds.
+
+    `collar` seconds around each true boundary are left out, half on each side, as pyannote.metrics
+    has it, and with `skip_overlap` the time in which several people speak.
+    """
+    metric = DiarizationErrorRate(collar=collar, skip_overlap=skip_overlap)
     uem = Timeline([Segment(0, duration)])
     parts = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
-    wrong = parts["confusion"] + parts["missed detection"] + parts["false alarm"]
-    return Count(float(wrong), float(parts["total"]))
+    names = ("missed detection", "false alarm", "confusion", "total")
+    return DiarizationParts(*(float(parts[name]) for name in names))
+
+
+def jaccard_errors(
+    reference: Sequence[SpeakerTurn], hypothesis: Sequence[SpeakerTurn], duration: float
+) -> Count:
+    """The Jaccard error of each speaker, summed, out of their number: every speaker counts alike,
+    however little they say.
+    """
+    metric: DiarizationErrorRate = JaccardErrorRate()  # type: ignore[no-untyped-call]
+    uem = Timeline([Segment(0, duration)])
+    parts = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
+    return Count(float(parts["speaker error"]), float(parts["speaker count"]))
 
 
 def is_overlapped(start: float, end: float, turns: Iterable[SpeakerTurn]) -> bool:

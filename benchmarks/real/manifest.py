@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.report import read
 
 TRUTH = "truth"
+Shape = TypeVar("Shape", list[Any], dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,27 @@ def load_manifests(files: list[Path]) -> list[Recording]:
     Raises ValueError of one line where one is no such list, a recording is not there, or two have
     one name.
     """
-    recordings = [_recording(file, entry) for file in files for entry in _entries(file)]
+    recordings = [
+        _recording(file, entry)
+        for file in files
+        for entry in read_manifest(file, list, "a list of recordings")
+    ]
     names = [recording.name for recording in recordings]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"more than one recording is called {twice[0]}")
     return recordings
 
 
-def _entries(file: Path) -> list[Any]:
+def read_manifest(file: Path, shape: type[Shape], described: str) -> Shape:
+    """The JSON of a manifest. Raises ValueError of one line where it is not of that `shape`."""
     try:
         entries = read(file)
     except OSError as error:
         raise ValueError(f"{file}: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{file}: no JSON: {error}") from error
-    if not isinstance(entries, list):
-        raise ValueError(f"{file}: should be a list of recordings")
+    if not isinstance(entries, shape):
+        raise ValueError(f"{file}: should be {described}")
     return entries
 
 

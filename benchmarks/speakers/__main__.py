@@ -16,10 +16,9 @@ import torch
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from asr.frontend.vad import SpeechDetector
-from audio.decode import AudioLimits
 from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.speakers.clips import embed_clips
 from benchmarks.speakers.figures import chart, figures
 from benchmarks.speakers.scenes import (
     CHANNELS,
@@ -34,12 +33,7 @@ from config import DEMO_MODELS
 from demo.build.diarization_error import annotation
 from demo.build.voices import Voice
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
-from diarization.enrolment import Enrolment
-from diarization.known_speakers import THRESHOLD
 from diarization.loading import load_diarizer
-from errors import InvalidReference
-from payload.reference_clips import ReferenceClip
-from timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "numpy")
 LENGTHS = (1.0, 3.0, 10.0)  # seconds of speech in a clip
@@ -69,6 +63,8 @@ def main() -> None:
 def run(count: int, draws: int, seed: int) -> Results:
     """Diarize `count` dialogues in every channel and name their speakers by clips."""
     diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, torch.device("cpu"))
+    threshold = diarizer.capabilities.same_voice
+    assert threshold is not None  # it is the demo's own
     people, taken = tell_apart(draw_people(seed), diarizer, seed)
     dialogues = draw_dialogues(people, count, seed)
     clips = {
@@ -86,7 +82,7 @@ def run(count: int, draws: int, seed: int) -> Results:
             for seconds in LENGTHS:
                 drawn = [clips[of_clips, seconds, draw] for draw in range(draws)]
                 row = {"dialogue": channel, "clips": of_clips, "seconds": seconds}
-                rows.append(row | _score(made, drawn) | {"refused": _refused(drawn)})
+                rows.append(row | _score(made, drawn, threshold) | {"refused": _refused(drawn)})
                 print(f"{channel}, clips {of_clips}, {seconds:g} s", flush=True)
     return {
         "settings": settings(PACKAGES)
@@ -94,7 +90,7 @@ def run(count: int, draws: int, seed: int) -> Results:
         "people": list(people),
         "taken for another": taken,
         "diarization error": errors,
-        "threshold": THRESHOLD,
+        "threshold": threshold,
         "rows": rows,
     }
 
@@ -107,21 +103,11 @@ def _clips(
     draw: list[int],
 ) -> Iterator[tuple[str, Vector | None]]:
     """Every person's clip, embedded as the endpoint does; None for one that is refused."""
-    detect = SpeechDetector()
-
-    def find_speech(samples: Any) -> list[tuple[float, float]]:  # noqa: ANN401
-        return [(span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in detect(samples)]
-
-    enrolment = Enrolment(diarizer, find_speech, AudioLimits(60.0, 10**7), SAMPLE_RATE)
+    references = {}
     for place, (name, voice) in enumerate(people.items()):
         seed = [*draw[:2], list(CHANNELS).index(channel), round(seconds), *draw[2:], place]
-        reference = draw_reference(voice, seconds, CHANNELS[channel], seed)
-        try:
-            known = enrolment.enrol([ReferenceClip(name=name, reference=reference)])
-            yield name, known.vectors[name][0]
-        except InvalidReference as error:
-            print(f"refused, {channel}, {seconds:g} s, {name}: {error}", flush=True)
-            yield name, None
+        references[name] = draw_reference(voice, seconds, CHANNELS[channel], seed)
+    return embed_clips(diarizer, references.items())
 
 
 def _diarize(diarizer: Diarizer, dialogue: Dialogue, channel: str, seed: int) -> Diarization:
@@ -138,9 +124,9 @@ def _diarization_error(dialogues: list[Dialogue], found: list[Diarization]) -> f
     return float(abs(metric))
 
 
-def _score(made: list[Case], drawn: list[dict[str, Vector | None]]) -> Results:
-    """Rates over thresholds, and of the nearest name; identification errors of both, by the last
-    clips drawn.
+def _score(made: list[Case], drawn: list[dict[str, Vector | None]], default: float) -> Results:
+    """Rates over thresholds, and of the nearest name; identification errors of that and at the
+    default, by the last clips drawn.
     """
     tallies = {threshold: Tally() for threshold in THRESHOLDS}
     nearest = Tally()
@@ -151,7 +137,7 @@ def _score(made: list[Case], drawn: list[dict[str, Vector | None]]) -> Results:
             for threshold, tally in tallies.items():
                 case.tally(case.by_threshold(similar, threshold), tally)
             case.tally(case.nearest(similar), nearest)
-        case.identification(case.by_threshold(similar, THRESHOLD), errors["ours"])
+        case.identification(case.by_threshold(similar, default), errors["ours"])
         case.identification(case.nearest(similar), errors["nearest"])
     return {
         "by threshold": {f"{key:.2f}": tally.rates() for key, tally in tallies.items()},

@@ -7,15 +7,13 @@ name them; the page says which.
 
 from __future__ import annotations
 
-import base64
-import io
-import wave
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.signal import butter, sosfilt
 
+from benchmarks.speakers.clips import encode_clip
 from demo.build.channel import through_codec
 from demo.build.clip import Samples
 from demo.build.dialogue import Scene, Style, draw_dialogue
@@ -124,11 +122,4 @@ def draw_reference(voice: Voice, seconds: float, channel: Channel, seed: list[in
     edge = np.zeros(round(EDGE * SAMPLE_RATE), np.float32)
     samples = np.concatenate([edge, say(voice, seconds, generator), edge])
     samples += np.float32(STYLE.noise) * generator.standard_normal(len(samples)).astype(np.float32)
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(SAMPLE_RATE)
-        heard = channel(samples, generator).clip(-1, 1)
-        writer.writeframes((heard * 32_767).astype("<i2").tobytes())
-    return base64.b64encode(file.getvalue()).decode()
+    return encode_clip(channel(samples, generator))

@@ -112,18 +112,21 @@ class Case:
 
 def cases(dialogue: Dialogue, found: Diarization) -> list[Case]:
     """The dialogue with none, some and all of its people known, each time so many names."""
+    return [
+        case_of(dialogue, found, dialogue.cast[:present] + dialogue.strangers[: NAMES - present])
+        for present in range(SPEAKERS + 1)
+    ]
+
+
+def case_of(dialogue: Dialogue, found: Diarization, names: tuple[str, ...]) -> Case:
+    """The dialogue with voices known by these names."""
     alone = seconds_alone(found.turns)
     labels = [
         label
         for label in sorted(alone, key=lambda each: -alone[each])
         if alone[label] >= MIN_SECONDS_ALONE and unit(found.voices.get(label, ())) is not None
     ]
-    seconds = _confusion(dialogue, found)
-    made = []
-    for present in range(SPEAKERS + 1):
-        names = dialogue.cast[:present] + dialogue.strangers[: NAMES - present]
-        made.append(Case(dialogue, found, names, seconds, labels))
-    return made
+    return Case(dialogue, found, names, _confusion(dialogue, found), labels)
 
 
 def identification_metric() -> IdentificationErrorRate:

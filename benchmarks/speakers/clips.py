@@ -1,0 +1,55 @@
+"""Clips of people: as a request has them, and embedded as the endpoint does it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import wave
+from collections.abc import Iterable, Iterator
+
+from asr.frontend.vad import SpeechDetector
+from audio.decode import AudioLimits
+from demo.build.clip import Samples
+from diarization.diarizer import Diarizer, Span, Vector
+from diarization.enrolment import Enrolment
+from errors import InvalidReference
+from payload.reference_clips import ReferenceClip
+from timebase import SAMPLE_RATE
+
+
+def encode_clip(samples: Samples) -> str:
+    """Samples (n,) at 16 kHz as WAV in base64."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(SAMPLE_RATE)
+        writer.writeframes((samples.clip(-1, 1) * 32_767).astype("<i2").tobytes())
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def embed_clips(
+    diarizer: Diarizer, clips: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, Vector | None]]:
+    """The unit vector of each name's clip (in base64); None for one that is refused."""
+    enrolment = Enrolment(diarizer, SpeechFinder(), AudioLimits(60.0, 10**7), SAMPLE_RATE)
+    for name, reference in clips:
+        try:
+            known = enrolment.enrol([ReferenceClip(name=name, reference=reference)])
+            yield name, known.vectors[name][0]
+        except InvalidReference as error:
+            print(f"refused, {name}: {error}", flush=True)
+            yield name, None
+
+
+class SpeechFinder:
+    """Where somebody speaks in samples, in seconds, as the endpoint finds it."""
+
+    def __init__(self) -> None:
+        self._detect = SpeechDetector()
+
+    def __call__(self, samples: Samples) -> list[Span]:
+        """The stretches of speech in order."""
+        return [
+            (span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in self._detect(samples)
+        ]

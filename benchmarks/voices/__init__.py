@@ -1,0 +1,1 @@
+"""Who speaks when, who said what and who is known, in real conversations with real weights."""

@@ -1,0 +1,199 @@
+"""Diarization, words' speakers and names in real conversations: `scripts/bench voices`.
+
+Recordings and weights are no part of the repository. Ours runs interleaved with pyannote's pipeline
+from the same folder, so that a machine that is slow for a minute is slow for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from benchmarks.accuracy.answers import ask
+from benchmarks.pages import write_page
+from benchmarks.real.engines import decoded
+from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.speakers.clips import embed_clips
+from benchmarks.timing import time_interleaved
+from benchmarks.voices.conversations import Collection, Conversation, load_conversations
+from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, chart, figures
+from benchmarks.voices.naming import Heard, name_everybody
+from benchmarks.voices.scoring import score_turns, score_words
+from benchmarks.voices.stock import StockPipeline
+from config import ModelSettings, cache_folder
+from demo.build.clip import Samples
+from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
+from diarization.known_speakers import KnownVoices, name_speakers
+from handler import EndpointHandler
+from model_sources import whisper_base
+from timebase import SAMPLE_RATE
+from transcript import SpeakerTurn
+
+PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers", "numpy")
+Results = dict[str, Any]
+
+
+def main() -> int:
+    """Measure what is asked for and write the page; exit status 1 where that cannot be."""
+    options = _options()
+    path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
+    logging.disable_progress_bar()
+    try:
+        if not options.render:
+            run(options, path)
+        results: Results = read(path)
+    except (ValueError, OSError) as error:
+        print(f"scripts/bench voices: {error}", file=sys.stderr)
+        return 1
+    copy = None if options.publish else path.with_suffix(".md")
+    write_page("voices", results, figures(results), {"voices": chart(results)}, copy)
+    return 0
+
+
+def run(options: argparse.Namespace, path: Path) -> None:
+    """Diarize, transcribe and name every recording; `path` is written after each.
+
+    Raises ValueError or OSError where recordings or models are not there.
+    """
+    collection = load_conversations(options.recordings)
+    conversations = [
+        each for each in collection.conversations if any(name in each.name for name in options.only)
+    ]
+    if not conversations:
+        raise ValueError(f"{options.recordings}: no recording is left to hear")
+    chosen = ModelSettings.for_models(asr_model=options.model, diarization_model=options.pipeline)
+    handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    stock = StockPipeline(Path(options.pipeline), device)
+    bench = Bench(handler, stock, device, options.repeats)
+    facts = {"pipeline": Path(options.pipeline).name, "model": Path(options.model).name}
+    results: Results = {
+        "settings": settings(PACKAGES) | facts | {"dtype": "float32", "repeats": options.repeats},
+        "recordings": [],
+        "threshold": bench.diarizer.capabilities.same_voice,
+    }
+    for conversation in conversations:
+        results["recordings"].append(bench.measure(conversation))
+        save(path, results)
+        print(conversation.name, flush=True)
+    save(path, results | bench.name(conversations, collection))
+
+
+class Bench:
+    """The endpoint and pyannote's pipeline on the same weights."""
+
+    def __init__(
+        self, handler: EndpointHandler, stock: StockPipeline, device: torch.device, repeats: int
+    ) -> None:
+        self.handler, self.stock, self.device, self.repeats = handler, stock, device, repeats
+        diarizer = handler.endpoint.diarizer
+        assert diarizer is not None
+        self.diarizer: Diarizer = diarizer
+
+    def measure(self, conversation: Conversation) -> Results:
+        """Everything that is counted about one conversation, and the seconds of diarizing it."""
+        samples = decoded(conversation.recording)
+        judge = partial(score_turns, conversation, duration=len(samples) / SAMPLE_RATE)
+        measured: Results = {
+            "name": conversation.name,
+            "duration": len(samples) / SAMPLE_RATE,
+            "speakers": conversation.speakers,
+            "turns": {},
+            "words": {},
+        }
+        for known, number in ((ESTIMATED, None), (TOLD, conversation.speakers)):
+            repeats = self.repeats if known == ESTIMATED else 1
+            found, seconds = self._diarize(samples, SpeakerHints(number), repeats)
+            if known == ESTIMATED:
+                measured["seconds"] = seconds
+            recording = conversation.recording
+            wanted = {"language": recording.language, "num_speakers": number}
+            answer = ask(self.handler, recording.audio, **wanted)
+            found[ENDPOINT] = answer.turns
+            measured["turns"][known] = {system: judge(turns) for system, turns in found.items()}
+            measured["words"][known] = score_words(conversation, answer)
+        return measured
+
+    def _diarize(
+        self, samples: Samples, hints: SpeakerHints, repeats: int
+    ) -> tuple[dict[str, tuple[SpeakerTurn, ...]], dict[str, list[float]]]:
+        """What both find, and their seconds in each repeat."""
+        found: dict[str, tuple[SpeakerTurn, ...]] = {}
+
+        def ours() -> None:
+            found[OURS] = self.diarizer.diarize(samples, hints).turns
+
+        def stock() -> None:
+            found[STOCK] = tuple(self.stock(samples, hints))
+
+        actions: dict[str, Callable[[], None]] = {OURS: ours, STOCK: stock}
+        seconds = time_interleaved(actions, repeats, self.device)
+        return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
+
+    def name(self, conversations: list[Conversation], collection: Collection) -> Results:
+        """How people are named: in conversations with turns, and by clips that lie beside them."""
+        heard = [Heard.of(each) for each in conversations]
+        vectors: dict[tuple[str, str], Vector | None] = {}
+        for each in heard:
+            clips = ((person, each.clip(person)) for person in each.clips)
+            for person, vector in embed_clips(self.diarizer, clips):
+                vectors[each.conversation.name, person] = vector
+        beside = dict(embed_clips(self.diarizer, collection.clips.items()))
+        vectors |= {("", person): vector for person, vector in beside.items()}
+        return {
+            "names": name_everybody(heard, vectors, self._within),
+            "by clips beside": [
+                row
+                for conversation in collection.without_turns
+                for row in self._by_clips(conversation, beside)
+            ],
+        }
+
+    def _within(self, samples: Samples) -> Diarization:
+        """The speakers that the endpoint would name."""
+        found = self.diarizer.diarize(samples, SpeakerHints())
+        return found.within(self.handler.endpoint.recogniser.find_speech(samples))
+
+    def _by_clips(self, conversation: Conversation, clips: dict[str, Vector | None]) -> list[Any]:
+        given = {name: [vector] for name, vector in clips.items() if vector is not None}
+        threshold = self.diarizer.capabilities.same_voice
+        found = self._within(decoded(conversation.recording))
+        naming = name_speakers(found, KnownVoices(tuple(given), given, (), threshold))
+        return [
+            [conversation.name, each.name, each.label, each.similarity, each.matched]
+            for each in naming.known_speakers
+        ]
+
+
+def _options() -> argparse.Namespace:
+    whisper = whisper_base.cached(cache_folder())
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench voices",
+        description="Measure diarization, words' speakers and names in real conversations.",
+    )
+    add = parser.add_argument
+    add("--recordings", type=Path, metavar="FOLDER", help="conversations with their manifest")
+    add("--pipeline", metavar="FOLDER", help="a pyannote pipeline with its weights")
+    add("--model", metavar="FOLDER", default=whisper and str(whisper), help="a Whisper (base)")
+    add("--only", nargs="+", default=[""], metavar="TEXT", help="recordings whose name holds this")
+    add("--repeats", type=int, default=3, help="times each recording is diarized for time (3)")
+    add("--quick", action="store_true", help="every recording once, no page")
+    add("--render", action="store_true", help="make the page from the last results")
+    add("--publish", action="store_true", help="write the page and picture of docs/benchmarks")
+    options = parser.parse_args()
+    if options.quick:
+        options.repeats, options.publish = 1, False
+    if not options.render and not (options.recordings and options.pipeline and options.model):
+        parser.error("--recordings, --pipeline and --model are needed")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

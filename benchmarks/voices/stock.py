@@ -1,0 +1,36 @@
+"""pyannote's pipeline as it comes, untouched: what ours is compared with."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from demo.build.clip import Samples
+from diarization.diarizer import SpeakerHints
+from timebase import SAMPLE_RATE
+from transcript import SpeakerTurn
+
+
+class StockPipeline:
+    """`Pipeline.from_pretrained` of a folder, with the batch sizes of its configuration."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        from pyannote.audio import Pipeline
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pipeline: Any = Pipeline.from_pretrained(folder)
+        self._pipeline = pipeline.to(device)
+
+    def __call__(self, samples: Samples, hints: SpeakerHints) -> list[SpeakerTurn]:
+        """The turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
+        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
+        found = self._pipeline(file, num_speakers=hints.num_speakers)
+        annotation = getattr(found, "speaker_diarization", found)
+        return [
+            SpeakerTurn(str(label), float(segment.start), float(segment.end))
+            for segment, _, label in annotation.itertracks(yield_label=True)
+        ]
