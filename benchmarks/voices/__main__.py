@@ -71,26 +71,50 @@ def run(options: argparse.Namespace, path: Path) -> None:
     chosen = ModelSettings.for_models(asr_model=options.model, diarization_model=options.pipeline)
     handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    stock = StockPipeline(Path(options.pipeline), device)
+    stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
+    last = _last(path) if options.ours else {}
     bench = Bench(handler, stock, device, options.repeats)
     facts = {"pipeline": Path(options.pipeline).name, "model": Path(options.model).name}
     results: Results = {
         "settings": settings(PACKAGES) | facts | {"dtype": "float32", "repeats": options.repeats},
-        "recordings": [],
+        "recordings": list(last.values()),
         "threshold": bench.diarizer.capabilities.same_voice,
     }
     for conversation in conversations:
-        results["recordings"].append(bench.measure(conversation))
+        name, measured = conversation.name, bench.measure(conversation)
+        last[name] = _with_stock(measured, last.get(name))
+        results["recordings"] = list(last.values())
         save(path, results)
         print(conversation.name, flush=True)
     save(path, results | bench.name(conversations, collection))
 
 
+def _last(path: Path) -> dict[str, Results]:
+    """The recordings of the last results, by name; none where there are no such results."""
+    return {each["name"]: each for each in read(path)["recordings"]} if path.is_file() else {}
+
+
+def _with_stock(measured: Results, last: Results | None) -> Results:
+    """A recording with what pyannote's pipeline found in it the last time."""
+    if last is None or STOCK not in last["seconds"]:
+        return measured
+    turns = {
+        known: {STOCK: last["turns"][known][STOCK], **scores}
+        for known, scores in measured["turns"].items()
+    }
+    seconds = {STOCK: last["seconds"][STOCK], **measured["seconds"]}
+    return measured | {"turns": turns, "seconds": seconds}
+
+
 class Bench:
-    """The endpoint and pyannote's pipeline on the same weights."""
+    """The endpoint and, where it is heard too, pyannote's pipeline on the same weights."""
 
     def __init__(
-        self, handler: EndpointHandler, stock: StockPipeline, device: torch.device, repeats: int
+        self,
+        handler: EndpointHandler,
+        stock: StockPipeline | None,
+        device: torch.device,
+        repeats: int,
     ) -> None:
         self.handler, self.stock, self.device, self.repeats = handler, stock, device, repeats
         diarizer = handler.endpoint.diarizer
@@ -124,16 +148,20 @@ class Bench:
     def _diarize(
         self, samples: Samples, hints: SpeakerHints, repeats: int
     ) -> tuple[dict[str, tuple[SpeakerTurn, ...]], dict[str, list[float]]]:
-        """What both find, and their seconds in each repeat."""
+        """What each finds, and its seconds in each repeat."""
         found: dict[str, tuple[SpeakerTurn, ...]] = {}
+        pipeline = self.stock
 
         def ours() -> None:
             found[OURS] = self.diarizer.diarize(samples, hints).turns
 
-        def stock() -> None:
-            found[STOCK] = tuple(self.stock(samples, hints))
+        actions: dict[str, Callable[[], None]] = {OURS: ours}
+        if pipeline is not None:
 
-        actions: dict[str, Callable[[], None]] = {OURS: ours, STOCK: stock}
+            def stock() -> None:
+                found[STOCK] = tuple(pipeline(samples, hints))
+
+            actions[STOCK] = stock
         seconds = time_interleaved(actions, repeats, self.device)
         return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
 
@@ -184,6 +212,7 @@ def _options() -> argparse.Namespace:
     add("--model", metavar="FOLDER", default=whisper and str(whisper), help="a Whisper (base)")
     add("--only", nargs="+", default=[""], metavar="TEXT", help="recordings whose name holds this")
     add("--repeats", type=int, default=3, help="times each recording is diarized for time (3)")
+    add("--ours", action="store_true", help="keep what pyannote.audio found the last time")
     add("--quick", action="store_true", help="every recording once, no page")
     add("--render", action="store_true", help="make the page from the last results")
     add("--publish", action="store_true", help="write the page and picture of docs/benchmarks")

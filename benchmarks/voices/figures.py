@@ -39,7 +39,7 @@ def figures(results: Results) -> dict[str, str]:
         "heard": listed(heard),
         "turns": table_of(list(_turns(recordings))),
         "words": table_of(list(_words(recordings))),
-        "recordings": table_of([_recording(each) for each in recordings]),
+        "recordings": table_of([_recording(each, _heard_by(recordings)) for each in recordings]),
         "seconds": table_of(list(_seconds(recordings))),
         "names": table_of([_names(kind, row, results) for kind, row in names.items()]),
         "thresholds": _thresholds(names),
@@ -78,7 +78,7 @@ def chart(results: Results) -> Chart:
 
 def _turns(recordings: Recordings) -> Iterator[dict[str, str]]:
     for known in (ESTIMATED, TOLD):
-        for system in SYSTEMS:
+        for system in _heard_by(recordings):
             scores = [each["turns"][known][system] for each in recordings]
             strict, lenient = (_added(scores, kind) for kind in ("strict", "lenient"))
             total = strict.total
@@ -118,11 +118,22 @@ def _words(recordings: Recordings) -> Iterator[dict[str, str]]:
             yield row
 
 
-def _recording(each: Results) -> dict[str, str]:
-    """A recording with the errors of both, and what became of its words."""
+def _heard_by(recordings: Recordings) -> list[str]:
+    """The systems that have heard every recording."""
+    return [
+        each
+        for each in SYSTEMS
+        if all(each in recording["turns"][ESTIMATED] for recording in recordings)
+    ]
+
+
+def _recording(each: Results, systems: Sequence[str]) -> dict[str, str]:
+    """A recording with the errors of its turns, and what became of its words."""
     row = {"recording": f"{each['name']} ({each['duration']:.0f} s, {each['speakers']} speakers)"}
     for known in (ESTIMATED, TOLD):
-        for system in (STOCK, ENDPOINT):
+        for system in systems:
+            if system == OURS:
+                continue
             score = each["turns"][known][system]
             strict, lenient = (
                 DiarizationParts(**score[kind]).count.rate for kind in ("strict", "lenient")
@@ -132,15 +143,20 @@ def _recording(each: Results) -> dict[str, str]:
     for rule in (OUR_RULE, WHISPERX):
         count = Count(**_rule(each, ESTIMATED, rule)["speakers"])
         row[f"words, {rule}"] = f"{count.errors:.0f} of {count.total:.0f}"
-    ours, theirs = (median(each["seconds"][system]) for system in (OURS, STOCK))
-    return row | {"seconds, ours": f"{ours:.1f}", f"seconds, {STOCK}": f"{theirs:.1f}"}
+    seconds = {
+        f"seconds, {'ours' if system == OURS else system}": f"{median(each['seconds'][system]):.1f}"
+        for system in systems
+        if system != ENDPOINT
+    }
+    return row | seconds
 
 
 def _seconds(recordings: Recordings) -> Iterator[dict[str, str]]:
     audio = sum(each["duration"] for each in recordings)
     totals = {
         system: sum(median(each["seconds"][system]) for each in recordings)
-        for system in (STOCK, OURS)
+        for system in _heard_by(recordings)
+        if system != ENDPOINT
     }
     for system, total in totals.items():
         yield {
