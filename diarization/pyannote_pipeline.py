@@ -147,8 +147,7 @@ def load_pyannote(
 ) -> PyannoteDiarizer:
     """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
 
-    A folder whose networks are safetensors is read by `diarization.networks`, everything else by
-    pyannote. Raises StartError where pyannote returns None, as older releases do when access is
+    Raises StartError where pyannote returns None, as older releases do when access is
     refused. Other exceptions of pyannote pass through.
     """
     # Warning filters belong to the whole process and must not change during a request. So from here
@@ -158,11 +157,7 @@ def load_pyannote(
     # Importing it prints advice, and warns about audio decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folder = Path(name)
-        if has_networks(folder):
-            pipeline = build_pyannote_pipeline(folder, load_network)
-        else:
-            pipeline = load_pyannote_pipeline(name, revision, token)
+        pipeline = load_stock_pipeline(name, revision, token)
         if pipeline is None:
             raise StartError(
                 f"{name}: no pipeline came back; it may be private, or its licence not be accepted"
@@ -175,6 +170,18 @@ def load_pyannote(
     if device.type == "cuda":
         warm_up(diarizer)
     return diarizer
+
+
+def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
+    """The pipeline as pyannote has it, on the CPU; nothing of it is replaced.
+
+    A folder whose networks are safetensors is read by `diarization.networks`, everything else by
+    pyannote, which may return None.
+    """
+    folder = Path(name)
+    if has_networks(folder):
+        return build_pyannote_pipeline(folder, load_network)
+    return load_pyannote_pipeline(name, revision, token)
 
 
 def _parse_output(output: object, duration: float) -> Diarization:

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import logging
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
@@ -19,6 +20,7 @@ from demo.build.speech import draw_clip
 from demo.build.voices import Voice
 from diarization.diarizer import SpeakerHints
 from diarization.enrolment import Enrolment
+from diarization.known_speakers import NO_THRESHOLD
 from errors import AudioTooLong, InvalidAudio, InvalidReference
 
 RATE = 16_000
@@ -143,6 +145,21 @@ def test_somebody_who_is_silent_names_nobody(ask, encode, plain):
     (told,) = found["known_speakers"]
     assert told["matched"] is False
     assert told["label"] in speakers(plain) == speakers(found)
+
+
+def test_voices_without_a_threshold_of_their_own_name_nobody_until_a_request_has_one(
+    demo_handler, monkeypatch, ask, clips, answer
+):
+    diarizer = demo_handler.endpoint.diarizer
+    unknown = replace(diarizer.capabilities, same_voice=None)
+    monkeypatch.setattr(diarizer, "capabilities", unknown)
+    found = ask(clips.items())
+    expected = [{**each, "matched": False} for each in answer["known_speakers"]]
+    assert found["known_speakers"] == expected
+    assert NO_THRESHOLD in found["warnings"]
+    given = ask(clips.items(), known_speaker_threshold=0.78)
+    assert given["known_speakers"] == answer["known_speakers"]
+    assert NO_THRESHOLD not in given["warnings"]
 
 
 def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips):

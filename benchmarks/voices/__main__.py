@@ -32,7 +32,7 @@ from demo.build.clip import Samples
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, name_speakers
 from handler import EndpointHandler
-from model_sources import whisper_base
+from model_sources import speaker_models, whisper_base
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
@@ -201,14 +201,19 @@ class Bench:
 
 
 def _options() -> argparse.Namespace:
-    whisper = whisper_base.cached(cache_folder())
+    whisper, voices = whisper_base.cached(cache_folder()), speaker_models.cached(cache_folder())
     parser = argparse.ArgumentParser(
         prog="scripts/bench voices",
         description="Measure diarization, words' speakers and names in real conversations.",
     )
     add = parser.add_argument
     add("--recordings", type=Path, metavar="FOLDER", help="conversations with their manifest")
-    add("--pipeline", metavar="FOLDER", help="a pyannote pipeline with its weights")
+    add(
+        "--pipeline",
+        metavar="FOLDER",
+        default=voices and str(voices),
+        help="a pyannote pipeline with its weights (what scripts/demo has fetched)",
+    )
     add("--model", metavar="FOLDER", default=whisper and str(whisper), help="a Whisper (base)")
     add("--only", nargs="+", default=[""], metavar="TEXT", help="recordings whose name holds this")
     add("--repeats", type=int, default=3, help="times each recording is diarized for time (3)")

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from demo.build.clip import Samples
 from diarization.diarizer import SpeakerHints
+from diarization.pyannote_pipeline import load_stock_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
 
 class StockPipeline:
-    """`Pipeline.from_pretrained` of a folder, with the batch sizes of its configuration."""
+    """The pipeline of a folder, with the batch sizes of its configuration."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
-        from pyannote.audio import Pipeline
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pipeline: Any = Pipeline.from_pretrained(folder)
+            pipeline = load_stock_pipeline(str(folder), None, None)
         self._pipeline = pipeline.to(device)
 
     def __call__(self, samples: Samples, hints: SpeakerHints) -> list[SpeakerTurn]:

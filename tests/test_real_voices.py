@@ -1,0 +1,103 @@
+"""The pipeline that commands fetch, on real conversations, which are no part of this repository:
+`REAL_VOICES` names a folder of them as `scripts/bench voices` reads it; without one nothing is
+tested.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from audio.decode import AudioLimits, decode_audio
+from config import ModelSettings
+from diarization.diarizer import SpeakerHints
+from diarization.embeddings import share_frames
+from diarization.loading import load_diarizer
+from diarization.pyannote_pipeline import CPU_BATCH, PyannoteDiarizer, load_stock_pipeline
+from diarization.same_voice import SAME_VOICE
+from handler import EndpointHandler
+from timebase import SAMPLE_RATE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+CPU = torch.device("cpu")
+RECORDINGS = ("phone_sample", "ami_trn02", "ami_meeting60")
+PEOPLE, STRANGER = ("katie", "steve"), "ami_trn02"
+
+
+@pytest.fixture(scope="module")
+def recordings() -> Path:
+    folder = os.environ.get("REAL_VOICES")
+    if not folder:
+        pytest.skip("no real conversations: REAL_VOICES names no folder of them")
+    return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def diarizer(recordings, speakers_folder):
+    return load_diarizer(str(speakers_folder), None, None, CPU)
+
+
+@pytest.fixture(scope="module")
+def stock(recordings, speakers_folder):
+    """pyannote's own pipeline, whose embedding stage the tests replace and put back."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = load_stock_pipeline(str(speakers_folder), None, None)
+    loaded.to(CPU)
+    return loaded
+
+
+def in_base64(recordings, name):
+    return base64.b64encode((recordings / f"{name}.flac").read_bytes()).decode()
+
+
+def samples_of(recordings, name):
+    limits = AudioLimits(max_seconds=600, max_bytes=2**28)
+    data = (recordings / f"{name}.flac").read_bytes()
+    return decode_audio(data, SAMPLE_RATE, limits).samples
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_turns_are_pyannote_s_with_our_embedding_stage_and_without(recordings, stock, name):
+    samples, method = samples_of(recordings, name), stock.get_embeddings
+    expected = PyannoteDiarizer(stock, CPU_BATCH).diarize(samples, SpeakerHints())
+    assert expected.turns
+    try:
+        assert share_frames(stock)
+        found = PyannoteDiarizer(stock, CPU_BATCH).diarize(samples, SpeakerHints())
+    finally:
+        stock.get_embeddings = method
+    assert found.turns == expected.turns
+    assert found.exclusive == expected.exclusive
+
+
+def test_the_voices_of_real_weights_have_a_threshold(diarizer):
+    assert diarizer.capabilities.same_voice == SAME_VOICE["WeSpeakerResNet34", 80]
+
+
+def test_people_are_named_by_their_clips(recordings, speakers_folder, whisper_base_folder, wav):
+    settings = ModelSettings(
+        asr_model=str(whisper_base_folder),
+        diarization_model=str(speakers_folder),
+        dtype="float32",
+    )
+    handler = EndpointHandler(settings=settings)
+    clips = [
+        {"name": name.title(), "reference": in_base64(recordings, f"azure_enrollment_{name}")}
+        for name in PEOPLE
+    ]
+    body = {"inputs": in_base64(recordings, "azure_katiesteve")}
+    answer = handler({**body, "parameters": {"known_speakers": clips}})
+    assert [each["matched"] for each in answer["known_speakers"]] == [True, True]
+    assert {each["speaker"] for each in answer["speakers"]} == {"Katie", "Steve"}
+    clip = wav(samples_of(recordings, STRANGER)[: 10 * SAMPLE_RATE])
+    eve = {"name": "Eve", "reference": base64.b64encode(clip).decode()}
+    (told,) = handler({**body, "parameters": {"known_speakers": [eve]}})["known_speakers"]
+    assert not told["matched"]
+    assert told["similarity"] < SAME_VOICE["WeSpeakerResNet34", 80]
