@@ -176,7 +176,7 @@ class Bench:
         beside = dict(embed_clips(self.diarizer, collection.clips.items()))
         vectors |= {("", person): vector for person, vector in beside.items()}
         return {
-            "names": name_everybody(heard, vectors, self._within),
+            "names": name_everybody(heard, vectors, self._found),
             "by clips beside": [
                 row
                 for conversation in collection.without_turns
@@ -184,15 +184,15 @@ class Bench:
             ],
         }
 
-    def _within(self, samples: Samples) -> Diarization:
+    def _found(self, samples: Samples) -> Diarization:
         """The speakers that the endpoint would name."""
         found = self.diarizer.diarize(samples, SpeakerHints())
-        return found.within(self.handler.endpoint.recogniser.find_speech(samples))
+        return found.touching(self.handler.endpoint.recogniser.find_speech(samples))
 
     def _by_clips(self, conversation: Conversation, clips: dict[str, Vector | None]) -> list[Any]:
         given = {name: [vector] for name, vector in clips.items() if vector is not None}
         threshold = self.diarizer.capabilities.same_voice
-        found = self._within(decoded(conversation.recording))
+        found = self._found(decoded(conversation.recording))
         naming = name_speakers(found, KnownVoices(tuple(given), given, (), threshold))
         return [
             [conversation.name, each.name, each.label, each.similarity, each.matched]
