@@ -1,8 +1,7 @@
-"""An S3 server of the tests, moto's, as a process on loopback with one bucket called `calls`."""
+"""An S3 server of the tests, moto's, as a process on loopback, and its bucket called `calls`."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 
 from archive import storage
+
+BUCKET = "calls"
 
 SERVE = (
     "import logging, sys\n"
@@ -25,10 +26,8 @@ SERVE = (
 
 
 @contextmanager
-def served() -> Iterator[tuple[Any, str]]:
-    """A client of Amazon's, and the bucket's address. The environment names the server."""
-    import boto3
-
+def served() -> Iterator[str]:
+    """The address of a server without any bucket."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE],
         text=True,
@@ -38,17 +37,27 @@ def served() -> Iterator[tuple[Any, str]]:
     )
     try:
         port = next(line for line in process.stdout if line.strip().isdigit()).strip()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-            patch.setenv("AWS_REGION", "us-east-1")
-            patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-            patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-            client = boto3.client(
-                "s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1"
-            )
-            client.create_bucket(Bucket="calls")
-            storage._store.cache_clear()  # of another server
-            yield client, "s3://calls"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.communicate(timeout=60)
+
+
+@contextmanager
+def empty_bucket(server: str) -> Iterator[tuple[Any, str]]:
+    """A client of Amazon's, and the bucket's address. The environment names the server."""
+    import boto3
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_REGION", "us-east-1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_ENDPOINT_URL", server)
+        client = boto3.client("s3", endpoint_url=server, region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
+        storage._store.cache_clear()  # of another environment
+        yield client, f"s3://{BUCKET}"
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+            for each in page.get("Contents", []):
+                client.delete_object(Bucket=BUCKET, Key=each["Key"])
+        client.delete_bucket(Bucket=BUCKET)

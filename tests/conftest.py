@@ -12,6 +12,7 @@ import socket
 import sys
 import wave
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,12 +71,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--one-case"):
-        return
+    if config.getoption("--one-case"):
+        _keep_one_case(config, items)
+    if hasattr(config, "workerinput"):  # of pytest-xdist
+        _put_long_modules_first(items)
+
+
+def _keep_one_case(config: pytest.Config, items: list[pytest.Item]) -> None:
     first = {(each.parent, getattr(each, "originalname", each.name)): each for each in items[::-1]}
     kept = set(first.values())
     config.hook.pytest_deselected(items=[each for each in items if each not in kept])
     items[:] = [each for each in items if each in kept]
+
+
+def _put_long_modules_first(items: list[pytest.Item]) -> None:
+    """So that at the end no process waits for another's module: those with slow tests, and then
+    those with many.
+    """
+    count = Counter(each.path for each in items)
+    slow = {each.path for each in items if each.get_closest_marker("slow")}
+    items.sort(key=lambda each: (each.path not in slow, -count[each.path]))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -139,13 +154,22 @@ def package_index(tmp_path, monkeypatch) -> Path:
     return links
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[tuple[Any, str]]:
-    """A bucket of an S3 server on loopback: a client of it, and its address."""
+@pytest.fixture(scope="session")
+def bucket_server() -> Iterator[str]:
+    """The address of an S3 server on loopback."""
     pytest.importorskip("moto")
     from tests.buckets import served
 
-    with served() as found:
+    with served() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def bucket(bucket_server) -> Iterator[tuple[Any, str]]:
+    """An empty bucket of that server: a client of it, and its address."""
+    from tests.buckets import empty_bucket
+
+    with empty_bucket(bucket_server) as found:
         yield found
 
 

@@ -26,7 +26,7 @@ from archive.results import Results
 from config import REPOSITORY, ModelSettings
 from tests.archive_stand_ins import TEXT, write_recordings
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 TOKEN = secrets.token_hex(32)
 SECONDS = 500  # that a run may take on the slowest machine

@@ -445,16 +445,25 @@ DIFFERENT = [
 ]
 
 
+def asked_with(number):
+    """The options of that number, and what is asked with them."""
+    options = DIFFERENT[number]
+    return options, windows_of(TINY, options.timestamps, 9, 30)[number % 3 :]
+
+
+@functools.cache
+def answered_alone(number):
+    options, requests = asked_with(number)
+    return decode(engine_of(TINY, RAGGED[TINY], 0.1), requests, options)
+
+
 @pytest.mark.parametrize("chosen", [*itertools.combinations(range(7), 2), tuple(range(7))])
 def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
     """Prompts differ too, within each session and between them."""
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
-    asked = [
-        (DIFFERENT[number], windows_of(TINY, DIFFERENT[number].timestamps, 9, 30)[number % 3 :])
-        for number in chosen
-    ]
-    alone = [decode(engine, requests, options) for options, requests in asked]
-    for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
+    alone = [answered_alone(number) for number in chosen]
+    together = interleaved(engine, [asked_with(number) for number in chosen])
+    for ours, expected in zip(together, alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)
         for key, answer in expected.items():
             assert ours[key].temperature == answer.temperature

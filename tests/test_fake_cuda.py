@@ -99,6 +99,7 @@ def test_load_prepares_batches_of_every_size_and_usual_length(device, brief_warm
     assert {rows for rows, shape in shapes if shape.drafts} == set(DRAFTED_WARMUP_ROWS)
 
 
+@pytest.mark.slow
 def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(device, monkeypatch):
     """With batches of four, into which windows enter in every way that there is."""
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 4)

@@ -42,6 +42,14 @@ def test_the_line_names_the_variable_of_the_model_at_fault(whisper_folder, tmp_p
         load_endpoint(settings=settings)
 
 
+def test_an_assistant_that_does_not_fit_ends_the_process(whisper_folder, misfit_folder):
+    settings = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(misfit_folder))
+    line = "^START_FAILED: ASSISTANT_MODEL: the assistant .* does not fit the model "
+    with pytest.raises(SystemExit, match=line) as caught:
+        load_endpoint(settings=settings)
+    assert "\n" not in str(caught.value)
+
+
 LOST = getattr(torch, "AcceleratorError", RuntimeError)(
     "CUDA error: an illegal memory access was encountered"
 )

@@ -25,6 +25,7 @@ import pytest
 from test_nemotron_diarizer import save
 
 from config import DEMO_MODELS, REPOSITORY
+from testing.audio_files import conversation, wav_file
 from transcribe.__main__ import CONVERSATION, main
 
 
@@ -119,13 +120,21 @@ def published() -> dict[str, bytes]:
     return files | {"pytorch_model.bin": b"other", "flax_model.msgpack": b"other"}
 
 
+@pytest.fixture(scope="module")
+def beginning(tmp_path_factory) -> Path:
+    """The conversation's first 40 s, in which all three speak."""
+    file = tmp_path_factory.mktemp("beginning") / "beginning.wav"
+    file.write_bytes(wav_file(conversation()[: 40 * 16_000], 16_000))
+    return file
+
+
 @pytest.mark.slow
-def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, tmp_path):
+def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, beginning, tmp_path):
     asked: list[str] = []
     with hub(published, asked) as url:
         where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path)}
         options = ("--output-format", "json", "--model", "owner/whisper", "--no-speakers")
-        done = demo(CONVERSATION, *options, **where)
+        done = demo(beginning, *options, **where)
     assert (done.returncode, done.stderr) == (0, "")
     read = (".json", ".safetensors", "merges.txt")
     assert set(asked) == {name for name in published if name.endswith(read)}
@@ -201,8 +210,8 @@ def test_srt_is_subtitles_of_the_whole_conversation(capsys):
 
 
 @pytest.mark.slow
-def test_json_is_the_endpoints_answer_and_nothing_else_is_printed():
-    done = demo("--output-format", "json", HF_HUB_OFFLINE="1")
+def test_json_is_the_endpoints_answer_and_nothing_else_is_printed(beginning):
+    done = demo(beginning, "--output-format", "json", HF_HUB_OFFLINE="1")
     assert (done.returncode, done.stderr) == (0, "")
     response = json.loads(done.stdout)
     assert response["language"] == "en"

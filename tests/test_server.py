@@ -27,7 +27,7 @@ from testing.audio_files import speech
 
 pytestmark = pytest.mark.slow
 
-STARTS = ["no such folder", "wrong token", "gated diarization"]  # that must fail
+STARTS = ["wrong token", "gated diarization"]  # that must fail
 RESPONSE_KEYS = {
     "speakers",
     "chunks",
@@ -176,8 +176,8 @@ def hub(tmp_path_factory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def failed_starts(hub, whisper_folder, misfit_folder) -> dict[str, tuple[int, str, str]]:
-    return fail_to_start(hf_serve, STARTS, hub, whisper=whisper_folder, misfit=misfit_folder)
+def failed_starts(hub, whisper_folder) -> dict[str, tuple[int, str, str]]:
+    return fail_to_start(hf_serve, STARTS, hub, whisper=whisper_folder)
 
 
 @pytest.mark.parametrize("name", STARTS)
