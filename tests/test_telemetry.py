@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from config import REPOSITORY
+from testing.audio_files import conversation, wav_file
 
 # Runs in the namespace, and everything that it starts. What has no route is counted when a program
 # tries to connect; a name is looked up by a datagram, whether to loopback or elsewhere.
@@ -47,8 +48,8 @@ with subprocess.Popen([sys.executable, *json.loads(sys.argv[1])], stderr=subproc
         else:
             sys.exit("".join(log))
         address = found[1]
-        conversation = open("demo/conversation.ogg", "rb").read()
-        answer = json.loads(ask("/?num_speakers=3", conversation, **{"Content-Type": "audio/ogg"}))
+        recording = open(sys.argv[2], "rb").read()
+        answer = json.loads(ask("/?num_speakers=3", recording, **{"Content-Type": "audio/wav"}))
         page = ask("/app/").decode()
         for path in re.findall(r"(?:src|href)=.(?!https?:|//|data:|#)[.]?/?([^\\"' >]+)", page):
             try:
@@ -85,9 +86,12 @@ def lonely():
 
 def test_start_request_and_page_call_nobody_and_write_no_identity(lonely, tmp_path):
     kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS")}
+    beginning = tmp_path / "beginning.wav"  # 40 s, in which all three speak
+    beginning.write_bytes(wav_file(conversation()[: 40 * 16_000], 16_000))
+    server = json.dumps(["-m", "server", "--embedded"])
     where = {"HOME": str(tmp_path), "HOST": "127.0.0.1", "PORT": "0", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, "-c", IN_NAMESPACE, json.dumps(["-m", "server", "--embedded"])],
+        [sys.executable, "-c", IN_NAMESPACE, server, str(beginning)],
         env=kept | where | {"PYTHONPATH": str(REPOSITORY)},
         cwd=REPOSITORY,
         capture_output=True,
