@@ -206,8 +206,8 @@ def stand_in_hub(home: Path) -> Iterator[dict[str, str]]:
         thread.join()
 
 
-# Each by one of the servers: how a server tells of them does not depend on the cause, and what needs
-# no hub fails in tests/test_loading_endpoint.py, under both servers' libraries.
+# Each by one of the servers: how a server tells of them does not depend on the cause. What needs no
+# hub fails in tests/test_loading_endpoint.py, under both servers' libraries.
 FAILED_STARTS = {
     "gated": (
         {"ASR_MODEL": "owner/gated"},

@@ -20,7 +20,7 @@ from pyannote.audio.utils.powerset import Powerset
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from audio.decode import AudioLimits, decode_audio
+from audio.decode import Audio, AudioLimits, decode_audio
 from demo.build import conversation
 from demo.build.diarization_error import annotation, draw_dialogues, error_rate
 from demo.build.embedding import weighted_statistics

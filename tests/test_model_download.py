@@ -211,7 +211,7 @@ def test_srt_is_subtitles_of_the_whole_conversation(capsys):
 
 @pytest.mark.slow
 def test_json_is_the_endpoints_answer_and_nothing_else_is_printed(beginning):
-    done = demo(beginning, "--output-format", "json", HF_HUB_OFFLINE="1")
+    done = demo(beginning, "--embedded", "--output-format", "json", HF_HUB_OFFLINE="1")
     assert (done.returncode, done.stderr) == (0, "")
     response = json.loads(done.stdout)
     assert response["language"] == "en"
