@@ -212,7 +212,8 @@ class Demo:
         self.batches, self.step = [], lambda: None
         segmentation, embedding = pipeline._segmentation.model, pipeline._embedding.model_
         segmentation.register_forward_hook(lambda *_: self.count("segmentation"))
-        embedding.resnet.layer1.register_forward_hook(lambda *_: self.count("embeddings"))
+        features = embedding.compute_fbank
+        embedding.compute_fbank = lambda audio: (self.count("embeddings"), features(audio))[1]
         self.diarizer = PyannoteDiarizer(pipeline, 1)
 
     def count(self, network):

@@ -184,7 +184,9 @@ def _thresholds(names: Results) -> str:
     """Rightly, wrongly and strangers of each way to be known, over thresholds."""
     thresholds = list(next(iter(names.values()))["by threshold"]) if names else []
     rows = []
-    for threshold in thresholds[4:18]:
+    for threshold in thresholds:
+        if round(100 * float(threshold)) not in range(20, 90, 5):
+            continue
         cells = [threshold]
         for row in names.values():
             rates = row["by threshold"][threshold]

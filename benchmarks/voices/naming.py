@@ -31,7 +31,7 @@ SAME, OTHER, STRANGERS = (
     "nobody who speaks is known",
 )
 SHORTEST, LONGEST = 3.0, 10.0  # seconds of a clip
-THRESHOLDS = [round(0.05 * step, 2) for step in range(21)]
+THRESHOLDS = [step / 100 for step in range(101)]
 Results = dict[str, Any]
 # A conversation and somebody in it.
 Place = tuple[str, str]
