@@ -9,6 +9,7 @@ import tracemalloc
 import warnings
 from importlib.metadata import distribution
 from itertools import groupby, pairwise
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -41,8 +42,7 @@ def detector() -> SpeechDetector:
     return SpeechDetector()
 
 
-@pytest.fixture(scope="module")
-def scenes() -> list[Scene]:
+def draw_scenes() -> list[Scene]:
     """Dialogues in development voices: with pauses, hurried, overlapping, at different levels."""
     generator = np.random.default_rng(7)
     styles = [
@@ -57,6 +57,13 @@ def scenes() -> list[Scene]:
         draw_dialogue([draw_voice(str(name), generator) for name in cast], 40, style, generator)
         for cast, style in zip(casts, styles, strict=True)
     ]
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Scene]:
+    """The same in any order of the tests: a new process speaks (see `demo.build.espeak`)."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(draw_scenes)
 
 
 # ---- the package's own network
