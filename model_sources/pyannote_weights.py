@@ -167,7 +167,7 @@ def band_edges(filters: Array, times: Array, window: Array) -> tuple[Array, Arra
     Ravanelli and Bengio, SLT 2018. Before `times` 0 a filter and its odd partner, freed of the
     window, are the imaginary and the negative real part of
     (exp(i high t) - exp(i low t)) / (2 (high - low)). The two edges are fitted to all of it, which
-    finds float32 parameters to a fifth of their last digit; rounded, they are exact.
+    finds float32 parameters to a fraction of their last digit; the published ones are exact.
     """
     t = times.astype(np.float64)
     even, odd = np.split(filters[:, : len(t)] * (t / 2 / window), 2)

@@ -75,8 +75,10 @@ def test_embedding_is_the_models_up_to_rounding(waveforms, tmp_path):
         max_size=8,
     )
 )
-def test_edges_of_bands_are_found_to_the_last_bit(bands):
-    """Filters computed by the formula of the paper, in float64 and rounded."""
+def test_edges_of_bands_are_found_to_their_last_digit(bands):
+    """Filters computed by the formula of the paper, in float64 and rounded; where an edge lies
+    between two numbers it may be the other one.
+    """
     low = np.array([50 + edge for edge, _ in bands], np.float32)
     high = np.minimum(low + np.float32(50) + np.array([w for _, w in bands], np.float32), 8000)
     t = TIMES.astype(np.float64)
@@ -86,7 +88,8 @@ def test_edges_of_bands_are_found_to_the_last_bit(bands):
     odd = (np.cos(lower) - np.cos(upper)) * scale
     filters = np.concatenate([even, odd]).astype(np.float32)
     found = band_edges(filters, TIMES, WINDOW)
-    np.testing.assert_array_equal(found, (low, high))
+    for edges, true in zip(found, (low, high), strict=True):
+        np.testing.assert_array_max_ulp(edges, true, maxulp=2)
 
 
 @pytest.mark.parametrize("read", [segmentation_tensors, embedding_tensors])
