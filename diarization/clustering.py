@@ -21,16 +21,17 @@ Where nothing of this applies the result is the pipeline's own.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-# Cosines of WeSpeaker's embeddings, chosen on scripts/bench voices: below the first a speaker for
-# whom no voice is left is another voice; below the second anybody is, where more were told. Of
-# different people across recordings 99% are below 0.3.
+# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md: below the
+# first a speaker for whom no voice is left is another voice; below the second anybody is, where
+# more were told. Of different people across recordings 99% are below 0.3.
 LEFT_OUT, UNLIKE = 0.6, 0.3
 MIN_ALONE = 0.5  # seconds without others from which a voice can be learnt
 
@@ -38,22 +39,8 @@ MIN_ALONE = 0.5  # seconds without others from which a voice can be learnt
 FIND_THE_NUMBER = ("AgglomerativeClustering", "VBxClustering")
 
 Array = NDArray[Any]
+# Clusters (windows, speakers), scores for each, and centroids.
 Clusters = tuple[Array, Array, Array]
-
-
-class Clustering(Protocol):
-    """What is used of `pyannote.audio.pipelines.clustering`."""
-
-    def __call__(
-        self,
-        embeddings: Array,
-        segmentations: Any,  # noqa: ANN401
-        num_clusters: int | None = None,
-        min_clusters: int | None = None,
-        max_clusters: float | None = None,
-        **others: Any,  # noqa: ANN401
-    ) -> Clusters:
-        """Return clusters (windows, speakers), scores for each, and centroids."""
 
 
 def complete_voices(pipeline: Any) -> None:  # noqa: ANN401
@@ -66,7 +53,7 @@ def complete_voices(pipeline: Any) -> None:  # noqa: ANN401
 class CompleteVoices:
     """A clustering in the place of a pipeline's own."""
 
-    def __init__(self, own: Clustering) -> None:
+    def __init__(self, own: Callable[..., Clusters]) -> None:
         self._own = own
 
     def __call__(

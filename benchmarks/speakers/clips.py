@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
-import wave
 from collections.abc import Iterable, Iterator
 
 from asr.frontend.vad import SpeechDetector
@@ -14,18 +12,13 @@ from diarization.diarizer import Diarizer, Span, Vector
 from diarization.enrolment import Enrolment
 from errors import InvalidReference
 from payload.reference_clips import ReferenceClip
+from testing.audio_files import wav_file
 from timebase import SAMPLE_RATE
 
 
 def encode_clip(samples: Samples) -> str:
     """Samples (n,) at 16 kHz as WAV in base64."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(SAMPLE_RATE)
-        writer.writeframes((samples.clip(-1, 1) * 32_767).astype("<i2").tobytes())
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(wav_file(samples.astype(float), SAMPLE_RATE)).decode()
 
 
 def embed_clips(
