@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md: below the
-# first a speaker for whom no voice is left is another voice; below the second anybody is, where
+# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md: below
+# the first a speaker for whom no voice is left is another voice; below the second anybody is, where
 # more were told. Of different people across recordings 99% are below 0.3.
 LEFT_OUT, UNLIKE = 0.6, 0.3
 MIN_ALONE = 0.5  # seconds without others from which a voice can be learnt
