@@ -127,6 +127,16 @@ ENDPOINT: dict[str, set[str]] = {
         "runtime",
         "transcript",
     },
+    "live": {
+        "asr",
+        "audio",
+        "diarization",
+        "diarization_utils",
+        "errors",
+        "runtime",
+        "timebase",
+        "transcript",
+    },
     "loading": {"asr", "audio", "config", "diarization", "endpoint", "errors", "runtime"},
     "handler": {"config", "endpoint", "loading", "runtime.event_loop"},
 }
