@@ -1,0 +1,35 @@
+"""The samples of a session that are still needed, by their place in the session."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class AudioBuffer:
+    """Samples at 16 kHz, kept as 16-bit integers; positions count from the session's first one."""
+
+    def __init__(self) -> None:
+        self.start = self.stop = 0
+        self._pieces: deque[NDArray[np.int16]] = deque()
+
+    def append(self, samples: NDArray[np.float32]) -> None:
+        """Keep more samples (n,), from -1 to 1."""
+        if len(samples):
+            self._pieces.append(np.rint(samples.clip(-1, 1) * 32767).astype(np.int16))
+            self.stop += len(samples)
+
+    def drop_before(self, position: int) -> None:
+        """Forget whole pieces of what comes before `position`."""
+        while self._pieces and self.start + len(self._pieces[0]) <= position:
+            self.start += len(self._pieces.popleft())
+
+    def samples(self, start: int, stop: int) -> NDArray[np.float32]:
+        """The samples from `start` to `stop`, (n,) float32; those that were dropped are missing."""
+        found, begin = [np.zeros(0, np.int16)], self.start
+        for piece in self._pieces:
+            found.append(piece[max(0, start - begin) : max(0, stop - begin)])
+            begin += len(piece)
+        return np.concatenate(found).astype(np.float32) / 32767

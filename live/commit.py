@@ -1,0 +1,137 @@
+"""Which words of a growing buffer are final.
+
+The buffer is decoded again and again while it grows, and each text begins with the words that are
+final already, so none of them is ever taken back. A word becomes final where two successive texts
+agree on it and on all before it (LocalAgreement-2; Liu et al. 2020, "Low-Latency Sequence-to-
+Sequence Speech Recognition and Translation by Partial Hypothesis Selection"), where its attention
+ends well before the audio does (compare AlignAtt; Papi et al. 2023), and where another word follows
+it or a pause: the last word heard may still become a longer one, and numbers are written otherwise
+once they are whole ("twenty" becomes "25").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from asr.live_pass import Hypothesis, HypothesisWord
+
+# Seconds of audio after a word that stand for the word that would follow it.
+PAUSE = 1.0
+# A text that zlib makes so much shorter repeats itself (openai/whisper, `transcribe.py`).
+MAX_COMPRESSION_RATIO = 2.4
+
+
+@dataclass(frozen=True)
+class FinalWords:
+    """What is final of a buffer, and what was heard after it; all times are the buffer's.
+
+    `prefix` are the tokens of the final `words`, with which the next text should begin, `draft` is
+    what the last text went on with, and `unstable` are its words. `first` are the tokens before the
+    first word, a timestamp.
+    """
+
+    words: tuple[HypothesisWord, ...] = ()
+    prefix: tuple[int, ...] = ()
+    unstable: tuple[HypothesisWord, ...] = ()
+    draft: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+
+    def updated(self, heard: Hypothesis, seconds: float, margin: float) -> FinalWords:
+        """After a text that begins with `prefix` and was decoded from `seconds` of the buffer.
+
+        A final word's attention ends `margin` seconds before. A text that repeats itself is of no
+        use, nor is one in which nothing was heard.
+        """
+        if heard.compression_ratio > MAX_COMPRESSION_RATIO or not heard.words:
+            return replace(self, unstable=(), draft=())
+        words = self._following(heard)
+        agreed = _agreed(self.unstable, words)
+        count = 0
+        while count < agreed and _is_settled(words, count, seconds, margin):
+            count += 1
+        first = heard.words[0]
+        return FinalWords(
+            (*self.words, *words[:count]),
+            heard.tokens[: words[count - 1].stop] if count else self.prefix,
+            words[count:],
+            heard.tokens[words[count - 1].stop if count else len(self.prefix) :],
+            self.first if self.words else heard.tokens[: first.stop - len(first.tokens)],
+        )
+
+    def forced(self) -> FinalWords:
+        """All words that were heard are final, whether two texts agree on them or not."""
+        if not self.unstable:
+            return self
+        end = self.unstable[-1].stop - len(self.prefix)
+        return FinalWords(
+            self.words + self.unstable, self.prefix + self.draft[:end], first=self.first
+        )
+
+    def widest_gap(self, since: float) -> float:
+        """The middle of the longest pause between two final words, or after the last one, that
+        begins at `since` seconds or later.
+        """
+        following = [each.start for each in (*self.words[1:], *self.unstable[:1])]
+        if len(following) < len(self.words):
+            following.append(self.words[-1].end + PAUSE)
+        gaps = [
+            (start - word.end, (word.end + start) / 2)
+            for word, start in zip(self.words, following, strict=True)
+            if word.end >= since
+        ]
+        return max(gaps)[1]
+
+    def from_second(self, cut: float) -> FinalWords:
+        """What is left where the buffer begins `cut` seconds later; no word is cut."""
+
+        def shifted(word: HypothesisWord, stop: int) -> HypothesisWord:
+            return replace(word, start=word.start - cut, end=word.end - cut, stop=stop)
+
+        tokens, words = list(self.first), []
+        for each in self.words:
+            if each.start >= cut:
+                tokens += each.tokens
+                words.append(shifted(each, len(tokens)))
+        prefix = tuple(tokens) if words else ()
+        unstable = tuple(shifted(each, each.stop) for each in self.unstable)
+        return FinalWords(tuple(words), prefix, unstable, self.draft, self.first)
+
+    def _following(self, heard: Hypothesis) -> tuple[HypothesisWord, ...]:
+        """The words of a text after the final ones; the last of these may have grown."""
+        final, begin = sum(len(word.text) for word in self.words), 0
+        words = []
+        for word in heard.words:
+            begin, end = begin + len(word.text), begin + len(word.text)
+            if end > final:
+                words.append(replace(word, text=word.text[max(0, final - end + len(word.text)) :]))
+        return tuple(words)
+
+
+def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> int:
+    """How many words two texts have in common from their beginnings, but for their punctuation."""
+    count = 0
+    for one, other in zip(before, now, strict=False):
+        if spoken(one.text) != spoken(other.text):
+            break
+        count += 1
+    return count
+
+
+def _is_settled(words: Sequence[HypothesisWord], index: int, seconds: float, margin: float) -> bool:
+    """Whether what is said after a word can no longer change it."""
+    word = words[index]
+    if index + 1 == len(words):
+        return seconds - word.end >= PAUSE
+    follows = words[index + 1]
+    return seconds - word.end >= margin and not (_is_number(word.text) and _is_number(follows.text))
+
+
+def spoken(text: str) -> str:
+    """The letters and digits of a word, or the text itself where it has none."""
+    letters = "".join(filter(str.isalnum, text.casefold()))
+    return letters or text.strip()
+
+
+def _is_number(text: str) -> bool:
+    return any(map(str.isnumeric, text))

@@ -1,0 +1,177 @@
+"""Moves a live session: bytes to samples, turns and passes; results to events for the client.
+
+Everything is decided in the event loop by `live.session`. Bytes are read and speech is looked for
+in a thread of `workers`; passes are decoded by the recogniser, with everybody else's. While the
+client does not take its events nothing more is read from it, nor decoded for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+
+import numpy as np
+from asr.live_pass import Hypothesis, LivePass
+from numpy.typing import NDArray
+
+from asr import Recogniser, TranscriptionOptions
+from asr.transcription import Transcription
+from errors import EndpointError
+from live.audio_stream import AudioStream
+from live.events import LiveEvent
+from live.session import LiveSession, WantedPass
+from live.settings import AudioFormat, LiveSettings, TurnSettings
+from live.turn_detection import Turn, TurnDetector
+from runtime.error_edge import endpoint_errors
+from transcript import Transcript
+
+Send = Callable[[list[LiveEvent]], Awaitable[None]]
+Heard = tuple[NDArray[np.float32], list[Turn]]
+
+
+class LiveDriver:
+    """One session on a `recogniser`; for the event loop's thread.
+
+    Events go to `send`, a list at a time and in order; passes have the `options` of files. Calls
+    of `append`, `commit`, `clear`, `change` and `finish` follow one another.
+    """
+
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        workers: Executor,
+        detector: TurnDetector,
+        options: TranscriptionOptions,
+        send: Send,
+    ) -> None:
+        self._recogniser, self._workers, self._send = recogniser, workers, send
+        self._detector, self._options = detector, options
+        self._format = AudioFormat.PCM_24000
+        self._stream = AudioStream(self._format)
+        window_seconds = recogniser.models.window_seconds
+        self.session = LiveSession(LiveSettings(), options, window_seconds, _new_id)
+        self._changed, self._sending = asyncio.Event(), asyncio.Lock()
+        self._passes: dict[WantedPass, asyncio.Task[None]] = {}
+        self._running = asyncio.create_task(self._run())
+
+    async def append(self, data: bytes) -> None:
+        """Hear more audio, in the session's format."""
+        await self._hear(lambda: self._stream.push(data))
+
+    async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
+        """Hear what comes next otherwise. Raises InvalidParameter, or Unsupported."""
+        options = replace(
+            self._options,
+            language=settings.language,
+            prompt=settings.prompt or "",
+            hotwords=settings.keywords,
+        )
+        known = self._recogniser.validate(options)
+        if audio_format is not self._format:
+            await self._hear(self._stream.flush)
+            self._format, self._stream = audio_format, AudioStream(audio_format)
+        self._detector.change(settings.turn_detection or TurnSettings())
+        self.session.change(replace(settings, language=known.language))
+
+    async def commit(self) -> None:
+        """End the current item. Raises EmptyBuffer."""
+        await self._hear(self._stream.flush)
+        self.session.commit()
+        self._detector.reset()
+        self._changed.set()
+        await self._tell()
+
+    async def clear(self) -> None:
+        """Forget the audio that is not committed."""
+        await self._hear(self._stream.flush)
+        self._detector.reset()
+        self.session.clear()
+        self._changed.set()
+        await self._tell()
+
+    async def finish(self) -> None:
+        """No more audio comes: every item is completed when this returns."""
+        await self._hear(self._stream.flush)
+        self.session.finish()
+        self._changed.set()
+        await self._running
+
+    async def close(self) -> None:
+        """Forget all that is under way, and free its rows."""
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+    async def _hear(self, read: Callable[[], NDArray[np.float32]]) -> None:
+        """Hear the samples that `read` returns in another thread."""
+        if self._running.done():
+            self._running.result()  # raises what has ended it
+
+        def listen() -> Heard:
+            samples = read()
+            return samples, self._detector.push(samples)
+
+        loop = asyncio.get_running_loop()
+        self.session.feed(*await loop.run_in_executor(self._workers, listen))
+        self._changed.set()
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Send what there is to be told."""
+        async with self._sending:
+            if events := self.session.take_events():
+                await self._send(events)
+
+    async def _run(self) -> None:
+        """Begin and drop passes as the session changes, until it is done."""
+        async with asyncio.TaskGroup() as group:
+            while not self.session.done:
+                await self._changed.wait()
+                self._changed.clear()
+                for wanted, task in self._passes.items():
+                    if not wanted.final and wanted is not self.session.partial:
+                        task.cancel()
+                while (wanted := self.session.next_pass()) is not None:
+                    self._passes[wanted] = group.create_task(self._decode(wanted))
+                await self._tell()
+
+    async def _decode(self, wanted: WantedPass) -> None:
+        """Decode a pass and tell the session what came of it."""
+        result: Hypothesis | Transcript | EndpointError | None = None
+        try:
+            with endpoint_errors():
+                result = await self._decoded(wanted)
+        except EndpointError as error:
+            result = error
+        finally:
+            del self._passes[wanted]
+            if result is None or isinstance(result, EndpointError):
+                self.session.failed(wanted, result)
+        if not isinstance(result, EndpointError):
+            self.session.passed(wanted, result)
+        self._changed.set()
+
+    async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
+        """Raises EndpointError; frees the rows however it ends."""
+
+        def start() -> LivePass | Transcription:
+            if wanted.final:
+                return self._recogniser.transcriber.start(
+                    wanted.samples, wanted.options, wanted.draft
+                )
+            return self._recogniser.live_pass(
+                wanted.samples, wanted.options, wanted.prefix, wanted.draft
+            )
+
+        loop = asyncio.get_running_loop()
+        job = self._recogniser.submit(await loop.run_in_executor(self._workers, start))
+        try:
+            return await asyncio.wrap_future(job.result)
+        finally:
+            job.cancel()
+
+
+def _new_id() -> str:
+    return f"item_{uuid.uuid4().hex[:24]}"
