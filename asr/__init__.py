@@ -9,7 +9,8 @@ from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
-from asr.recogniser import EngineCounts, Progress, Recogniser, stopped
+from asr.live_pass import Hypothesis, HypothesisWord, LivePass
+from asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped
 from asr.startup import start
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription, TranscriptionOptions
@@ -20,7 +21,11 @@ __all__ = [
     "Checkpoint",
     "DecodeOptions",
     "EngineCounts",
+    "Hypothesis",
+    "HypothesisWord",
+    "Job",
     "Limits",
+    "LivePass",
     "Progress",
     "Recogniser",
     "Transcriber",

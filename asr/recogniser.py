@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +28,51 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
 from asr.engine.scheduler import LONGEST_WAITING_EVERY
 from asr.engine.sequence import LONG_WINDOWS
+from asr.engine.session import Session
+from asr.live_pass import LivePass
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription, TranscriptionOptions
 from errors import ModelError
 from runtime.openmp import set_threads
-from transcript import Chunk, Transcript
+from transcript import Chunk
 
 logger = logging.getLogger("endpoint")
 
 T = TypeVar("T")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Recognition(Protocol[Result_co]):
+    """What the loop recognises: a transcription, or a live pass."""
+
+    @property
+    def result(self) -> Result_co | None:
+        """None until all is done."""
+
+    @property
+    def session(self) -> Session | None:
+        """That of the engine, once there is one."""
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """How many seconds are done, and how many there are."""
+
+    @property
+    def windows_read(self) -> int:
+        """How many windows are done."""
+
+    @property
+    def windows_left(self) -> int:
+        """How many windows are to be done, as far as is known."""
+
+    def step(self) -> bool:
+        """Do one small thing; False where nothing is left to do before the engine's next step."""
+
+    def take_chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that have become final since the last call, in order of time."""
+
+    def close(self) -> None:
+        """Free the rows; nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +111,14 @@ def ignore(_: Progress) -> None:
 
 
 @dataclass(eq=False)
-class Job:
-    """A transcription in the loop. `tell` is called in the loop's thread, and `result` is there at
+class Job(Generic[T]):
+    """A recognition in the loop. `tell` is called in the loop's thread, and `result` is there at
     the end, unless the job was cancelled.
     """
 
-    transcription: Transcription
+    recognition: Recognition[T]
     tell: Callable[[Progress], None]
-    result: Future[Transcript] = field(default_factory=Future)
+    result: Future[T] = field(default_factory=Future)
     cancelled: bool = False
     reported: float = field(default=0.0, init=False)  # seconds that were told of
 
@@ -178,16 +214,32 @@ class Recogniser:
         return self.transcriber.find_speech(samples)
 
     def starting_steps(
-        self, samples: NDArray[np.float32], options: TranscriptionOptions
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        draft: tuple[int, ...] = (),
     ) -> Generator[None, None, Transcription]:
-        """What can be submitted, in small steps for the caller's thread while speech is found."""
-        return self.transcriber.starting_steps(samples, options)
+        """What can be submitted, in small steps for the caller's thread while speech is found.
+
+        `draft` is a guess of the first window's tokens, which changes speed alone.
+        """
+        return self.transcriber.starting_steps(samples, options, draft)
+
+    def live_pass(
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        prefix: tuple[int, ...] = (),
+        draft: tuple[int, ...] = (),
+    ) -> LivePass:
+        """What can be submitted to decode a buffer once; see Transcriber.live_pass."""
+        return self.transcriber.live_pass(samples, options, prefix, draft)
 
     def submit(
-        self, transcription: Transcription, tell: Callable[[Progress], None] = ignore
-    ) -> Job:
-        """Begin a transcription. Raises ModelError where the thread has stopped."""
-        job = Job(transcription, tell)
+        self, recognition: Recognition[T], tell: Callable[[Progress], None] = ignore
+    ) -> Job[T]:
+        """Begin a transcription or a live pass. Raises ModelError where the thread has stopped."""
+        job = Job(recognition, tell)
         self._loop.put(job)
         return job
 
@@ -204,16 +256,16 @@ class Loop:
         self.counts = EngineCounts()
         self.alive = True
         self.failure: BaseException | None = None  # what ended the thread
-        self.inbox: SimpleQueue[Job | Call | None] = SimpleQueue()  # None ends the loop
+        self.inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the loop
         self.transcriber: Transcriber | None = None
         self._threads = threads
-        self._jobs: list[Job] = []  # in order of arrival
+        self._jobs: list[Job[Any]] = []  # in order of arrival
         self._turns = 0
         self._lock = Lock()  # between `put` and the end
         self.thread = Thread(target=self._run, name="engine", daemon=True)
         self.thread.start()
 
-    def put(self, asked: Job | Call) -> None:
+    def put(self, asked: Job[Any] | Call) -> None:
         """Raises ModelError where the thread has stopped."""
         with self._lock:
             self.check_alive()
@@ -265,7 +317,7 @@ class Loop:
         """Let jobs in turn do something small, until none can or the engine is due."""
         scheduler = self._engine.scheduler
         due = scheduler.clock() + scheduler.limits.hold_seconds
-        left = {job: job.transcription.windows_left for job in self._jobs}
+        left = {job: job.recognition.windows_left for job in self._jobs}
         beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
         for job in self._in_turn(left):
             long = left[job] > LONG_WINDOWS
@@ -279,35 +331,35 @@ class Loop:
                 if scheduler.clock() >= due:
                     return
 
-    def _in_turn(self, left: Mapping[Job, int]) -> list[Job]:
+    def _in_turn(self, left: Mapping[Job[Any], int]) -> list[Job[Any]]:
         """The jobs, those with the fewest windows `left` first; every so often the one that came
         first is before them.
         """
         jobs = sorted(left, key=left.__getitem__)
         return [*self._jobs[: self._turns % LONGEST_WAITING_EVERY == 0], *jobs]
 
-    def _step(self, job: Job) -> bool:
+    def _step(self, job: Job[Any]) -> bool:
         """Whether the job did something. What it raises is its own matter."""
-        done_before = job.transcription.windows_read
+        done_before = job.recognition.windows_read
         try:
-            did_something = job.transcription.step()
+            did_something = job.recognition.step()
         except Exception as error:
             self._remove(job)
             job.result.set_exception(error)
             return True
-        self.counts.windows += job.transcription.windows_read - done_before
-        transcript = job.transcription.transcript
-        self._report(job, transcript is not None)
-        if transcript is not None:
+        self.counts.windows += job.recognition.windows_read - done_before
+        result = job.recognition.result
+        self._report(job, result is not None)
+        if result is not None:
             self._remove(job)
-            job.result.set_result(transcript)
-        return did_something or transcript is not None
+            job.result.set_result(result)
+        return did_something or result is not None
 
-    def _report(self, job: Job, ended: bool) -> None:
-        done, total = job.transcription.seconds
+    def _report(self, job: Job[Any], ended: bool) -> None:
+        done, total = job.recognition.seconds
         if done <= job.reported and not ended:
             return
-        job.reported, chunks = done, job.transcription.take_chunks()
+        job.reported, chunks = done, job.recognition.take_chunks()
         # Over music there may be chunks without seconds of speech.
         if total or chunks:
             job.tell(Progress(done, total, chunks))
@@ -317,12 +369,12 @@ class Loop:
         self.counts.steps += rows > 0
         self.counts.rows += rows
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: Job[Any]) -> None:
         """Forget a job; what it has in the engine goes."""
         self._jobs.remove(job)
-        job.transcription.close()
-        if job.transcription.session is not None:
-            stats, counts = job.transcription.session.stats, self.counts
+        job.recognition.close()
+        if job.recognition.session is not None:
+            stats, counts = job.recognition.session.stats, self.counts
             counts.tokens += stats.tokens
             counts.drafted += stats.drafted
             counts.accepted += stats.accepted
@@ -331,7 +383,7 @@ class Loop:
     def _end(self) -> None:
         with self._lock:
             self.alive = False
-        asked: list[Job | Call | None] = [*self._jobs]
+        asked: list[Job[Any] | Call | None] = [*self._jobs]
         while not self.inbox.empty():
             asked.append(self.inbox.get())
         for each in asked:

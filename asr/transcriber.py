@@ -24,6 +24,7 @@ from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
 from asr.frontend.windows import Span
 from asr.language_timeline import LanguageTimeline
+from asr.live_pass import LivePass, Passage
 from asr.output.chunks import ChunkReader
 from asr.transcription import DecodingPlan, InLanguage, Transcription, TranscriptionOptions
 from errors import InvalidParameter, Unsupported
@@ -34,7 +35,8 @@ from transcript import Transcript
 class Transcriber:
     """Speech recognition with one set of models, for one thread; `asr.recogniser` is for many.
 
-    `validate`, `find_speech`, `start` and `starting_steps` may be called from any thread.
+    `validate`, `find_speech`, `start`, `starting_steps` and `live_pass` may be called from any
+    thread.
     """
 
     def __init__(
@@ -104,18 +106,54 @@ class Transcriber:
         return self._start(samples, options, self.detect_speech(samples))
 
     def starting_steps(
-        self, samples: NDArray[np.float32], options: TranscriptionOptions
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        draft: tuple[int, ...] = (),
     ) -> Generator[None, None, Transcription]:
-        """What `start` returns, in small steps while speech is looked for."""
+        """What `start` returns, in small steps while speech is looked for. `draft` is a guess of
+        the first window's tokens, which changes speed alone.
+        """
         detect = self.detect_speech
         if not isinstance(detect, SpeechDetector):
-            return self.start(samples, options)
+            return self._start(samples, options, detect(samples), draft)
         speech = yield from detect.steps(samples)
         yield
-        return self._start(samples, options, speech)
+        return self._start(samples, options, speech, draft)
+
+    def live_pass(
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        prefix: tuple[int, ...] = (),
+        draft: tuple[int, ...] = (),
+    ) -> LivePass:
+        """One decoding of what is heard so far, `samples` (n,), mono at 16 kHz: one window.
+
+        The text begins with `prefix`, and `draft` guesses what follows, as in `Request`. Words are
+        found whether the options ask for them or not. Raises ValueError for samples that are no
+        window, and for options that sample or ask for beams.
+        """
+        if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
+            raise ValueError("a live pass decodes one window")
+        decode = replace(options.decode, words=True)
+        return LivePass(
+            self.engine,
+            Passage(samples, options.language, prefix, draft),
+            lambda language: self._live_plan(language, replace(options, decode=decode)),
+        )
+
+    def _live_plan(self, language: str, options: TranscriptionOptions) -> DecodingPlan:
+        """As a file's windows in this language, but with one attempt."""
+        plan = self._plan(LanguageTimeline.single(language), options)
+        return replace(plan, options=replace(plan.options, fallback=None))
 
     def _start(
-        self, samples: NDArray[np.float32], options: TranscriptionOptions, speech: Sequence[Span]
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        speech: Sequence[Span],
+        draft: tuple[int, ...] = (),
     ) -> Transcription:
         window_seconds = min(options.chunk_length_s, self.models.window_seconds)
         schedule = Schedule(samples, speech, int(window_seconds * SAMPLE_RATE))
@@ -125,6 +163,7 @@ class Transcriber:
             _seconds(speech),
             options,
             lambda timeline: self._plan(timeline, options),
+            draft,
         )
 
     def _plan(self, timeline: LanguageTimeline, options: TranscriptionOptions) -> DecodingPlan:

@@ -89,7 +89,8 @@ class Transcription:
     """A recording that is being transcribed; for one thread at a time.
 
     `speech` are its spans of speech in seconds; `plan` says how it is decoded once its languages
-    are known. `transcript` is None until all is done.
+    are known. `draft` is a guess of the first window's tokens, which changes speed alone
+    (`asr.engine.request.Request`). `result` is None until all is done.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class Transcription:
         speech: tuple[tuple[float, float], ...],
         options: TranscriptionOptions,
         plan: Callable[[LanguageTimeline], DecodingPlan],
+        draft: tuple[int, ...] = (),
     ) -> None:
-        self.transcript: Transcript | None = None
+        self.result: Transcript | None = None
         self.session: Session | None = None
         self._engine, self._schedule, self._speech = engine, schedule, [*speech]
-        self._options, self._plan_for = options, plan
+        self._options, self._plan_for, self._draft = options, plan, draft
         self._encodings: dict[Window, Tensor] = {}  # what language detection encoded: (1, frames,
         self._chunks: list[Chunk] = []  # d_model) each
         self._unsent: list[Chunk] = []
@@ -113,7 +115,7 @@ class Transcription:
     @property
     def done(self) -> bool:
         """Whether there is a transcript."""
-        return self.transcript is not None
+        return self.result is not None
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -144,8 +146,8 @@ class Transcription:
         for did_something in self._steps:
             if not did_something:
                 self._engine.step()
-        assert self.transcript is not None
-        return self.transcript
+        assert self.result is not None
+        return self.result
 
     def close(self) -> None:
         """Free the rows; nothing follows."""
@@ -173,7 +175,7 @@ class Transcription:
         warnings = plan.warnings
         if plan.expects_one_language:
             warnings += other_language_warning(timeline.language, self._heard)
-        self.transcript = Transcript(
+        self.result = Transcript(
             _in_order(self._chunks),
             timeline.language if self._speech else self._options.language,
             warnings + plan.of_prompt,
@@ -232,7 +234,10 @@ class Transcription:
             prompt = plan.languages[timeline.language_at(window.start)].prompt
             encoded = self._encodings.pop(window, None)
             samples = self._schedule.samples(window)
-            requests.append(Request(window, samples, prompt, None, encoded, window.tentative, left))
+            request = Request(window, samples, prompt, None, encoded, window.tentative, left)
+            if not window.tentative:
+                request, self._draft = replace(request, draft=self._draft), ()
+            requests.append(request)
         session.add(requests)
 
     def _read(

@@ -39,10 +39,10 @@ class StandInTranscription:
     session, windows_left, windows_read, seconds = None, 1, 0, (0.0, 0.0)
 
     def __init__(self, say: Callable[[], Transcript]) -> None:
-        self.say, self.transcript, self.closed = say, None, 0
+        self.say, self.result, self.closed = say, None, 0
 
     def step(self) -> bool:
-        self.transcript = self.say()
+        self.result = self.say()
         return True
 
     def take_chunks(self) -> tuple[()]:
@@ -66,7 +66,7 @@ class StandInTranscriber:
         return ((0.0, len(samples) / 16_000),)
 
     def starting_steps(
-        self, samples: np.ndarray, options: TranscriptionOptions
+        self, samples: np.ndarray, options: TranscriptionOptions, draft: tuple[int, ...] = ()
     ) -> Iterator[StandInTranscription]:
         self.asked.append(options)
         yield

@@ -80,11 +80,13 @@ ENDPOINT: dict[str, set[str]] = {
         "timebase",
         "transcript",
     },
+    "asr.live_pass": {"asr.engine", "asr.output", "asr.transcription", "timebase", "transcript"},
     "asr.transcriber": {
         "asr.checkpoint",
         "asr.engine",
         "asr.frontend",
         "asr.language_timeline",
+        "asr.live_pass",
         "asr.output",
         "asr.transcription",
         "errors",
@@ -94,6 +96,7 @@ ENDPOINT: dict[str, set[str]] = {
     "asr.recogniser": {
         "asr.checkpoint",
         "asr.engine",
+        "asr.live_pass",
         "asr.transcriber",
         "asr.transcription",
         "errors",
@@ -110,6 +113,7 @@ ENDPOINT: dict[str, set[str]] = {
     "asr": {
         "asr.checkpoint",
         "asr.engine",
+        "asr.live_pass",
         "asr.recogniser",
         "asr.startup",
         "asr.transcriber",

@@ -72,7 +72,7 @@ class Recording:
 
     def __init__(self, engine, windows, length) -> None:
         self.engine, self.length = engine, length
-        self.client, self.transcript = Client(DecodeOptions()), None
+        self.client, self.result = Client(DecodeOptions()), None
         self.heard, self.unasked, self.windows_left = False, windows, windows
         self.windows_read = 0
 
@@ -94,7 +94,7 @@ class Recording:
         self.windows_read += 1
         self.windows_left -= 1
         if not self.windows_left:
-            self.transcript = Transcript((), "en")
+            self.result = Transcript((), "en")
         self._ask(1)
         return True
 

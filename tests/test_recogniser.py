@@ -23,7 +23,7 @@ class Recording:
     def __init__(self, engine, steps, log=None):
         self.engine, self.left = engine, list(steps)
         self.log = [] if log is None else log
-        self.windows_read, self.closed, self.transcript = 0, 0, None
+        self.windows_read, self.closed, self.result = 0, 0, None
         self.session, self.total = StandInSession(), float(len(self.left))
 
     @property
@@ -41,7 +41,7 @@ class Recording:
         self.left.pop(0)
         self.windows_read += 1
         if not self.left:
-            self.transcript = Transcript((), "en")
+            self.result = Transcript((), "en")
         return True
 
     def take_chunks(self):
@@ -73,7 +73,7 @@ def test_a_transcription_tells_its_progress_and_ends_with_its_transcript(recogni
     engine, told = StandInEngine(), []
     recogniser = recognising(engine)
     recording = Recording(engine, [0, 2, 3])
-    assert outcome(recogniser.submit(recording, told.append)) is recording.transcript
+    assert outcome(recogniser.submit(recording, told.append)) is recording.result
     chunk = (Chunk("word", 0.0, 1.0),)
     assert told == [Progress(float(done), 3.0, chunk) for done in (1, 2, 3)]
     recogniser.close()
@@ -93,7 +93,7 @@ def test_chunks_where_no_speech_was_detected_are_told_and_silence_is_not(recogni
 
     engine, told = StandInEngine(), []
     recording = OverMusic(engine, [0, 1])
-    assert outcome(recognising(engine).submit(recording, told.append)) is recording.transcript
+    assert outcome(recognising(engine).submit(recording, told.append)) is recording.result
     assert told == ([Progress(0.0, 0.0, chunks)] if chunks else [])
 
 
@@ -154,7 +154,7 @@ def test_the_error_of_one_is_its_own(recognising):
     for each in broken:
         assert recogniser.submit(each).result.exception(timeout=60) is each.error
         assert each.closed == 1
-    assert outcome(going) is good.transcript
+    assert outcome(going) is good.result
 
 
 def test_a_cancelled_job_is_closed_before_the_next_step_and_told_nothing(recognising):

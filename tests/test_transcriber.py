@@ -590,8 +590,8 @@ def test_requests_at_once_equal_those_one_by_one():
         if not any(stepped):
             transcriber.engine.step()
     for transcription, expected in zip(begun, serial, strict=True):
-        assert spans_of(transcription.transcript) == spans_of(expected)
-        for ours, theirs in zip(transcription.transcript.chunks, expected.chunks, strict=True):
+        assert spans_of(transcription.result) == spans_of(expected)
+        for ours, theirs in zip(transcription.result.chunks, expected.chunks, strict=True):
             # Their rows stand beside others': products may round differently.
             assert ours.avg_logprob == pytest.approx(theirs.avg_logprob)
             assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob)

@@ -88,10 +88,10 @@ def test_steps_make_the_transcript_that_run_makes(transcriber, options):
     transcription = begun(transcriber, samples, **options)
     seen = [(transcription.seconds, transcription.windows_read)]
     while not transcription.done:
-        assert transcription.transcript is None
+        assert transcription.result is None
         advance(transcriber, transcription)
         seen.append((transcription.seconds, transcription.windows_read))
-    assert said(transcription.transcript) == said(expected)
+    assert said(transcription.result) == said(expected)
     assert expected.chunks
     assert seen == sorted(seen)
     (done, total), windows = seen[-1]
@@ -112,7 +112,7 @@ def test_the_chunks_of_all_calls_are_those_of_the_transcript(transcriber, option
         if steps % every == 0:
             taken += transcription.take_chunks()
     taken += transcription.take_chunks()
-    assert tuple(taken) == transcription.transcript.chunks
+    assert tuple(taken) == transcription.result.chunks
     assert transcription.take_chunks() == ()
 
 
@@ -123,7 +123,7 @@ def test_chunks_come_before_the_end(transcriber):
         advance(transcriber, transcription)
         if not transcription.done:
             early += transcription.take_chunks()
-    assert early == list(transcription.transcript.chunks)[: len(early)] != []
+    assert early == list(transcription.result.chunks)[: len(early)] != []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -140,7 +140,7 @@ def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, seed):
         if chance.random() < 0.2:
             transcriber.engine.step()
         most = max(most, rows(transcriber)[0])
-    assert [said(each.transcript) for each in beside] == [said(each) for each in expected]
+    assert [said(each.result) for each in beside] == [said(each) for each in expected]
     assert most > 3
 
 
@@ -159,7 +159,7 @@ def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
     assert rows(transcriber) == (running, waiting)
     while not kept.done:
         advance(transcriber, kept)
-    assert said(kept.transcript) == said(expected)
+    assert said(kept.result) == said(expected)
 
 
 def test_what_a_reader_raises_ends_its_recording_alone(transcriber, monkeypatch):
@@ -187,8 +187,8 @@ def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber
     monkeypatch.setattr(transcriber.engine, "step", None)
     transcription = begun(transcriber, np.zeros(32_000, np.float32))
     assert not transcription.step()
-    assert transcription.transcript.chunks == ()
-    assert transcription.transcript.language is None
+    assert transcription.result.chunks == ()
+    assert transcription.result.language is None
     assert transcription.seconds == (0, 0)
 
 

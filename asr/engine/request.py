@@ -27,7 +27,8 @@ class DecodeOptions:
     alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
     beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
     log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). At a
-    `temperature` above 0 texts are sampled, once, from one beam and without drafts.
+    `temperature` above 0 texts are sampled, once, from one beam and without drafts. What is `live`,
+    somebody waits for as they speak: it goes before everything else.
     """
 
     timestamps: bool = True
@@ -39,6 +40,7 @@ class DecodeOptions:
     num_beams: int = 1
     length_penalty: float | None = None
     temperature: float = 0.0
+    live: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,12 @@ class Request:
     What is decoded `once` has no second attempt, whatever its session's fallback. So many
     `windows_left` of the recording are to be decoded, this one among them; short recordings go
     first.
+
+    The text begins with the tokens of `prefix`, whatever the model would choose, and may end behind
+    them; they count for `max_tokens`, which may cut them. A prefix is for greedy texts that are
+    decoded once: ValueError is raised where another is added. `draft` is a guess of what follows,
+    as long as anybody likes, which is verified in the first pass and so changes speed alone; only
+    a first attempt that is greedy uses it.
     """
 
     key: Any
@@ -60,6 +68,8 @@ class Request:
     encoded: Tensor | None = None
     once: bool = False
     windows_left: int = 0
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

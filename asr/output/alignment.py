@@ -52,6 +52,17 @@ class WordToAlign:
     latest: int
 
 
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """A word of segment number `segment`, in seconds from the window's beginning; `places` are
+    those of its tokens in the window's text.
+    """
+
+    segment: int
+    word: Word
+    places: tuple[int, ...]
+
+
 def timed_words(
     result: DecodeResult,
     segments: Sequence[Segment],
@@ -68,19 +79,34 @@ def timed_words(
     probability is the mean over its spoken tokens.
     """
     words: list[list[Word]] = [[] for _ in segments]
+    for each in aligned_words(result, segments, samples, models, language):
+        words[each.segment].append(each.word)
+    return [tuple(words_of_segment) for words_of_segment in words]
+
+
+def aligned_words(
+    result: DecodeResult,
+    segments: Sequence[Segment],
+    samples: NDArray[np.float32],
+    models: WhisperModels,
+    language: str | None,
+) -> list[AlignedWord]:
+    """The same, with the tokens that each word is made of; none without attention."""
     to_align = _words_to_align(result, segments, models, language)
     if result.attention is None or not to_align:
-        return [() for _ in segments]
+        return []
     quiet = quiet_steps(samples, 2 * result.attention.shape[1])
     gain = np.vstack([result.attention, pause_gain(quiet, segments)])
     seconds, probability = len(samples) / SAMPLE_RATE, np.exp(result.log_probs)
+    found: list[AlignedWord] = []
     for word, (first, stop) in zip(to_align, _align(gain, to_align), strict=True):
         first, stop = _trim(first, stop, quiet)
         start, end = min(first / STEPS_PER_SECOND, seconds), min(stop / STEPS_PER_SECOND, seconds)
         spoken = word.rows[word.tokens.spoken : word.tokens.silent]
         certainty = float(probability[spoken].mean())
-        words[word.segment].append(Word(word.tokens.text, start, end, probability=certainty))
-    return [tuple(words_of_segment) for words_of_segment in words]
+        timed = Word(word.tokens.text, start, end, probability=certainty)
+        found.append(AlignedWord(word.segment, timed, tuple(word.rows.tolist())))
+    return found
 
 
 def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:

@@ -1,0 +1,209 @@
+"""One decoding of what somebody has said so far, while they go on speaking.
+
+A live transcript is made of passes over a growing buffer. Each decodes the whole buffer, as a
+window of a file is decoded, but what was said for certain before is not chosen again: the text
+begins with it, and the last pass's guess of the rest is verified in one go. Word times come from
+the attention over all of the text, so they may still move for words that are old.
+
+A pass is made once, without fallback: the next one hears more anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import compression_ratio
+from asr.engine.prefill import DetectedLanguage
+from asr.engine.request import DecodeResult, Request
+from asr.engine.session import Session
+from asr.output.alignment import aligned_words
+from asr.output.chunks import ChunkReader
+from asr.output.segments import Segment, read_segments
+from asr.transcription import DecodingPlan
+from timebase import SAMPLE_RATE
+from transcript import Chunk
+
+# Tokens a second that are decoded at most, and a few for timestamps: the fastest speech of real
+# recordings has well below ten, so a text with more is a loop, which should not cost a whole row.
+MOST_TOKENS_A_SECOND, SPARE_TOKENS = 10, 16
+
+
+@dataclass(frozen=True, slots=True)
+class HypothesisWord:
+    """A word as it is written, with the space before it and the punctuation around it.
+
+    `start` and `end` are seconds from the buffer's start. `stop` counts the tokens of the
+    hypothesis up to and with the word, timestamps included; `log_probs` are natural logarithms of
+    its own tokens, and `probability` is the mean over the spoken ones.
+    """
+
+    text: str
+    start: float
+    end: float
+    probability: float
+    stop: int
+    log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What a pass has heard. `tokens` hold the text with its prefix and timestamps.
+
+    `no_speech_prob`, `avg_logprob` and `compression_ratio` are OpenAI's. `language_probability` is
+    None where the language was given.
+    """
+
+    tokens: tuple[int, ...]
+    words: tuple[HypothesisWord, ...]
+    no_speech_prob: float
+    avg_logprob: float
+    compression_ratio: float
+    language: str | None
+    language_probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What is decoded: `samples` (n,) at 16 kHz, one window, in a `language` or, where it is None,
+    in the likeliest. For `prefix` and `draft` see `asr.engine.request.Request`.
+    """
+
+    samples: NDArray[np.float32]
+    language: str | None
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return len(self.samples) / SAMPLE_RATE
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of its text; at least a few behind the prefix."""
+        spoken = max(math.ceil(self.seconds * MOST_TOKENS_A_SECOND), len(self.prefix))
+        return spoken + SPARE_TOKENS
+
+
+class LivePass:
+    """A passage that is being decoded; for one thread at a time, in small steps.
+
+    `plan` says how it is decoded once its language is known. `result` is None until all is done.
+    """
+
+    def __init__(
+        self, engine: DecodeEngine, passage: Passage, plan: Callable[[str], DecodingPlan]
+    ) -> None:
+        self.result: Hypothesis | None = None
+        self.session: Session | None = None
+        self._engine, self._passage, self._plan_for = engine, passage, plan
+        self._steps = self._run()
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """How many seconds are decoded, and how many there are."""
+        return self._passage.seconds * self.windows_read, self._passage.seconds
+
+    @property
+    def windows_read(self) -> int:
+        """1 once there is a result."""
+        return int(self.result is not None)
+
+    @property
+    def windows_left(self) -> int:
+        """1 until there is a result."""
+        return 1 - self.windows_read
+
+    def step(self) -> bool:
+        """Do one small thing: hear the language, or read what was decoded.
+
+        False where nothing is left to do before the engine's next step. Raises OutOfMemory where
+        the passage does not fit into the device's memory, ValueError for options that sample or
+        ask for beams, and whatever the models raise; nothing follows then.
+        """
+        return next(self._steps, False)
+
+    def close(self) -> None:
+        """Free the row; nothing follows."""
+        self._steps.close()
+
+    def take_chunks(self) -> tuple[Chunk, ...]:
+        """None: a hypothesis has words, which are not final."""
+        return ()
+
+    def _run(self) -> Generator[bool, None, None]:
+        passage, language = self._passage, self._passage.language
+        detected: DetectedLanguage | None = None
+        if language is None:
+            detected = self._engine.detect_language(passage.samples)
+            language = detected.language
+            yield True
+        plan = self._plan_for(language)
+        if plan.options.num_beams > 1 or plan.options.temperature:
+            raise ValueError("a live pass is decoded greedily")
+        request = Request(
+            passage,
+            passage.samples,
+            plan.languages[language].prompt,
+            passage.max_tokens,
+            detected and detected.encoded,
+            once=True,
+            prefix=passage.prefix,
+            draft=passage.draft,
+        )
+        with self._engine.session(plan.options) as self.session:
+            self.session.add([request])
+            while not (finished := self.session.take()):
+                yield False
+        ((_, result),) = finished
+        reader = plan.languages[language].reader
+        self.result = _read(result, passage, reader, language, detected)
+
+
+def _read(
+    result: DecodeResult,
+    passage: Passage,
+    reader: ChunkReader,
+    language: str,
+    detected: DetectedLanguage | None,
+) -> Hypothesis:
+    end_of_text = reader.models.special_tokens.end_of_text
+    text = [token for token in result.tokens if token < end_of_text]
+    return Hypothesis(
+        result.tokens,
+        _words(result, passage, reader),
+        result.no_speech_prob,
+        result.avg_logprob,
+        compression_ratio(str(reader.models.tokenizer.decode(text))),
+        language,
+        detected and detected.probability,
+    )
+
+
+def _words(
+    result: DecodeResult, passage: Passage, reader: ChunkReader
+) -> tuple[HypothesisWord, ...]:
+    """The words of all segments, also of an unfinished one."""
+    segments = [Segment(result.tokens, 0.0, passage.seconds)]
+    if result.timestamps:
+        begin = reader.models.special_tokens.timestamp_begin
+        found = read_segments(result.tokens, begin, passage.seconds)
+        segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
+    aligned = aligned_words(result, segments, passage.samples, reader.models, reader.language)
+    return tuple(
+        HypothesisWord(
+            each.word.text,
+            each.word.start,
+            each.word.end,
+            each.word.probability or 0.0,
+            each.places[-1] + 1,
+            tuple(result.log_probs[place] for place in each.places),
+        )
+        for each in aligned
+    )
