@@ -23,7 +23,7 @@ from asr.engine.prefill import DetectedLanguage
 from asr.engine.request import DecodeResult, Request
 from asr.engine.session import Session
 from asr.output.alignment import aligned_words
-from asr.output.chunks import ChunkReader
+from asr.output.chunks import ChunkReader, holds_no_speech
 from asr.output.segments import Segment, read_segments
 from asr.transcription import DecodingPlan
 from timebase import SAMPLE_RATE
@@ -40,7 +40,7 @@ class HypothesisWord:
 
     `start` and `end` are seconds from the buffer's start. `stop` counts the tokens of the
     hypothesis up to and with the word, timestamps included; `log_probs` are natural logarithms of
-    its own tokens, and `probability` is the mean over the spoken ones.
+    its own `tokens`, and `probability` is the mean over the spoken ones.
     """
 
     text: str
@@ -48,12 +48,13 @@ class HypothesisWord:
     end: float
     probability: float
     stop: int
+    tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What a pass has heard. `tokens` hold the text with its prefix and timestamps.
+    """What a pass has heard; no words where it probably holds no speech. `tokens` hold the text with its prefix and timestamps.
 
     `no_speech_prob`, `avg_logprob` and `compression_ratio` are OpenAI's. `language_probability` is
     None where the language was given.
@@ -177,7 +178,7 @@ def _read(
     text = [token for token in result.tokens if token < end_of_text]
     return Hypothesis(
         result.tokens,
-        _words(result, passage, reader),
+        () if holds_no_speech(result) else _words(result, passage, reader),
         result.no_speech_prob,
         result.avg_logprob,
         compression_ratio(str(reader.models.tokenizer.decode(text))),
@@ -203,6 +204,7 @@ def _words(
             each.word.end,
             each.word.probability or 0.0,
             each.places[-1] + 1,
+            tuple(result.tokens[place] for place in each.places),
             tuple(result.log_probs[place] for place in each.places),
         )
         for each in aligned

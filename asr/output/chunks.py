@@ -77,7 +77,7 @@ class ChunkReader:
 
         `samples` (n,) at 16 kHz are those it was decoded from.
         """
-        if _holds_no_speech(result) or (window.tentative and not self._is_sure(window, result)):
+        if holds_no_speech(result) or (window.tentative and not self._is_sure(window, result)):
             return ReadWindow()
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
         if self.timestamps and result.timestamps:
@@ -148,7 +148,7 @@ class ChunkReader:
         return str(self.models.tokenizer.decode(list(tokens)))
 
 
-def _holds_no_speech(result: DecodeResult) -> bool:
+def holds_no_speech(result: DecodeResult) -> bool:
     """Whether Whisper is unsure of its text, and thinks the window silent or full of other sounds
     than speech.
     """

@@ -1,0 +1,356 @@
+"""A live session against speakers whose words and times are known: no word is lost, sent twice or
+taken back, however audio comes and however long passes take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr import TranscriptionOptions
+from asr.live_pass import Hypothesis, HypothesisWord
+from errors import ModelError
+from live.commit import FinalWords
+from live.events import (
+    Cadence,
+    Cleared,
+    Committed,
+    Completed,
+    Delta,
+    Failed,
+    ItemAdded,
+    ItemDone,
+    LiveEvent,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    Words,
+)
+from live.rest import words_after
+from live.session import EmptyBuffer, LiveSession, WantedPass
+from live.settings import LiveSettings
+from live.turn_detection import SpeechStarted, SpeechStopped
+from timebase import SAMPLE_RATE
+from transcript import Chunk, Transcript, Word
+
+BEGIN, FIRST_TOKEN = 5000, 100  # the timestamp token, and that of the first word
+WINDOW_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A word of the truth, in seconds of the session."""
+
+    text: str
+    start: float
+    end: float
+    token: int
+
+
+def spoken(durations: Iterable[float], begin: float = 0.5) -> list[Spoken]:
+    """Words one after the other, each as long as given and with a short gap behind it."""
+    words, at = [], begin
+    for number, duration in enumerate(durations):
+        words.append(Spoken(f" w{chr(97 + number % 26)}{chr(97 + number // 26)}", at, at + duration, FIRST_TOKEN + number))
+        at += duration + 0.05
+    return words
+
+
+def hear(truth: list[Spoken], wanted: WantedPass, guess: int = 0) -> Hypothesis:
+    """What a model hears that is right about whatever is whole: the word that the audio ends in is
+    garbled, differently each time.
+    """
+    stop = wanted.stop / SAMPLE_RATE
+    begin = stop - len(wanted.samples) / SAMPLE_RATE
+    tokens, words = [BEGIN], []
+    for each in truth:
+        if each.end < begin + 0.01 or each.start >= stop - 0.05:
+            continue
+        whole = each.end <= stop
+        text, token = (each.text, each.token) if whole else (f" x{guess}", 4000 + guess)
+        tokens.append(token)
+        times = (max(each.start - begin, 0.0), min(each.end, stop) - begin)
+        words.append(HypothesisWord(text, *times, 0.9, len(tokens), (token,), (-0.1,)))
+    assert tuple(tokens[: len(wanted.prefix)]) == wanted.prefix
+    return Hypothesis(tuple(tokens), tuple(words), 0.0, -0.1, 1.0, "en", 1.0)
+
+
+def transcribe(truth: list[Spoken], wanted: WantedPass) -> Transcript:
+    """What the whole audio of an item gives."""
+    stop = wanted.stop / SAMPLE_RATE
+    begin = stop - len(wanted.samples) / SAMPLE_RATE
+    inside = [each for each in truth if each.start >= begin - 0.01 and each.end <= stop + 0.01]
+    words = tuple(Word(each.text, each.start - begin, each.end - begin) for each in inside)
+    text = "".join(each.text for each in inside)
+    chunk = Chunk(text, 0.0, stop - begin, words=words)
+    return Transcript((chunk,) if words else (), "en", speech=((0.0, stop - begin),))
+
+
+def new_session(**changes: object) -> LiveSession:
+    """A session whose items are named 0, 1, 2."""
+    numbers = count()
+    live = LiveSettings(**changes)  # type: ignore[arg-type]
+    return LiveSession(live, TranscriptionOptions(), WINDOW_SECONDS, lambda: str(next(numbers)))
+
+
+def silence(seconds: float) -> np.ndarray:
+    """Samples that nobody listens to: what was said is told beside them."""
+    return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
+
+
+def answered(session: LiveSession, truth: list[Spoken], wanted: WantedPass) -> None:
+    """A pass is decoded."""
+    result = transcribe(truth, wanted) if wanted.final else hear(truth, wanted, session_guess())
+    session.passed(wanted, result)
+
+
+_guesses = count()
+
+
+def session_guess() -> int:
+    """A number that no other guess had."""
+    return next(_guesses) % 500
+
+
+def texts(events: list[LiveEvent]) -> dict[str, str]:
+    """The deltas of each item, joined."""
+    found: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, Delta):
+            found[event.item_id] = found.get(event.item_id, "") + event.text
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    durations=st.lists(st.floats(0.1, 0.9), min_size=1, max_size=110),
+    pieces=st.lists(st.floats(0.02, 1.7), min_size=1, max_size=20),
+    latencies=st.lists(st.integers(0, 4), min_size=1, max_size=20),
+    vad=st.booleans(),
+)
+def test_every_word_is_sent_once_and_in_order(
+    durations: list[float], pieces: list[float], latencies: list[int], vad: bool
+) -> None:
+    truth = spoken(durations)
+    total = truth[-1].end + 0.7
+    session = new_session() if vad else new_session(turn_detection=None)
+    events: list[LiveEvent] = []
+    under_way: list[tuple[int, WantedPass]] = []
+    turns = [SpeechStarted(round(truth[0].start * SAMPLE_RATE))]
+    at, piece = 0.0, 0
+    while at < total:
+        length = min(pieces[piece % len(pieces)], total - at)
+        at, piece = at + length, piece + 1
+        began = turns and at >= truth[0].start + 0.2
+        session.feed(silence(length), [turns.pop()] if began else [])
+        under_way = [(left - 1, wanted) for left, wanted in under_way]
+        for _, wanted in [each for each in under_way if each[0] < 0]:
+            answered(session, truth, wanted)
+        under_way = [each for each in under_way if each[0] >= 0]
+        while (wanted := session.next_pass()) is not None:
+            under_way.append((latencies[piece % len(latencies)], wanted))
+        events += session.take_events()
+    session.finish()
+    for _, wanted in under_way:
+        answered(session, truth, wanted)
+    while (wanted := session.next_pass()) is not None:
+        answered(session, truth, wanted)
+    events += session.take_events()
+    assert session.done
+    said = "".join(each.text for each in truth).strip()
+    assert texts(events) == {"0": said}
+    completed = [each for each in events if isinstance(each, Completed)]
+    assert [each.text for each in completed] == [said]
+    sent = [word for each in events if isinstance(each, Words) for word in each.words]
+    assert [word.text for word in sent] == [each.text for each in truth]
+    for word, each in zip(sent, truth, strict=True):
+        assert abs(word.start - each.start) < 0.001 and abs(word.end - each.end) < 0.001
+
+
+def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
+    session = new_session()
+    truth = spoken([0.5, 0.5])
+    session.feed(silence(1.0), [SpeechStarted(8000)])
+    session.feed(silence(1.3), [SpeechStopped(25600)])
+    wanted = session.next_pass()
+    assert wanted is not None and wanted.final
+    assert wanted.stop == 25600 + 8000  # the pause that ended it
+    assert len(wanted.samples) == wanted.stop - (8000 - 4800)
+    session.passed(wanted, transcribe(truth, wanted))
+    events = session.take_events()
+    kinds = [SpeechStartedEvent, SpeechStoppedEvent, Committed, ItemAdded, Delta, Words]
+    assert [type(each) for each in events] == [*kinds, Completed, ItemDone]
+    assert events[0] == SpeechStartedEvent("0", 200)
+    assert events[1] == SpeechStoppedEvent("0", 2100)
+    assert events[2] == Committed("0", None)
+    session.feed(silence(2.0), [SpeechStarted(40000), SpeechStopped(48000)])
+    assert Committed("1", "0") in session.take_events()
+
+
+def test_audio_between_turns_is_forgotten() -> None:
+    session = new_session()
+    for _ in range(100):
+        session.feed(silence(1.0), [])
+        assert session._audio.stop - session._audio.start <= 4 * SAMPLE_RATE
+    assert session.next_pass() is None
+
+
+def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() -> None:
+    session = new_session(turn_detection=None)
+    with pytest.raises(EmptyBuffer, match="input_audio_buffer_commit_empty"):
+        session.commit()
+    session.feed(silence(0.05), [])
+    with pytest.raises(EmptyBuffer):
+        session.commit()
+    session.feed(silence(3.0), [])
+    assert session.next_pass() is None
+    session.feed(silence(1.0), [SpeechStarted(40000)])
+    partial = session.next_pass()
+    assert partial is not None and not partial.final
+    session.commit()
+    assert session.partial is None  # its item has ended
+    final = session.next_pass()
+    assert final is not None and final.final and len(final.samples) == round(4.05 * SAMPLE_RATE)
+    assert not any(isinstance(each, SpeechStartedEvent) for each in session.take_events())
+
+
+def test_what_is_cleared_is_never_completed() -> None:
+    session = new_session(turn_detection=None)
+    session.feed(silence(2.0), [SpeechStarted(0)])
+    partial = session.next_pass()
+    session.clear()
+    assert session.take_events() == [Cleared()]
+    assert partial is not None
+    session.passed(partial, hear(spoken([0.3]), partial))
+    session.finish()
+    assert session.next_pass() is None
+    assert session.take_events() == [] and session.done
+
+
+def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_alone() -> None:
+    session = new_session(turn_detection=None)
+    session.feed(silence(2.0), [SpeechStarted(0)])
+    partial = session.next_pass()
+    assert partial is not None
+    session.failed(partial, ModelError("broken"))
+    session.feed(silence(1.0), [])
+    again = session.next_pass()
+    assert again is not None and not again.final
+    session.commit()
+    session.feed(silence(1.0), [])
+    first = session.next_pass()
+    assert first is not None
+    session.failed(first, ModelError("broken"))
+    session.commit()
+    second = session.next_pass()
+    assert second is not None
+    session.passed(second, transcribe([], second))
+    events = session.take_events()
+    assert [each.item_id for each in events if isinstance(each, Failed)] == ["0"]
+    assert [each.item_id for each in events if isinstance(each, Completed)] == ["1"]
+
+
+def test_one_partial_pass_at_a_time_and_a_slow_one_is_told() -> None:
+    session = new_session(turn_detection=None)
+    session.feed(silence(1.0), [SpeechStarted(0)])
+    first = session.next_pass()
+    assert first is not None
+    for _ in range(5):
+        session.feed(silence(1.0), [])
+        assert session.next_pass() is None
+    truth = spoken([0.4] * 12)
+    session.passed(first, hear(truth, first))
+    second = session.next_pass()
+    assert second is not None and len(second.samples) == 6 * SAMPLE_RATE
+    assert Cadence(5.0) in session.take_events()
+    session.passed(second, hear(truth, second))
+    session.feed(silence(1.0), [])
+    assert session.next_pass() is not None
+    assert Cadence(0.8) in session.take_events()
+
+
+def test_the_draft_of_a_final_pass_is_what_was_heard_last() -> None:
+    session = new_session(turn_detection=None)
+    truth = spoken([0.4] * 6)
+    session.feed(silence(3.0), [SpeechStarted(0)])
+    partial = session.next_pass()
+    assert partial is not None and partial.draft == ()
+    heard = hear(truth, partial)
+    session.passed(partial, heard)
+    session.commit()
+    final = session.next_pass()
+    assert final is not None and final.prefix == () and final.draft == heard.tokens
+
+
+def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:
+    """A word of one token, its place."""
+    return HypothesisWord(text, start, end, 0.9, stop, (stop,), (-0.1,))
+
+
+def heard(*words: HypothesisWord) -> Hypothesis:
+    """A text of these words."""
+    tokens = (BEGIN, *(each.tokens[0] for each in words))
+    return Hypothesis(tokens, words, 0.0, -0.1, 1.0, "en", 1.0)
+
+
+def test_what_two_texts_agree_on_is_final_but_for_the_last_word() -> None:
+    first = heard(word(" We", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
+    later = heard(word(" We,", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
+    found = FinalWords().updated(first, 1.0, 0.2).updated(later, 1.0, 0.2)
+    assert [each.text for each in found.words] == [" We,"]
+    assert found.prefix == (BEGIN, 2) and found.draft == (3,)
+    paused = found.updated(later, 1.7, 0.2)
+    assert [each.text for each in paused.words] == [" We,", " are"]
+
+
+def test_a_number_is_final_once_something_else_follows() -> None:
+    one = heard(word(" 20", 0.1, 0.3, 2), word(" 5", 0.4, 0.6, 3))
+    found = FinalWords().updated(one, 1.0, 0.2).updated(one, 1.0, 0.2)
+    assert found.words == ()
+    more = heard(*one.words, word(" people", 0.7, 0.8, 4))
+    found = found.updated(more, 1.5, 0.2)
+    assert [each.text for each in found.words] == []  # the first is followed by a number
+    assert found.updated(more, 2.0, 0.2).words == ()
+
+
+def test_a_word_that_grows_after_it_was_final_is_sent_as_its_rest() -> None:
+    one = heard(word(" under", 0.1, 0.3, 2), word(" the", 0.4, 0.6, 3))
+    found = FinalWords().updated(one, 1.0, 0.2).updated(one, 1.0, 0.2)
+    assert [each.text for each in found.words] == [" under"]
+    grown = replace(word(" understand", 0.1, 0.5, 3), tokens=(2, 3))
+    both = Hypothesis((BEGIN, 2, 3, 4), (grown, word(" me", 0.7, 0.8, 4)), 0, -0.1, 1, "en", 1)
+    found = found.updated(both, 1.5, 0.2).updated(both, 1.5, 0.2)
+    assert "".join(each.text for each in found.words) == " understand"
+
+
+def test_a_text_that_repeats_itself_is_of_no_use() -> None:
+    one = heard(word(" We", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
+    found = FinalWords().updated(one, 1.0, 0.2)
+    assert found.updated(replace(one, compression_ratio=3.0), 1.0, 0.2) == FinalWords(first=(BEGIN,))
+
+
+def line(text: str, step: float = 0.5) -> list[Word]:
+    """Words of half a second."""
+    return [Word(f" {each}", i * step, (i + 1) * step) for i, each in enumerate(text.split())]
+
+
+@pytest.mark.parametrize(
+    ("sent", "whole", "rest"),
+    [
+        ("", "so it goes", "so it goes"),
+        ("so it", "So, it goes", "goes"),
+        ("so it goes", "so it goes", ""),
+        ("so id", "so it goes", "goes"),
+        ("no no", "no no no no", "no no"),
+        ("so it was", "so it goes on", "on"),
+        ("so it", "", ""),
+    ],
+)
+def test_the_rest_of_a_text_follows_what_was_sent(sent: str, whole: str, rest: str) -> None:
+    found = words_after(line(sent), line(whole))
+    assert "".join(each.text for each in found).split() == rest.split()
