@@ -110,9 +110,9 @@ def in_step(action):
     def fault(patch):
         real = speculative.count_accepted
 
-        def faulty(rows, choice):
+        def faulty(rows, *choice):
             action(rows)
-            return real(rows, choice)
+            return real(rows, *choice)
 
         patch.setattr(speculative, "count_accepted", faulty)
 

@@ -350,9 +350,9 @@ def test_each_fault_in_a_step_is_caught(device, brief_warmup, monkeypatch):
     count_accepted = speculative.count_accepted
 
     def launch_with(fault):
-        def faulty(rows, choice):
+        def faulty(rows, *choice):
             fault(rows, device)
-            return count_accepted(rows, choice)
+            return count_accepted(rows, *choice)
 
         engine.runner.release(engine.memory.state)
         with monkeypatch.context() as patch, torch.inference_mode():

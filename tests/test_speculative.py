@@ -29,7 +29,8 @@ def choice_of(tokens):
 
 
 def settle(rows, choice):
-    accept(rows, choice, count_accepted(rows, choice), END)
+    ends = rows.length[:, None] + torch.arange(choice.tokens.shape[1])
+    accept(rows, choice, ends, count_accepted(rows, choice, ends), END)
 
 
 def final(rows):

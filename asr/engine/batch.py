@@ -134,19 +134,21 @@ class Batch:
         return encoded
 
     def _prefill(self, live: int, entering: list[Sequence], encoded: EncoderOutput) -> None:
-        """Let the rows behind the first `live` project their audio, read their prompts and choose
-        their first tokens.
+        """Let the rows behind the first `live` project their audio, read their prompts, verify
+        what is guessed of their texts and choose the next tokens.
         """
         started, context = time.perf_counter(), self.context
         state = self._state
         max_len, longest = state.main.cache.max_len, state.main.decoder.max_positions
-        longest_prompt = max(len(each.prompt) for each in entering)
-        prompt_len = min(context.runner.prompt_len(longest_prompt), max_len)
+        inputs = [PrefillInput.of(each, longest) for each in entering]
+        prompt_len = context.runner.prompt_len(max(len(each.read) for each in inputs))
+        prompt_len = min(prompt_len, max_len)
+        verified = context.runner.verified_len(max(len(each.guess) for each in inputs))
         self._written = max(self._written, prompt_len)
         drafted = any(each.drafted for each in entering)
         batch = PrefillBatch.of(
-            [PrefillInput.of(each, longest) for each in entering],
-            PrefillShape(prompt_len, self._written, drafted),
+            inputs,
+            PrefillShape(prompt_len, self._written, drafted, verified=verified),
             max_len,
             encoded,
         )

@@ -40,6 +40,8 @@ DRAFTED_WARMUP_ROWS = (1, 24)
 PASS_SIZES = (4, 2, 1)
 # Positions of prompts: without earlier text, with a few hotwords, with as much as one may hold.
 PROMPT_LENGTHS = (8, 64, 256)
+# Guessed tokens that are verified behind them: none, those of a few seconds, of a whole buffer.
+VERIFIED_LENGTHS = (0, 32, 64, 128)
 ENCODERS = "encoders"  # the owner of their graphs, which read no state
 CAPTURED_LAG = 2  # shapes with a longer lag are rare: they follow a pause in drafting
 
@@ -130,6 +132,10 @@ class CudaGraphRunner:
         """The next of a few sizes."""
         return round_up(needed, PROMPT_LENGTHS)
 
+    def verified_len(self, needed: int) -> int:
+        """The next of a few sizes."""
+        return round_up(needed, VERIFIED_LENGTHS)
+
     def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
         """A few windows a graph; see `asr.model.encoder.run_encoder`."""
         encode = partial(run_encoder, encoder)
@@ -150,9 +156,10 @@ class CudaGraphRunner:
     ) -> Tensor:
         """A few rows a graph, which serves any: it reads their numbers where it is replayed.
 
-        What is rare, rows that sample and the longest prompts, runs eagerly, all rows at once.
+        What is rare, rows that sample, the longest prompts and guesses, runs eagerly, all rows at
+        once.
         """
-        if batch.shape.sampled or batch.shape.prompt_len not in PROMPT_LENGTHS:
+        if not is_usual(batch.shape):
             view = state.view(start, start + len(batch.numbers))
             return prefill(view, batch, filters, special_tokens)
         device = state.rows.tokens.device
@@ -212,6 +219,12 @@ class CudaGraphRunner:
     def disable(self, reason: str) -> None:
         """Run eagerly from now on, and say so."""
         self.captures.disable(reason)
+
+
+def is_usual(shape: PrefillShape) -> bool:
+    """Whether prefills of this shape are captured."""
+    few = shape.prompt_len in PROMPT_LENGTHS and shape.verified in VERIFIED_LENGTHS
+    return few and not shape.sampled
 
 
 def round_up(needed: int, sizes: tuple[int, ...]) -> int:

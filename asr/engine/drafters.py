@@ -40,12 +40,12 @@ class Drafter(Protocol):
         """Take in the audio of these rows."""
 
     def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, prompt_len: Tensor
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
     ) -> None:
         """Take in prompts, `tokens` at `positions` (rows, longest), and what became of them.
 
-        `hidden` (rows, longest, d_model) are the main model's states; that at the prompt's end
-        chooses the row's first token.
+        `hidden` (rows, longest, d_model) are the main model's states; that at `chosen_at` (rows,)
+        chose the row's newest token. What stands behind it may be anything.
         """
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
@@ -89,7 +89,7 @@ class AssistantDrafter:
         self.decoder.fill_cross_kv(encoded.assistant, self.cache)
 
     def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, prompt_len: Tensor
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
     ) -> None:
         """Read the prompts as the main model did."""
         self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
@@ -152,11 +152,11 @@ class MedusaDrafter:
             self.model.block.fill_cross_kv(encoded.main, self.cache)
 
     def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, prompt_len: Tensor
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
     ) -> None:
-        """Keep each prompt's last state."""
+        """Keep the state that chose each row's newest token."""
         states = self.model.states(hidden, positions, self.cache, tokens.shape[1])
-        self.newest.copy_(_at(states, prompt_len - 1))
+        self.newest.copy_(_at(states, chosen_at))
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
         """All at once; what the rules allow still follows from the drafts before."""

@@ -121,7 +121,7 @@ class DecodeEngine:
     # What sessions call
 
     def add(self, client: Client, requests: Requests[Request]) -> None:
-        """Queue requests of a client."""
+        """Queue requests of a client. Raises ValueError for a prefix that is not for them."""
         self._check_thread()
         self._executor.add(client, requests)
 

@@ -97,7 +97,7 @@ class Executor(Generic[AnyRows]):
         if self.lost is not None:
             client.error = self.lost
         else:
-            self.scheduler.add(Sequence(client, each) for each in requests)
+            self.scheduler.add([Sequence(client, each) for each in requests])
 
     def step(self, newcomers: bool = False) -> int:
         """Run one step of every batch. Returns how many rows were in it."""

@@ -141,6 +141,26 @@ class LogitFilter:
         best = torch.where(masked.is_time, masked.time, masked.text)
         return Choice(token, best - self._log_total(masked, allowed, history))
 
+    def score(self, tokens: Tensor, logits: Tensor, unfiltered: Tensor, history: History) -> Tensor:
+        """The log-probability of `tokens` (rows, positions), which nobody has chosen.
+
+        It is among what is allowed, and where a token is not, among that and itself: so it is
+        always finite. That all timestamps together outweigh each text token forbids no text here.
+        `logits` (rows, positions, vocabulary) are those that are `unfiltered`, and a bias.
+        """
+        allowed, follows = self._allowed(history), history.timestamps[:, None]
+        masked = self._mask(logits, allowed, history)
+        own = upcast(unfiltered.gather(2, tokens[..., None])[..., 0])
+        is_time = tokens >= self.timestamp_begin
+        barred = follows & (tokens == self.timestamp_begin - 1)
+        text = (tokens >= allowed.text_from) & ~is_time & ~barred
+        time = (tokens >= allowed.time_from) & (tokens < allowed.time_to) & is_time
+        biased = logits.gather(2, tokens[..., None])[..., 0]
+        is_allowed = (text | time) & (biased > NEVER)
+        every = self._log_sum_of_all(masked, allowed)
+        total = torch.where(is_time & masked.is_time & follows, masked.time_log_sum, every)
+        return own - torch.where(is_allowed, total, torch.logaddexp(total, own))
+
     def sample(
         self, logits: Tensor, history: History, params: SamplingParams, grammar: bool = True
     ) -> Choice:
@@ -249,11 +269,15 @@ class LogitFilter:
 
     def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:
         """Log of the sum of exponentials over what is allowed; (rows, positions)."""
-        word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
-        special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
-        every = torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
+        every = self._log_sum_of_all(masked, allowed)
         times_alone = masked.is_time & history.timestamps[:, None]
         return torch.where(times_alone, masked.time_log_sum, every)
+
+    def _log_sum_of_all(self, masked: MaskedLogits, allowed: Allowed) -> Tensor:
+        """The same where timestamps never stand alone."""
+        word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
+        special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
+        return torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
 
 
 def upcast(values: Tensor) -> Tensor:

@@ -2,7 +2,11 @@
 
 What else is asked of a window comes from this pass. The logits at the start of transcript hold the
 probability of no speech, and those at the prompt's end the first token, so neither costs a pass of
-its own. Prompts of different lengths share it, each padded at its end with tokens whose keys are
+its own. Nor does what is guessed of a text: it is read behind the prompt and verified like the
+drafts of a step (`asr.engine.speculative`), so that a right guess of n tokens costs no step, and a
+text that must begin with given tokens does.
+
+Prompts of different lengths share the pass, each padded at its end with tokens whose keys are
 overwritten before anything attends to them. Like a step it asks the device for nothing, so that
 CUDA can replay it as a graph.
 """
@@ -23,16 +27,19 @@ from torch import Tensor
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
 from asr.engine.decode_state import DecodeState
-from asr.engine.logit_filters import LogitFilter, upcast
-from asr.engine.row_state import ModelWithCache, SequenceState
+from asr.engine.logit_filters import Choice, LogitFilter, upcast
+from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
 from asr.engine.sequence import Sequence
-from asr.engine.speculative import accept, sample_first
+from asr.engine.speculative import accept, count_agreed, sample_first
 from asr.model.encoder import EncoderOutput
+
+# Positions whose scores over the vocabulary are held at once.
+VERIFIED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class PrefillInput:
-    """What a row starts from."""
+    """What a row starts from. Of the tokens that are guessed, the first `forced` are given."""
 
     prompt: tuple[int, ...]
     max_length: int  # most tokens, prompt included
@@ -40,12 +47,15 @@ class PrefillInput:
     timestamps: bool = True
     temperature: float = 0.0
     uniform: Tensor | None = None  # (max_length,) for sampling
+    guess: tuple[int, ...] = ()
+    forced: int = 0
 
     @classmethod
     def of(cls, sequence: Sequence, max_positions: int) -> PrefillInput:
         """For a sequence in a model of texts of `max_positions` tokens.
 
-        Beams find at most half as many new tokens, as in openai/whisper (`sample_len`).
+        Beams find at most half as many new tokens, as in openai/whisper (`sample_len`). A guess is
+        cut where its text would be.
         """
         request, max_length = sequence.request, max_positions
         if sequence.num_beams > 1:
@@ -53,6 +63,7 @@ class PrefillInput:
         if request.max_tokens is not None:
             max_length = min(max_length, len(sequence.prompt) + request.max_tokens)
         temperature = sequence.options.temperature
+        guess = sequence.guess[: max(0, max_length - len(sequence.prompt))]
         return cls(
             sequence.prompt,
             max_length,
@@ -60,7 +71,14 @@ class PrefillInput:
             sequence.timestamps,
             temperature,
             uniform(request.samples, max_length) if temperature else None,
+            guess,
+            min(len(request.prefix), len(guess)),
         )
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """All tokens that the first pass reads."""
+        return self.prompt + self.guess
 
 
 def uniform(samples: NDArray[np.float32], count: int) -> Tensor:
@@ -75,17 +93,19 @@ def uniform(samples: NDArray[np.float32], count: int) -> Tensor:
 class PrefillShape(NamedTuple):
     """All that a CUDA graph of a prefill depends on besides the number of rows."""
 
-    prompt_len: int  # positions that are read: as many as the longest prompt, or more
+    prompt_len: int  # positions that are read: as many as the longest prompt and guess, or more
     forgotten: int  # positions that earlier texts may have written, which are zeroed
     drafted: bool = False  # whether the drafter reads the prompts, and the audio, too
     sampled: bool = False  # whether any row samples
+    verified: int = 0  # guessed tokens: as many as the longest guess, or more
 
 
 class PrefillBatch(NamedTuple):
     """What rows start from, their audio among it.
 
-    `numbers` (rows, prompt_len + 6), float64, on the device or the host: each row's prompt, padded,
-    and what else tells it from others in the order of `init_rows`. `uniform` as in PrefillInput.
+    `numbers` (rows, prompt_len + 8), float64, on the device or the host: what is read of each row,
+    padded, and what else tells it from others in the order of `init_rows`. `uniform` as in
+    PrefillInput.
     """
 
     numbers: Tensor
@@ -120,7 +140,14 @@ class PrefillBatch(NamedTuple):
         return self._replace(numbers=numbers, encoded=EncoderOutput(encoded[0], own))
 
 
-def init_rows(batch: PrefillBatch, rows: SequenceState) -> None:
+class Guessed(NamedTuple):
+    """How many tokens are guessed of each row, and how many of these are given; both (rows,)."""
+
+    count: Tensor
+    forced: Tensor
+
+
+def init_rows(batch: PrefillBatch, rows: SequenceState) -> Guessed:
     """Write what each of `rows` starts from, forgetting what it held.
 
     All numbers of all rows go to the device in one transfer.
@@ -136,7 +163,8 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> None:
         rows.timestamps,
         rows.temperature,
     )
-    for target, column in zip(targets, columns[:, prompt_len:].unbind(1), strict=True):
+    *of_rows, count, forced = columns[:, prompt_len:].unbind(1)
+    for target, column in zip(targets, of_rows, strict=True):
         target.copy_(column)
     rows.length.copy_(rows.prompt_len)
     for row, uniform in enumerate(batch.uniform):
@@ -144,15 +172,19 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> None:
             rows.uniform[row, : len(uniform)] = upload(uniform, device)
     for counter in (rows.finished, rows.accepted, rows.drafted):
         counter.zero_()
+    return Guessed(count, forced)
 
 
 def _numbers(each: PrefillInput, prompt_len: int, max_len: int) -> list[float]:
-    """A row's prompt, padded to `prompt_len`, and its parameters in the order of `init_rows`."""
-    padding = [0] * (prompt_len - len(each.prompt))
+    """What is read of a row, padded to `prompt_len`, and its parameters in the order of
+    `init_rows`.
+    """
+    padding = [0] * (prompt_len - len(each.read))
     length = len(each.prompt)
     grammar_start = length if each.timestamps else max_len
     parameters = (grammar_start, each.max_length, each.draftable, each.timestamps)
-    return [*each.prompt, *padding, length, *parameters, each.temperature]
+    guessed = (len(each.guess), each.forced)
+    return [*each.read, *padding, length, *parameters, each.temperature, *guessed]
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
@@ -166,8 +198,8 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
 def prefill(
     state: DecodeState, batch: PrefillBatch, filters: LogitFilter, special_tokens: SpecialTokens
 ) -> Tensor:
-    """Let every row of `state` start: project its audio, read its prompt, make its first token
-    final or begin its beams.
+    """Let every row of `state` start: project its audio, read its prompt, make what is right of its
+    guess and the next token final, or begin its beams.
 
     Returns (rows, 4). Three say what the start of transcript does: the probability of no speech,
     the id of the likeliest language and its probability among all; the latter two are 0 where the
@@ -180,36 +212,100 @@ def prefill(
     if drafter is not None:
         drafter.listen(batch.encoded)
     state.forget(shape.forgotten)
-    init_rows(batch, rows)
+    guessed = init_rows(batch, rows)
     tokens = rows.tokens[:, : shape.prompt_len]
     positions = torch.arange(shape.prompt_len, device=tokens.device).expand(tokens.shape)
     hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), shape.prompt_len)
-    if drafter is not None:
-        drafter.read_prompt(tokens, positions, hidden, rows.prompt_len)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
     at_start = main.decoder.logits(hidden[every, start], whisper_alone=True)
     unfiltered = main.decoder.logits(hidden[every, rows.prompt_len - 1])
-    _choose_first(state, unfiltered, shape, filters)
+    if state.beams is not None:
+        _begin_beams(state, state.beams, unfiltered, shape, filters)
+    else:
+        _begin_texts(state, (hidden, unfiltered), guessed, shape, filters)
+    if drafter is not None:
+        drafter.read_prompt(tokens, positions, hidden, (rows.length - 2).clamp(min=0))
     annotation = _annotation_prob(unfiltered, filters.annotations) * ~rows.timestamps
     return torch.cat((_read_start(at_start, special_tokens), annotation[:, None]), dim=1)
 
 
-def _choose_first(
-    state: DecodeState, unfiltered: Tensor, shape: PrefillShape, filters: LogitFilter
+def _begin_beams(
+    state: DecodeState,
+    beams: BeamState,
+    unfiltered: Tensor,
+    shape: PrefillShape,
+    filters: LogitFilter,
 ) -> None:
-    """Make each row's first token final, or begin its beams, by logits (rows, vocabulary)."""
-    rows, beams = state.rows, state.beams
+    """Begin each row's beams, by logits (rows, vocabulary)."""
+    rows = state.rows
     logits = (unfiltered + filters.first_bias)[:, None]
     history = rows.before(rows.length[:, None])
-    if beams is not None:
-        state.main.cache.copy_first_beams(shape.prompt_len)
-        begin_beams(beams, rows, filters.best(logits, history, beams.num_beams + 1), filters.eos)
-        return
-    choice = filters.choose(logits, history)
+    state.main.cache.copy_first_beams(shape.prompt_len)
+    begin_beams(beams, rows, filters.best(logits, history, beams.num_beams + 1), filters.eos)
+
+
+def _begin_texts(
+    state: DecodeState,
+    heard: tuple[Tensor, Tensor],
+    guessed: Guessed,
+    shape: PrefillShape,
+    filters: LogitFilter,
+) -> None:
+    """Make final what is right of each row's guess, and the next token.
+
+    `heard` are the hidden states of all that was read (rows, prompt_len, d_model) and the logits
+    where the texts begin (rows, vocabulary). Behind a guess that is shorter than others, choices
+    are made that nobody takes.
+    """
+    rows, (hidden, unfiltered) = state.rows, heard
+    # No text reaches the last place, where what nobody takes may lie.
+    ends = rows.length[:, None] + torch.arange(shape.verified + 1, device=rows.length.device)
+    ends = ends.clamp(max=rows.tokens.shape[1] - 1)
+    first = ends[:, :1]
+    logits = (unfiltered + filters.first_bias)[:, None]
+    choice = filters.choose(logits, rows.before(first))
     if shape.sampled:
         choice = sample_first(choice, logits, rows, filters, grammar=True)
-    accept(rows, choice, torch.zeros_like(rows.length), filters.eos)
+    accepted = torch.zeros_like(rows.length)
+    if shape.verified:
+        forced = guessed.forced[:, None]
+        choices = [_force(choice, forced, (logits, unfiltered[:, None]), rows, first, filters)]
+        for part in torch.split(ends[:, 1:], VERIFIED_AT_ONCE, dim=1):
+            unfiltered = state.main.decoder.logits(_read_at(hidden, part - 1))
+            logits, history = unfiltered + filters.bias, rows.before(part)
+            choice = filters.choose(logits, history)
+            choices.append(_force(choice, forced, (logits, unfiltered), rows, part, filters))
+        choice = Choice(*(torch.cat(each, dim=1) for each in zip(*choices, strict=True)))
+        numbers = torch.arange(shape.verified, device=ends.device)
+        accepted = count_agreed(rows, choice, ends, numbers < guessed.count[:, None])
+    accept(rows, choice, ends, accepted, filters.eos)
+
+
+def _force(
+    choice: Choice,
+    forced: Tensor,
+    scored: tuple[Tensor, Tensor],
+    rows: SequenceState,
+    ends: Tensor,
+    filters: LogitFilter,
+) -> Choice:
+    """The choice of tokens number `ends` (rows, n), of which the first `forced` (rows, 1) of each
+    text are given. `scored` are logits with a bias and without, (rows, n, vocabulary).
+    """
+    given = rows.tokens.gather(1, ends)
+    log_probs = filters.score(given, *scored, rows.before(ends)).to(choice.log_probs.dtype)
+    is_given = ends - rows.prompt_len[:, None] < forced
+    return Choice(
+        torch.where(is_given, given, choice.tokens),
+        torch.where(is_given, log_probs, choice.log_probs),
+    )
+
+
+def _read_at(hidden: Tensor, positions: Tensor) -> Tensor:
+    """(rows, prompt_len, d_model) at `positions` (rows, n) -> (rows, n, d_model)."""
+    every = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
+    return hidden[every, positions.clamp(max=hidden.shape[1] - 1)]
 
 
 def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:

@@ -64,6 +64,9 @@ class StepRunner(Protocol):
     def prompt_len(self, needed: int) -> int:
         """How many positions of prompts to read so that `needed` are among them."""
 
+    def verified_len(self, needed: int) -> int:
+        """How many guessed tokens to verify in prefill so that `needed` are among them."""
+
     def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
         """See `asr.model.encoder.run_encoder`."""
 
@@ -108,6 +111,10 @@ class EagerRunner:
         return ()
 
     def prompt_len(self, needed: int) -> int:
+        """As many as needed."""
+        return needed
+
+    def verified_len(self, needed: int) -> int:
         """As many as needed."""
         return needed
 

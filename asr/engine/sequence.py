@@ -65,8 +65,11 @@ class Sequence:
     encoded: Tensor | None = None
 
     def __post_init__(self) -> None:
+        """Raises ValueError for a prefix that another attempt would not begin with."""
         self.prompt = self.request.prompt
         self.encoded = self.request.encoded
+        if self.request.prefix and (self.may_retry or not self.judged_by_start):
+            raise ValueError("a prefix is for texts that are decoded greedily, once")
 
     @property
     def options(self) -> DecodeOptions:
@@ -113,9 +116,18 @@ class Sequence:
         return self.request.windows_left > LONG_WINDOWS
 
     @property
+    def guess(self) -> tuple[int, ...]:
+        """What the first pass reads behind the prompt: the prefix, and a greedy text's draft.
+
+        A draft is of the first attempt, whose text has timestamps or has none.
+        """
+        drafted = self.judged_by_start and not self.retried
+        return (*self.request.prefix, *(self.request.draft if drafted else ()))
+
+    @property
     def prefilled_length(self) -> int:
-        """Tokens after prefill: the prompt and the first token."""
-        return len(self.prompt) + 1
+        """Most tokens after prefill: the prompt, what was guessed and was right, and the next."""
+        return len(self.prompt) + len(self.guess) + 1
 
     def read_start(self, said: list[float], languages: Mapping[str, int]) -> None:
         """Keep what `prefill` has read: its row of four numbers; `languages` are ids by code.

@@ -88,10 +88,13 @@ class Session:
         return max(0, self.options.batch_size - self._outstanding)
 
     def add(self, requests: Requests[Request]) -> None:
-        """Queue requests. Any number: those beyond `batch_size` rows wait for the first to end."""
+        """Queue requests. Any number: those beyond `batch_size` rows wait for the first to end.
+
+        Raises ValueError where one has a prefix that is not for these options; none is queued then.
+        """
         if requests:
-            self._outstanding += len(requests)
             self._engine.add(self._client, requests)
+            self._outstanding += len(requests)
 
     def step(self) -> list[tuple[Request, DecodeResult]]:
         """Run one step, unless there are results already, and `take` them."""

@@ -41,7 +41,7 @@ def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> N
         draft(drafter, rows, filters, shape)
     ends = rows.length[:, None] + torch.arange(shape.drafts + 1, device=rows.length.device)
     choice, hidden = verify(state.main, rows, ends, filters, shape)
-    gained = accept(rows, choice, count_accepted(rows, choice), filters.eos)
+    gained = accept(rows, choice, ends, count_accepted(rows, choice, ends), filters.eos)
     if drafter is not None and shape.followed:
         drafter.follow(hidden, ends - 1, gained, shape.kv_len)
 
@@ -90,35 +90,44 @@ def sample_first(
     return Choice(*columns)
 
 
-def count_accepted(rows: SequenceState, choice: Choice) -> Tensor:
+def count_accepted(rows: SequenceState, choice: Choice, ends: Tensor) -> Tensor:
     """How many drafted tokens of each row equal the main model's choices, (rows,).
 
     Adds to the rows' counts of accepted and drafted tokens.
     """
     drafts = choice.tokens.shape[1] - 1
-    places = rows.length[:, None] + torch.arange(drafts, device=rows.length.device)
-    agreed = choice.tokens[:, :drafts] == rows.tokens.gather(1, places)
-    agreed &= rows.draftable[:, None]
-    accepted = agreed.long().cumprod(dim=1).sum(dim=1)
+    accepted = count_agreed(rows, choice, ends, rows.draftable[:, None])
     counted = rows.draftable & ~rows.finished
     rows.accepted.add_(accepted * counted)
     rows.drafted.add_((accepted + 1).clamp(max=drafts) * counted)
     return accepted
 
 
-def accept(rows: SequenceState, choice: Choice, accepted: Tensor, eos: int) -> Tensor:
+def count_agreed(rows: SequenceState, choice: Choice, ends: Tensor, drafted: Tensor) -> Tensor:
+    """How many of the tokens behind each row's length equal the main model's choices, up to the
+    first that does not, (rows,).
+
+    `choice` is that of tokens number `ends` (rows, drafts + 1); `drafted` (rows, drafts), or
+    (rows, 1), says which of them are drafts.
+    """
+    drafts = choice.tokens.shape[1] - 1
+    agreed = choice.tokens[:, :drafts] == rows.tokens.gather(1, ends[:, :drafts])
+    return (agreed & drafted).long().cumprod(dim=1).sum(dim=1)
+
+
+def accept(rows: SequenceState, choice: Choice, ends: Tensor, accepted: Tensor, eos: int) -> Tensor:
     """Make the first `accepted` + 1 choices of each row final, up to its end of text or limit.
 
+    `choice` is that of tokens number `ends`, from each row's length on, both (rows, positions).
     Returns how many tokens each row gained, (rows,).
     """
     steps = torch.arange(choice.tokens.shape[1], device=rows.length.device)
-    places = rows.length[:, None] + steps
     is_end = choice.tokens == eos
     ended_before = is_end.long().cumsum(dim=1) - is_end.long()
     kept = (steps <= accepted[:, None]) & (ended_before == 0)
-    kept &= (places < rows.max_length[:, None]) & ~rows.finished[:, None]
-    rows.tokens.scatter_(1, places, choice.tokens)
-    rows.log_probs.scatter_(1, places, choice.log_probs.double())
+    kept &= (ends < rows.max_length[:, None]) & ~rows.finished[:, None]
+    rows.tokens.scatter_(1, ends, choice.tokens)
+    rows.log_probs.scatter_(1, ends, choice.log_probs.double())
     gained = kept.long().sum(dim=1)
     rows.length.add_(gained)
     rows.finished.logical_or_((kept & is_end).any(dim=1) | (rows.length >= rows.max_length))
