@@ -227,7 +227,7 @@ def test_sentences_where_no_speech_was_detected_are_told_as_well(endpoint, wav, 
     inputs = base64.b64encode(noise).decode()
     monkeypatch.setattr(endpoint.recogniser.transcriber, "detect_speech", lambda _: ())
     monkeypatch.setattr(ChunkReader, "_is_sure", lambda *_: True)
-    monkeypatch.setattr("asr.output.chunks._holds_no_speech", lambda _: False)
+    monkeypatch.setattr("asr.output.chunks.holds_no_speech", lambda _: False)
     _decoded, *progress, finished = asyncio.run(
         events_of(endpoint, parsed(endpoint, inputs, language="en"))
     )

@@ -56,7 +56,14 @@ def spoken(durations: Iterable[float], begin: float = 0.5) -> list[Spoken]:
     """Words one after the other, each as long as given and with a short gap behind it."""
     words, at = [], begin
     for number, duration in enumerate(durations):
-        words.append(Spoken(f" w{chr(97 + number % 26)}{chr(97 + number // 26)}", at, at + duration, FIRST_TOKEN + number))
+        words.append(
+            Spoken(
+                f" w{chr(97 + number % 26)}{chr(97 + number // 26)}",
+                at,
+                at + duration,
+                FIRST_TOKEN + number,
+            )
+        )
         at += duration + 0.05
     return words
 
@@ -331,7 +338,9 @@ def test_a_word_that_grows_after_it_was_final_is_sent_as_its_rest() -> None:
 def test_a_text_that_repeats_itself_is_of_no_use() -> None:
     one = heard(word(" We", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
     found = FinalWords().updated(one, 1.0, 0.2)
-    assert found.updated(replace(one, compression_ratio=3.0), 1.0, 0.2) == FinalWords(first=(BEGIN,))
+    assert found.updated(replace(one, compression_ratio=3.0), 1.0, 0.2) == FinalWords(
+        first=(BEGIN,)
+    )
 
 
 def line(text: str, step: float = 0.5) -> list[Word]:
