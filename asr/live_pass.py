@@ -140,9 +140,10 @@ class LivePass:
 
     def _run(self) -> Generator[bool, None, None]:
         passage, language = self._passage, self._passage.language
+        frames = self._engine.context.encoder.part_of_window(passage.seconds)
         detected: DetectedLanguage | None = None
         if language is None:
-            detected = self._engine.detect_language(passage.samples)
+            detected = self._engine.detect_language(passage.samples, frames)
             language = detected.language
             yield True
         plan = self._plan_for(language)
@@ -157,6 +158,7 @@ class LivePass:
             once=True,
             prefix=passage.prefix,
             draft=passage.draft,
+            frames=frames,
         )
         with self._engine.session(plan.options) as self.session:
             self.session.add([request])

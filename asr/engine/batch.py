@@ -129,7 +129,8 @@ class Batch:
     def _encode(self, entering: list[Sequence], drafted: bool, until: float) -> EncoderOutput:
         started = time.perf_counter()
         samples, known = [each.request.samples for each in entering], [e.encoded for e in entering]
-        encoded = self.context.encoder.encode(samples, drafted, known, until)
+        frames = [each.request.frames for each in entering]
+        encoded = self.context.encoder.encode(samples, drafted, known, until, frames)
         _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
         return encoded
 

@@ -83,22 +83,28 @@ class DecodeEngine:
         """A new session; see `asr.engine.session`."""
         return Session(self, options)
 
-    def detect_language(self, samples: NDArray[np.float32]) -> DetectedLanguage:
+    def detect_language(
+        self, samples: NDArray[np.float32], frames: int | None = None
+    ) -> DetectedLanguage:
         """The likeliest language of a window's samples, and how likely they hold no speech.
 
-        Raises OutOfMemory if one window is too much for the device.
+        `frames` are those of a Request. Raises OutOfMemory if one window is too much for the
+        device.
         """
-        return self.language_posterior(samples).likeliest
+        return self.language_posterior(samples, frames).likeliest
 
-    def language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:
+    def language_posterior(
+        self, samples: NDArray[np.float32], frames: int | None = None
+    ) -> LanguagePosterior:
         """How likely a window's samples are in each language.
 
-        Raises OutOfMemory if one window is too much for the device.
+        `frames` are those of a Request. Raises OutOfMemory if one window is too much for the
+        device.
         """
         with self._computing():
             while True:
                 try:
-                    return self._language_posterior(samples)
+                    return self._language_posterior(samples, frames)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -184,8 +190,11 @@ class DecodeEngine:
         return torch.cuda.stream(self._stream)
 
     @torch.inference_mode()
-    def _language_posterior(self, samples: NDArray[np.float32]) -> LanguagePosterior:
-        encoded = self.context.encoder.encode([samples], drafted=False).main
+    def _language_posterior(
+        self, samples: NDArray[np.float32], frames: int | None
+    ) -> LanguagePosterior:
+        encoder = self.context.encoder
+        encoded = encoder.encode([samples], drafted=False, frames=[frames]).main
         main = ModelWithCache(self.main, self.main.allocate(1, 1))
         main.decoder.fill_cross_kv(encoded, main.cache)
         return language_posterior(main, encoded, self.models.special_tokens)

@@ -58,7 +58,8 @@ class Request:
     them; they count for `max_tokens`, which may cut them. A prefix is for greedy texts that are
     decoded once: ValueError is raised where another is added. `draft` is a guess of what follows,
     as long as anybody likes, which is verified in the first pass and so changes speed alone; only
-    a first attempt that is greedy uses it.
+    a first attempt that is greedy uses it. `frames` of the window are encoded, None for all
+    (`asr.model.encoder.Encoder.part_of_window`).
     """
 
     key: Any
@@ -70,6 +71,7 @@ class Request:
     windows_left: int = 0
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
+    frames: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

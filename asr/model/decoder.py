@@ -218,15 +218,20 @@ class Decoder:
         return int((held + cross * self.cross_dtype.itemsize) * self.head_size)
 
     def fill_cross_kv(self, encoded: Tensor, cache: KVCache) -> None:
-        """Project the encoder's output (rows, frames, d_model) into the cache's rows."""
+        """Project the encoder's output (rows, frames, d_model) into the cache's rows; fewer frames
+        than the model's are repeated, which changes no attention.
+        """
         together = encoder_batch_size(encoded.shape[0], encoded.device)
         for start in range(0, encoded.shape[0], together):
             rows = slice(start, start + together)
-            places = cache.places(rows)
+            places, times = cache.places(rows), self.frames // encoded.shape[1]
             for layer, keys, values in zip(
                 self.layers, cache.cross_keys, cache.cross_values, strict=True
             ):
-                keys[places], values[places] = layer.project_cross_kv(encoded[rows])
+                projected = layer.project_cross_kv(encoded[rows])
+                if times > 1:
+                    projected = tuple(each.repeat(1, 1, times, 1) for each in projected)
+                keys[places], values[places] = projected
 
     def forward(self, tokens: Tensor, positions: Tensor, cache: KVCache, kv_len: int) -> Tensor:
         """Hidden states (rows, positions, d_model) after `tokens` at `positions`, both (rows, n).

@@ -6,6 +6,7 @@ enters a row. Language detection hands it back to the caller, who gives it along
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from asr.checkpoint.loading import WhisperModels
 from asr.frontend.features import LogMel
 from asr.model.cpu_kernels import EncoderWeights, OneDnnOverride, encoder_batch_size
 from asr.model.cpu_threads import CpuThreads
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 Samples = NDArray[np.float32]
 
@@ -33,6 +35,12 @@ class EncoderOutput(NamedTuple):
 
 
 EncoderPass = Callable[[nn.Module, Tensor], Tensor]
+
+
+# Parts of the encoder's window that may be read instead of all of it, and the seconds that a part is
+# longer than the speech in it: a text is ended by the silence behind it.
+PARTS, SPARE_SECONDS = (3, 2), 1.0
+FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
 
 
 def run_encoder(encoder: nn.Module, features: Tensor) -> Tensor:
@@ -60,6 +68,7 @@ class Encoder:
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device = models.device
         self.weights = EncoderWeights.of(models.model.get_encoder(), models.product_dtype)
+        self._parts: dict[int, nn.Module] = {}
         if models.assistant is not None and not models.assistant.shares_encoder:
             own = EncoderWeights.of(models.assistant.model.get_encoder(), models.product_dtype)
             self.weights = self.weights.joined(own)
@@ -71,22 +80,26 @@ class Encoder:
         drafted: bool,
         known: Sequence[Tensor | None] | None = None,
         until: float = math.inf,
+        frames: Sequence[int | None] | None = None,
     ) -> EncoderOutput:
         """Encode windows of samples, for the main model and, if `drafted`, for the assistant.
 
         `known` holds, for each window, the main encoder's output (1, frames, d_model) where there
         is one already. From the time `until` (of time.perf_counter) on the other windows are left
-        out; at least one pass is made.
+        out; at least one pass is made. `frames` are those of `part_of_window`, by window; output
+        that has fewer than the model's is repeated beside such as has all.
         """
         known, passes = known or [None] * len(windows), []
+        frames = frames or [None] * len(windows)
         with OneDnnOverride(self.weights):
             together = encoder_batch_size(len(windows), self.device)
             for start in range(0, len(windows), together):
                 part = slice(start, start + together)
-                passes.append(self._encode(windows[part], drafted, known[part]))
+                shorter = self._shorter(frames[part])
+                passes.append(self._encode(windows[part], drafted, known[part], shorter))
                 if time.perf_counter() >= until:
                     break
-        main = torch.cat([each.main for each in passes])
+        main = torch.cat(repeated([each.main for each in passes]))
         if not drafted or self.assistant is None:
             return EncoderOutput(main)
         if self.assistant.shares_encoder:
@@ -94,8 +107,31 @@ class Encoder:
         own = [each.assistant for each in passes if each.assistant is not None]
         return EncoderOutput(main, torch.cat(own))
 
+    def part_of_window(self, seconds: float) -> int | None:
+        """How many frames to read of a window with `seconds` of speech where speed is worth more
+        than the last word; None for all.
+
+        On a CPU an encoder's pass takes the longer the more frames it reads, silence or not. A part
+        divides the whole, so that its output may be repeated: attention over keys of which each
+        occurs equally often is the same. Compare whisper.cpp's `audio_ctx`.
+        """
+        whole: int = self.model.config.max_source_positions
+        if self.device.type != "cpu":
+            return None
+        needed = (seconds + SPARE_SECONDS) * FRAMES_PER_SECOND
+        return next((whole // each for each in PARTS if needed <= whole // each), None)
+
+    def _shorter(self, frames: Sequence[int | None]) -> int | None:
+        """How many frames windows that are encoded together have, None for all."""
+        wanted = [each for each in frames if each is not None]
+        return max(wanted) if len(wanted) == len(frames) else None
+
     def _encode(
-        self, windows: Sequence[Samples], drafted: bool, known: Sequence[Tensor | None]
+        self,
+        windows: Sequence[Samples],
+        drafted: bool,
+        known: Sequence[Tensor | None],
+        frames: int | None,
     ) -> EncoderOutput:
         """One pass of each encoder, and none of the main one where every output is known."""
         if self.threads is not None:
@@ -105,8 +141,11 @@ class Encoder:
             own = None
         missing = [row for row, each in enumerate(known) if each is None]
         if not missing and own is None:
-            return EncoderOutput(torch.cat([each for each in known if each is not None]))
+            return EncoderOutput(torch.cat(repeated([each for each in known if each is not None])))
         features = self.log_mel(windows).to(self.model.dtype)
+        if frames is not None and own is None and len(missing) == len(windows):
+            part = features[..., : 2 * frames]
+            return EncoderOutput(self.run_pass(self._part(frames), part))
         new = features if len(missing) == len(windows) else features[missing]
         fresh = iter(self._run(self.model, new) if missing else ())
         main = torch.stack([next(fresh) if each is None else each[0] for each in known])
@@ -114,3 +153,22 @@ class Encoder:
 
     def _run(self, model: PreTrainedModel, features: Tensor) -> Tensor:
         return self.run_pass(model.get_encoder(), features)
+
+    def _part(self, frames: int) -> nn.Module:
+        """The main encoder for so many frames: the same modules, but for fewer positions."""
+        if frames not in self._parts:
+            encoder = self.model.get_encoder()
+            part = copy.copy(encoder)
+            part._modules = dict(encoder._modules)
+            part.config = copy.copy(encoder.config)
+            part.config.max_source_positions = frames
+            positions = encoder.embed_positions.weight[:frames]
+            part.embed_positions = nn.Embedding.from_pretrained(positions)
+            self._parts[frames] = part
+        return self._parts[frames]
+
+
+def repeated(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Outputs (windows, frames, d_model), each with as many frames as the longest."""
+    longest = max(each.shape[1] for each in outputs)
+    return [each.repeat(1, longest // each.shape[1], 1) for each in outputs]
