@@ -129,6 +129,7 @@ ENDPOINT: dict[str, set[str]] = {
     },
     "live": {
         "asr",
+        "asr.frontend",
         "audio",
         "diarization",
         "diarization_utils",
@@ -196,6 +197,7 @@ WITH_TORCH = {
     "diarization",
     "endpoint",
     "handler",
+    "live.turn_detection",
     "loading",
     "runtime.device",
     "runtime.device_errors",
