@@ -165,10 +165,16 @@ def interleaved(
 def greedy(
     models: WhisperModels, windows: Sequence[Request], timestamps: bool
 ) -> dict[object, tuple[int, ...]]:
-    """The tokens transformers gives, by key; windows with prompts of one length go together."""
+    """The tokens transformers gives, by key, behind the prefixes where there are any; windows with
+    prompts, and prefixes, of one length go together.
+    """
+
+    def lengths(window: Request) -> tuple[int, int]:
+        return len(window.prompt), len(window.prefix)
+
     answers: dict[object, tuple[int, ...]] = {}
-    for length in {len(window.prompt) for window in windows}:
-        group = [window for window in windows if len(window.prompt) == length]
+    for length in {lengths(window) for window in windows}:
+        group = [window for window in windows if lengths(window) == length]
         answers |= dict(
             zip((window.key for window in group), _generate(models, group, timestamps), strict=True)
         )
@@ -186,7 +192,7 @@ def _generate(
         models.model,
         features,
         attention_mask=torch.ones_like(features[:, 0], dtype=torch.long),
-        decoder_input_ids=torch.tensor([window.prompt for window in windows]),
+        decoder_input_ids=torch.tensor([window.prompt + window.prefix for window in windows]),
         logits_processor=rules_of(models, timestamps, begin),
         max_length=models.special_tokens.max_length if most is None else begin + most,
         force_unique_generate_call=True,

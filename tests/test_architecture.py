@@ -133,6 +133,7 @@ ENDPOINT: dict[str, set[str]] = {
     },
     "live": {
         "asr",
+        "asr.frontend",
         "audio",
         "diarization",
         "diarization_utils",
@@ -200,6 +201,7 @@ WITH_TORCH = {
     "diarization",
     "endpoint",
     "handler",
+    "live.turn_detection",
     "loading",
     "runtime.device",
     "runtime.device_errors",

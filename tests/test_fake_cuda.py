@@ -204,6 +204,25 @@ def check_captures(device, engine, state, shapes):
             assert len(device.pools) == before + 1
 
 
+@pytest.mark.parametrize("kind", [None, BLOCK])
+def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup, kind):
+    """Those that are longer than a buffer's text run as they are."""
+    engine = DecodeEngine(fake_models(heads=kind) if kind else fake_models(assistant="shared"))
+    options, waits = DecodeOptions(assisted=True, drafts=2, words=True), device.synchronisations
+    for guessed in (0, 3, 40, 100, 300):
+        few = guessed // 3
+        asked = [
+            dataclasses.replace(each, prefix=(5,) * few, draft=(6,) * (guessed - few))
+            for each in requests_of(engine, 2)
+        ]
+        for _ in range(2):  # the second is captured
+            assert sorted(decode(engine, (options, asked))) == [0, 1]
+    keys = [key for key in engine.runner.captures.held() if isinstance(key, PrefillKey)]
+    assert sorted(key.shape.verified for key in keys) == [*cuda_graphs.VERIFIED_LENGTHS]
+    assert device.synchronisations == waits
+    check_sizes(device)
+
+
 @pytest.mark.parametrize("num_beams", [2, 8])
 def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     engine = DecodeEngine(fake_models())

@@ -69,10 +69,10 @@ def decode_counted(engine, windows, options):
     return answers, (session.stats.accepted, session.stats.drafted)
 
 
-def check_kind(graphs, models, options, rounds=2, **windows):
+def check_kind(graphs, models, options, rounds=2, asked=None, **windows):
     """Eager steps in the same shapes, then graphs, each shape of which runs once before."""
     engine = DecodeEngine(models)
-    asked = windows_of(models, timestamps=options.timestamps, **windows)
+    asked = asked or windows_of(models, timestamps=options.timestamps, **windows)
     with engine.runner.paused():
         expected, drafts = decode_counted(engine, asked, options)
     replays = graphs.replays
@@ -106,6 +106,27 @@ def test_tokens_are_those_of_transformers(graphs, drafts):
 )
 def test_every_kind_of_step(graphs, options):
     check_kind(graphs, drafting_models(), options)
+
+
+@pytest.mark.parametrize("options", [DRAFTED, rarely(PLAIN)], ids=["drafted", "plain"])
+@pytest.mark.parametrize("heads", [False, rarely(True)])
+def test_texts_that_are_guessed(graphs, options, heads):
+    """Right guesses and wrong ones, beside rows without any, of each length that has graphs."""
+    models = drafting_models()
+    if heads:
+        models = random_heads(models_of(TINY, 142), 5, BLOCK, scale=0.02)
+    windows = windows_of(models, count=12)
+    said = oracle.greedy(models, windows, True)
+    asked = [
+        dataclasses.replace(
+            window,
+            prefix=said[window.key][: 2 * (window.key % 3)],
+            draft=(*said[window.key], *range(3 ** (window.key % 5)))[2 * (window.key % 3) :],
+        )
+        for window in windows[:8]
+    ]
+    found = check_kind(graphs, models, options, asked=[*asked, *windows[8:]])
+    assert {key: each.tokens for key, each in found.items()} == said
 
 
 @pytest.mark.parametrize(

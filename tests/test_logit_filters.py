@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -116,6 +118,33 @@ def test_choice_and_probability_are_those_of_transformers(histories, follows, se
         for choice in choices:
             assert choice.tokens[row, 0] == scores.argmax()
             assert choice.log_probs[row, 0].item() == pytest.approx(log_prob)
+
+
+@settings(deadline=None, max_examples=250)
+@given(
+    histories=HISTORIES,
+    follows=some.lists(some.booleans(), min_size=5, max_size=5),
+    token=some.integers(0, SIZE - 1),
+    seed=some.integers(0, 10_000),
+)
+def test_a_given_token_is_scored_among_what_is_allowed_and_itself(histories, follows, token, seed):
+    """That timestamps outweigh texts forbids no given text; a timestamp is then one among them."""
+    timestamps = follows[: len(histories)]
+    logits, biased, history = next_logits(histories, timestamps, seed)
+    given = torch.full((len(histories), 1), token)
+    found = FILTERS.score(given, biased, logits, history)
+    for row, (prompt, said) in enumerate(histories):
+        own, times = logits[row, 0], torch.arange(SIZE) > NO_TIMESTAMPS
+        unlikely = torch.where(times, own - 100, own)
+        scores = expected_scores([*prompt, *said], len(prompt), timestamps[row], unlikely)
+        allowed = ~scores.isinf()
+        text, spoken = own.masked_fill(~allowed | times, -math.inf), own[allowed & times]
+        outweighed = len(spoken) > 0 and bool(spoken.logsumexp(0) > text.max())
+        if timestamps[row] and token > NO_TIMESTAMPS and outweighed:
+            allowed &= times
+        allowed[token] = True
+        expected = own[token] - own[allowed].logsumexp(0)
+        assert found[row, 0].item() == pytest.approx(expected.item())
 
 
 @settings(deadline=None, max_examples=250)

@@ -35,6 +35,45 @@ def test_neither_sampled_texts_nor_beams_are_drafted(num_beams, temperature, dra
     assert sequence.judged_by_start is (num_beams == 1 and temperature == 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "once"),
+    [
+        ({"num_beams": 2}, True),
+        ({"temperature": 0.5}, True),
+        ({"fallback": Fallback()}, False),
+    ],
+)
+def test_a_prefix_is_refused_where_not_every_attempt_would_begin_with_it(options, once):
+    request = Request("key", np.zeros(1, np.float32), (1,), once=once, prefix=(5,))
+    with pytest.raises(ValueError, match="a prefix is for"):
+        sequence_of(request=request, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "retried", "guess"),
+    [
+        ({}, False, (5, 6)),
+        ({"fallback": Fallback()}, True, ()),
+        ({"num_beams": 2}, False, ()),
+        ({"temperature": 0.5}, False, ()),
+    ],
+)
+def test_a_draft_is_for_the_first_greedy_attempt(options, retried, guess):
+    request = Request("key", np.zeros(1, np.float32), (1, 2, 3), draft=(5, 6))
+    sequence = sequence_of(request=request, **options)
+    sequence.retried = retried
+    assert PrefillInput.of(sequence, 448).guess == guess
+    assert sequence.prefilled_length == 4 + len(guess)
+
+
+@pytest.mark.parametrize(("most", "read"), [(9, (1, 5, 6, 7, 8)), (3, (1, 5, 6, 7)), (1, (1, 5))])
+def test_a_guess_is_cut_where_its_text_would_be(most, read):
+    samples = np.zeros(1, np.float32)
+    request = Request("key", samples, (1,), most, once=True, prefix=(5, 6), draft=(7, 8))
+    begun = PrefillInput.of(sequence_of(request=request), 448)
+    assert (begun.read, begun.forced) == (read, min(2, most))
+
+
 def test_chance_is_drawn_where_a_temperature_is_asked_for_and_the_same_each_time():
     begun = PrefillInput.of(sequence_of(temperature=0.5), 448)
     again = PrefillInput.of(sequence_of(temperature=0.5), 448)

@@ -143,7 +143,7 @@ class PrefillBatch(NamedTuple):
 class Guessed(NamedTuple):
     """How many tokens are guessed of each row, and how many of these are given; both (rows,)."""
 
-    count: Tensor
+    total: Tensor
     forced: Tensor
 
 
@@ -163,7 +163,7 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> Guessed:
         rows.timestamps,
         rows.temperature,
     )
-    *of_rows, count, forced = columns[:, prompt_len:].unbind(1)
+    *of_rows, total, forced = columns[:, prompt_len:].unbind(1)
     for target, column in zip(targets, of_rows, strict=True):
         target.copy_(column)
     rows.length.copy_(rows.prompt_len)
@@ -172,7 +172,7 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> Guessed:
             rows.uniform[row, : len(uniform)] = upload(uniform, device)
     for counter in (rows.finished, rows.accepted, rows.drafted):
         counter.zero_()
-    return Guessed(count, forced)
+    return Guessed(total, forced)
 
 
 def _numbers(each: PrefillInput, prompt_len: int, max_len: int) -> list[float]:
@@ -278,7 +278,7 @@ def _begin_texts(
             choices.append(_force(choice, forced, (logits, unfiltered), rows, part, filters))
         choice = Choice(*(torch.cat(each, dim=1) for each in zip(*choices, strict=True)))
         numbers = torch.arange(shape.verified, device=ends.device)
-        accepted = count_agreed(rows, choice, ends, numbers < guessed.count[:, None])
+        accepted = count_agreed(rows, choice, ends, numbers < guessed.total[:, None])
     accept(rows, choice, ends, accepted, filters.eos)
 
 

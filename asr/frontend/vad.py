@@ -68,14 +68,36 @@ class SpeechDetector:
         """
         return np.concatenate([np.zeros(0, np.float32), *self._listen(samples)])
 
-    @torch.inference_mode()
     def _listen(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         """The probabilities of each block in turn."""
-        state: tuple[Tensor, Tensor] | None = None
-        for steps in _blocks(samples):
-            gain = min(max(TARGET_PEAK / max(_level(steps), 1e-9), 1.0), MAX_GAIN)
-            block, state = self.network((steps * gain).clamp(-1, 1) if gain > 1 else steps, state)
-            yield block.numpy()
+        stream = SileroStream(self.network, _block_gain)
+        for first in range(0, len(samples), BLOCK):
+            block = np.asarray(samples[first : first + BLOCK], np.float32)
+            yield stream.push(np.pad(block, (0, -len(block) % STEP)))
+
+
+class SileroStream:
+    """The network along one stream of samples, whose state it keeps from push to push.
+
+    `gain` says by how much the steps (n, 64 + 512) of a push are amplified.
+    """
+
+    def __init__(self, network: SileroNetwork, gain: Callable[[Tensor], float]) -> None:
+        self._network, self._gain = network, gain
+        self._before = np.zeros(CONTEXT, np.float32)
+        self._state: tuple[Tensor, Tensor] | None = None
+
+    @torch.inference_mode()
+    def push(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The probability of speech in each step of `samples`, whole steps of 512."""
+        heard = np.concatenate([self._before, samples])
+        self._before = heard[-CONTEXT:]
+        steps = torch.from_numpy(heard).unfold(0, CONTEXT + STEP, STEP)
+        gain = self._gain(steps)
+        amplified = (steps * gain).clamp(-1, 1) if gain > 1 else steps
+        probabilities, self._state = self._network(amplified, self._state)
+        found: NDArray[np.float32] = probabilities.numpy()
+        return found
 
 
 class SileroNetwork(nn.Module):
@@ -170,21 +192,19 @@ def _join(
     return starts[np.append(True, apart)], stops[np.append(apart, True)]
 
 
-def _level(steps: Tensor) -> float:
-    """The peak of a block's steps (steps, samples); of a click above it, as much as counts.
+def loudness(peaks: Tensor) -> float:
+    """The peak of steps with such peaks (n,); of a click above it, as much as counts.
 
     A click is louder than all but fewer steps than the shortest speech has.
     """
-    peaks = steps.abs().amax(dim=1).topk(min(SHORTEST_SPEECH, len(steps))).values
-    return float(torch.minimum(peaks[0], CLICK * peaks[-1]))
+    loudest = peaks.topk(min(SHORTEST_SPEECH, len(peaks))).values
+    return float(torch.minimum(loudest[0], CLICK * loudest[-1]))
 
 
-def _blocks(samples: NDArray[np.float32]) -> Iterator[Tensor]:
-    """The samples in blocks of steps, (steps, 64 + 512) each: a step's samples after the last 64 of
-    the step before it.
-    """
-    for first in range(0, len(samples), BLOCK):
-        block = np.asarray(samples[max(0, first - CONTEXT) : first + BLOCK], np.float32)
-        before = CONTEXT if first == 0 else 0
-        padded = np.pad(block, (before, -(len(block) + before - CONTEXT) % STEP))
-        yield torch.from_numpy(padded).unfold(0, CONTEXT + STEP, STEP)
+def gain_for(level: float) -> float:
+    """The factor that amplifies a level to TARGET_PEAK, as far as MAX_GAIN; none attenuates."""
+    return min(max(TARGET_PEAK / max(level, 1e-9), 1.0), MAX_GAIN)
+
+
+def _block_gain(steps: Tensor) -> float:
+    return gain_for(loudness(steps.abs().amax(dim=1)))

@@ -1,0 +1,265 @@
+"""Texts that begin with given tokens, and drafts of what follows, against transformers' greedy
+decoding behind the same tokens, in float64.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from oracle import TINY, decode, models_of, random_heads, with_assistant
+
+from asr.checkpoint.medusa import BLOCK, HEADS_ONLY
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Fallback, Retry
+from asr.engine.request import DecodeOptions, Request
+from asr.model.decoder import Decoder
+
+RAGGED = 142  # the token whose place the end of text takes: rows end far apart
+WINDOWS, MOST = 6, 40
+END = models_of(TINY).special_tokens.end_of_text
+DRAFTERS = ("none", "assistant", HEADS_ONLY, BLOCK)
+
+
+@functools.cache
+def engine_of(drafter: str = "none", ending: int | None = RAGGED) -> DecodeEngine:
+    models = models_of(TINY, ending)
+    if drafter == "assistant":
+        models = with_assistant(models, 0.1)
+    elif drafter != "none":
+        models = random_heads(models, 5, drafter, scale=0.02)
+    return DecodeEngine(models)
+
+
+@functools.cache
+def windows_of(timestamps: bool) -> list[Request]:
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, timestamps, WINDOWS)
+    sounds = oracle.noise_windows(WINDOWS)
+    return [
+        Request(number, samples, prompt, MOST, once=True)
+        for number, (samples, prompt) in enumerate(zip(sounds, prompts, strict=True))
+    ]
+
+
+@functools.cache
+def truth(
+    number: int, timestamps: bool, prefix: tuple[int, ...] = (), ending: int | None = RAGGED
+) -> tuple[int, ...]:
+    """The whole text of a window that begins with a prefix."""
+    window = dataclasses.replace(windows_of(timestamps)[number], prefix=prefix)
+    return oracle.greedy(models_of(TINY, ending), [window], timestamps)[number]
+
+
+def options_of(drafter: str, timestamps: bool, batch_size: int) -> DecodeOptions:
+    drafted = drafter != "none"
+    drafts = 3 if drafted else None
+    return DecodeOptions(timestamps, drafted, batch_size, None, drafts, words=True)
+
+
+def altered(tokens: tuple[int, ...], at: int, to: int) -> tuple[int, ...]:
+    """With another text token at a place, where one stands there."""
+    if at >= len(tokens) or tokens[at] >= END:
+        return tokens
+    return (*tokens[:at], to, *tokens[at + 1 :])
+
+
+@some.composite
+def guesses(draw, number: int, timestamps: bool, ending: int | None = None):
+    """A prefix, which the model would write or would not, and a draft of any kind behind it."""
+    whole = truth(number, timestamps, (), ending)
+    words = some.integers(0, END - 1)
+    prefix = altered(whole[: draw(some.integers(0, 20))], draw(some.integers(0, 20)), draw(words))
+    text = truth(number, timestamps, prefix, ending)[len(prefix) :]
+    draft = altered(text[: draw(some.integers(0, MOST))], draw(some.integers(0, 60)), draw(words))
+    rest = draw(some.sampled_from([(), (END,), (5,) * 9, tuple(range(450))]))
+    return prefix, draft + rest
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@settings(deadline=None, max_examples=12)
+@given(data=some.data())
+def test_texts_are_those_of_transformers_behind_the_prefix(drafter, data):
+    """Rows with all kinds of guesses beside each other, and beside rows without any."""
+    timestamps, batch_size = data.draw(some.booleans()), data.draw(some.sampled_from([1, 2, 6]))
+    ending = data.draw(some.sampled_from([RAGGED, None]))
+    engine, options = engine_of(drafter, ending), options_of(drafter, timestamps, batch_size)
+    asked = []
+    for window in windows_of(timestamps):
+        if data.draw(some.integers(0, 2)):
+            prefix, draft = data.draw(guesses(window.key, timestamps, ending))
+            window = dataclasses.replace(window, prefix=prefix, draft=draft)
+        asked.append(window)
+    found = decode(engine, asked, options)
+    plain = decode(engine, [dataclasses.replace(each, draft=()) for each in asked], options)
+    for window in asked:
+        ours, undrafted = found[window.key], plain[window.key]
+        assert ours.tokens == truth(window.key, timestamps, window.prefix, ending)
+        assert ours.log_probs == pytest.approx(undrafted.log_probs, rel=1e-9, abs=1e-9)
+        assert ours.no_speech_prob == pytest.approx(undrafted.no_speech_prob)
+        assert (ours.attention is None) == (undrafted.attention is None)
+        if ours.attention is not None:
+            assert ours.attention == pytest.approx(undrafted.attention, abs=1e-4)
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_a_prefix_that_the_model_would_have_written_changes_nothing(timestamps):
+    """Neither do attention and probabilities of the given tokens, nor the end of the text."""
+    engine, options = engine_of(), options_of("none", timestamps, WINDOWS)
+    windows = windows_of(timestamps)
+    expected = decode(engine, windows, options)
+    for count in (1, 5, MOST):
+        asked = [
+            dataclasses.replace(each, prefix=expected[each.key].tokens[:count]) for each in windows
+        ]
+        found = decode(engine, asked, options)
+        for key, each in expected.items():
+            assert found[key].tokens == each.tokens
+            assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
+            assert found[key].attention == pytest.approx(each.attention, abs=1e-4)
+            assert found[key].no_speech_prob == pytest.approx(each.no_speech_prob)
+            assert found[key].language_probability == pytest.approx(each.language_probability)
+
+
+def test_nothing_more_need_be_said_behind_a_prefix():
+    """Where a text begins its end is suppressed; behind given tokens it is not."""
+    engine = engine_of()
+    suppressed = models_of(TINY).special_tokens.begin_suppress
+    assert END in suppressed
+    window = windows_of(False)[0]
+    whole = truth(0, False)
+    assert len(whole) < MOST
+    (found,) = decode(
+        engine, [dataclasses.replace(window, prefix=whole)], DecodeOptions(False)
+    ).values()
+    assert found.tokens == whole
+    assert len(found.log_probs) == len(whole) + 1
+
+
+def test_what_no_rule_allows_may_be_given_and_has_a_finite_probability():
+    """No end of a segment before its text, nothing suppressed; what follows obeys the rules."""
+    special = models_of(TINY).special_tokens
+    later, earlier = special.timestamp_begin + 30, special.timestamp_begin + 3
+    suppressed = next(each for each in special.begin_suppress if each < END)
+    prefix = (suppressed, 5, later, earlier, 6)
+    window = dataclasses.replace(windows_of(True)[0], prefix=prefix)
+    found = decode(engine_of(), [window], DecodeOptions())[0]
+    assert found.tokens[: len(prefix)] == prefix
+    assert torch.tensor(found.log_probs).isfinite().all()
+
+
+def test_a_text_has_no_more_tokens_than_were_asked_for_though_more_are_given():
+    window = dataclasses.replace(windows_of(True)[0], max_tokens=4, prefix=truth(0, True)[:6])
+    found = decode(engine_of(), [window], DecodeOptions())[0]
+    assert found.tokens == truth(0, True)[:4]
+
+
+def passes(monkeypatch, engine: DecodeEngine, window: Request, options: DecodeOptions) -> int:
+    """How many passes of the main decoder a window takes alone."""
+    read, forward = [], Decoder.forward
+
+    def counted(self, *arguments):
+        read.append(self)
+        return forward(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "forward", counted)
+        decode(engine, [window], options)
+    return sum(each is engine.main for each in read)
+
+
+def test_a_right_guess_costs_no_steps(monkeypatch):
+    """Wherever it ends: what is missing costs a step each."""
+    engine, options = engine_of(ending=None), DecodeOptions()
+    window, text = windows_of(True)[0], truth(0, True, (), None)
+    assert len(text) == MOST
+    assert passes(monkeypatch, engine, window, options) == MOST
+    for known, drafted in ((0, MOST), (10, MOST - 10), (MOST, 0), (3, 20), (0, 1)):
+        guessed = dataclasses.replace(
+            window, prefix=text[:known], draft=text[known : known + drafted]
+        )
+        # Prefill chooses one token more; its row is looked at behind a step.
+        steps = max(1, MOST - (known + drafted) - 1)
+        assert passes(monkeypatch, engine, guessed, options) == 1 + steps
+
+
+def test_a_draft_that_is_right_to_its_end_ends_the_text(monkeypatch):
+    engine, text = engine_of(), truth(0, True)
+    for draft in (text, (*text, END), (*text, END, 5, 6)):
+        window = dataclasses.replace(windows_of(True)[0], draft=draft)
+        assert passes(monkeypatch, engine, window, DecodeOptions()) == 2
+
+
+def test_an_assistant_has_read_what_was_guessed():
+    """A perfect one is right throughout: whatever it had misread would show."""
+    models = with_assistant(models_of(TINY, None), 0.0)
+    engine = DecodeEngine(models)
+    for right, wrong in ((0, 0), (7, 0), (7, 5), (0, 12)):
+        asked = [
+            dataclasses.replace(
+                each,
+                prefix=truth(each.key, True, (), None)[: each.key],
+                draft=(*truth(each.key, True, (), None)[each.key : right], *(5,) * wrong),
+            )
+            for each in windows_of(True)
+        ]
+        with engine.session(DecodeOptions(assisted=True, drafts=3)) as session:
+            session.add(asked)
+            while not session.done:
+                session.step()
+        assert session.stats.accepted == session.stats.drafted > 50
+
+
+@pytest.mark.parametrize("kind", [HEADS_ONLY, BLOCK])
+def test_heads_read_the_state_that_chose_the_newest_token(kind):
+    """Rows of one prefill, which accept different numbers of tokens, and those after steps."""
+    engine = engine_of(kind, None)
+    asked = [
+        dataclasses.replace(
+            each,
+            prefix=truth(each.key, True, (), None)[: each.key],
+            draft=(*truth(each.key, True, (), None)[each.key : 4 * each.key], *(5,) * each.key),
+        )
+        for each in windows_of(True)
+    ]
+    with engine.session(DecodeOptions(assisted=True, drafts=2)) as session:
+        session.add(asked)
+        for _ in range(4):
+            session.step()
+            state = engine.memory.state
+            assert len(engine.batch(1).rows) > 3
+            for row, sequence in enumerate(engine.batch(1).rows):
+                tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
+                samples = sequence.request.samples
+                states = oracle.states_read_by_heads(engine.models, samples, tokens)
+                torch.testing.assert_close(
+                    state.drafter.newest[row], states[-2], atol=1e-6, rtol=1e-5
+                )
+
+
+def test_a_draft_is_no_part_of_a_second_attempt():
+    """Which is of beams, without timestamps."""
+    engine = engine_of()
+    retrying = Fallback(Retry(3), logprob_threshold=0.0, no_speech_threshold=1.0)
+    options = DecodeOptions(fallback=retrying, words=True)
+    windows = [dataclasses.replace(each, once=False) for each in windows_of(True)]
+    expected = decode(engine, windows, options)
+    assert not any(each.timestamps for each in expected.values())
+    asked = [dataclasses.replace(each, draft=truth(each.key, True)[:9]) for each in windows]
+    found = decode(engine, asked, options)
+    for key, each in expected.items():
+        assert found[key].tokens == each.tokens
+        assert found[key].log_probs == pytest.approx(each.log_probs)
+
+
+def test_a_prefix_that_is_not_for_a_session_leaves_nothing_behind():
+    engine, windows = engine_of(), windows_of(True)
+    with engine.session(DecodeOptions(num_beams=2)) as session:
+        with pytest.raises(ValueError, match="a prefix is for"):
+            session.add([windows[0], dataclasses.replace(windows[1], prefix=(5,))])
+        assert session.done
+    assert not engine.scheduler.busy

@@ -1,0 +1,114 @@
+"""Live audio: any cutting of the bytes gives the samples that a file's decoder gives of them."""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from av.filter import Graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audio.decode import AudioLimits, decode_audio
+from live.audio_stream import AudioStream
+from live.settings import AudioFormat
+from testing import audio_files as files
+from timebase import SAMPLE_RATE
+
+WAV_FORMATS = {"audio/pcm": (1, 16), "audio/pcma": (6, 8), "audio/pcmu": (7, 8)}
+
+
+def wav(data: bytes, audio_format: AudioFormat) -> bytes:
+    """The bytes behind a header that names their format."""
+    form, bits = WAV_FORMATS[audio_format.value[0]]
+    return files.raw_wav(data, audio_format.rate, bits=bits, form=form)
+
+
+def noise(audio_format: AudioFormat, count: int) -> bytes:
+    return np.random.default_rng(count).bytes(count * audio_format.bytes_per_sample)
+
+
+def pushed(audio_format: AudioFormat, data: bytes, cuts: list[int]) -> np.ndarray:
+    """The samples of `data`, which comes in pieces cut at these places."""
+    stream = AudioStream(audio_format)
+    places = [0, *sorted(cuts), len(data)]
+    pieces = [stream.push(data[start:stop]) for start, stop in pairwise(places)]
+    return np.concatenate([*pieces, stream.flush()])
+
+
+@pytest.mark.parametrize("audio_format", AudioFormat)
+def test_samples_are_those_of_the_same_audio_in_a_file(audio_format):
+    """Every byte and every pair of neighbours among them; bit for bit."""
+    data = bytes(range(256)) * 40 + noise(audio_format, 20_000)
+    of_file = decode_audio(wav(data, audio_format), SAMPLE_RATE, AudioLimits(60, 2**20)).samples
+    assert len(of_file) == -(-len(data) * SAMPLE_RATE // audio_format.bytes_per_second)
+    np.testing.assert_array_equal(pushed(audio_format, data, []), of_file)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(AudioFormat), st.integers(0, 700), st.data())
+def test_where_bytes_are_cut_makes_no_difference(audio_format, count, data):
+    """Not to the last bit, and with half samples between them; none is lost or made up."""
+    heard = noise(audio_format, count)
+    cuts = data.draw(st.lists(st.integers(0, len(heard)), max_size=30))
+    found = pushed(audio_format, heard, cuts)
+    assert len(found) == -(-count * SAMPLE_RATE // audio_format.rate)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, pushed(audio_format, heard, []))
+
+
+@pytest.mark.parametrize("audio_format", AudioFormat)
+def test_samples_come_within_four_milliseconds(audio_format):
+    stream = AudioStream(audio_format)
+    heard = given_back = 0
+    for piece in range(1, 200):
+        heard += piece
+        given_back += len(stream.push(noise(audio_format, piece)))
+        lasts = heard * SAMPLE_RATE / audio_format.rate
+        assert lasts - 0.004 * SAMPLE_RATE <= given_back <= lasts + 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(AudioFormat), st.lists(st.integers(0, 400), max_size=20))
+def test_time_goes_on_after_a_flush(audio_format, counts):
+    """However often: no sample's part adds up to a drift."""
+    stream, heard, given_back = AudioStream(audio_format), 0, 0
+    for count in counts:
+        heard += count
+        given_back += len(stream.push(noise(audio_format, count))) + len(stream.flush())
+        assert given_back == -(-heard * SAMPLE_RATE // audio_format.rate)
+        assert len(stream.flush()) == 0
+
+
+@pytest.mark.parametrize("audio_format", [AudioFormat.PCM_24000, AudioFormat.PCM_16000])
+def test_a_tone_has_no_clicks(audio_format):
+    """Pushed 20 ms at a time it is the tone alone, to the rounding of 16 bits."""
+    rate = audio_format.rate
+    tone = files.tone(rate, 1.0, 440)
+    data = np.round(tone * 32_767).astype("<i2").tobytes()
+    found = pushed(audio_format, data, list(range(0, len(data), rate // 25)))
+    expected = files.tone(SAMPLE_RATE, 1.0, 440)
+    inside = slice(200, -200)  # where the filter sees no edge
+    assert np.abs(found - expected)[inside].max() < 1e-3
+
+
+def test_half_a_sample_is_forgotten_by_a_flush():
+    stream = AudioStream(AudioFormat.PCM_16000)
+    assert len(stream.push(b"\x00\x40\x01")) == 1
+    stream.flush()
+    np.testing.assert_array_equal(stream.push(b"\x00\x20"), [0.25])
+
+
+def test_a_flushed_stream_leaves_nothing_behind():
+    gc.collect()
+    gc.disable()
+    try:
+        stream = AudioStream(AudioFormat.PCM_24000)
+        for _ in range(3):
+            stream.push(bytes(4_800))
+            stream.flush()
+        assert not any(type(each) is Graph for each in gc.get_objects())
+    finally:
+        gc.enable()

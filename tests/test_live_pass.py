@@ -1,0 +1,293 @@
+"""One decoding of a buffer: its words and where they end, whatever was given and drafted before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from stand_ins import asking
+
+from asr import Recogniser
+from asr.engine.request import DecodeOptions, Request
+from asr.live_pass import MOST_TOKENS_A_SECOND, SPARE_TOKENS, Hypothesis, LivePass
+from asr.model.decoder import Decoder
+from asr.output.alignment import timed_words
+from asr.output.segments import Segment, read_segments
+from asr.transcriber import Transcriber
+from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
+
+SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    """In float64, so that no batch changes a token."""
+    return Transcriber(loaded(SMALL), detect_speech=hears_sound)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(transcriber):
+    yield
+    assert not transcriber.engine.scheduler.busy
+
+
+@pytest.fixture
+def recogniser():
+    """With a thread of its own."""
+    made = Recogniser(lambda: Transcriber(loaded(SMALL), detect_speech=hears_sound), 1)
+    yield made
+    made.close()
+
+
+def begun(transcriber: Transcriber, seed: int = 0, prefix=(), draft=(), **options) -> LivePass:
+    options = transcriber.validate(asking(**({"language": "en"} | options)))
+    return transcriber.live_pass(noise(SECONDS, seed), options, prefix, draft)
+
+
+def run(transcriber: Transcriber, live: LivePass) -> Hypothesis:
+    while live.result is None:
+        if not live.step() and live.result is None:
+            transcriber.engine.step()
+    return live.result
+
+
+def rounded(hypothesis: Hypothesis) -> Hypothesis:
+    """Without what differs by rounding where more or fewer positions are read at once."""
+    words = tuple(
+        replace(
+            each,
+            probability=round(each.probability, 6),
+            log_probs=tuple(round(one, 6) for one in each.log_probs),
+        )
+        for each in hypothesis.words
+    )
+    return replace(
+        hypothesis,
+        words=words,
+        no_speech_prob=round(hypothesis.no_speech_prob, 6),
+        avg_logprob=round(hypothesis.avg_logprob, 6),
+    )
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
+    """The same prompt, options and words; the end of each word is that of its tokens."""
+    models, samples = transcriber.models, noise(SECONDS, seed)
+    found = run(transcriber, begun(transcriber, seed, timestamps=timestamps, prompt="word300"))
+    previous = tuple(models.tokenizer.encode(" word300", add_special_tokens=False))
+    prompt = models.special_tokens.prompt("en", "transcribe", timestamps, previous)
+    with transcriber.engine.session(DecodeOptions(timestamps, words=True)) as session:
+        session.add([Request(0, samples, prompt, round(SECONDS * MOST_TOKENS_A_SECOND) + 16)])
+        while not (finished := session.step()):
+            pass
+    ((_, result),) = finished
+    assert found.tokens == result.tokens
+    assert found.no_speech_prob == pytest.approx(result.no_speech_prob)
+    assert found.avg_logprob == pytest.approx(result.avg_logprob)
+    assert (found.language, found.language_probability) == ("en", None)
+    every = [Segment(result.tokens, 0.0, SECONDS)]
+    if timestamps:
+        read = read_segments(result.tokens, models.special_tokens.timestamp_begin, SECONDS)
+        every = [*read.closed, *([read.unfinished] if read.unfinished else [])]
+    expected = sum(timed_words(result, every, samples, models, "en"), ())
+    assert [(each.text, each.start, each.end) for each in found.words] == [
+        (each.text, each.start, each.end) for each in expected
+    ]
+    decode, end_of_text = models.tokenizer.decode, models.special_tokens.end_of_text
+    before, text = 0, ""
+    for word, timed in zip(found.words, expected, strict=True):
+        places = [at for at in range(before, word.stop) if result.tokens[at] < end_of_text]
+        assert places[-1] == word.stop - 1
+        assert word.log_probs == tuple(result.log_probs[at] for at in places)
+        assert word.probability == timed.probability
+        before, text = word.stop, text + word.text
+        assert text == decode([each for each in found.tokens[:before] if each < end_of_text])
+    assert found.words
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber, seed):
+    """What the model says anyway, so the whole hypothesis stays as it was, with its times."""
+    expected = run(transcriber, begun(transcriber, seed))
+    for count in range(len(expected.words)):
+        stop = expected.words[count].stop
+        prefix = expected.tokens[:stop]
+        for draft in ((), expected.tokens[stop:], (5, 6, 7), expected.tokens[stop : stop + 2]):
+            found = run(transcriber, begun(transcriber, seed, prefix, draft))
+            assert rounded(found) == rounded(expected)
+
+
+def test_what_is_given_is_kept_though_another_sound_is_heard(transcriber):
+    prefix = run(transcriber, begun(transcriber, 1)).tokens[:5]
+    for seed in (2, 3):
+        found = run(transcriber, begun(transcriber, seed, prefix))
+        assert found.tokens[:5] == prefix
+        assert all(len(word.log_probs) > 0 for word in found.words)
+        assert [word.stop for word in found.words] == sorted({word.stop for word in found.words})
+
+
+def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(transcriber):
+    passes = []
+    encoder = transcriber.models.model.get_encoder()
+    hook = encoder.register_forward_hook(lambda *_: passes.append(1))
+    live = begun(transcriber, language=None)
+    found = run(transcriber, live)
+    hook.remove()
+    detected = transcriber.engine.detect_language(noise(SECONDS))
+    assert (found.language, found.language_probability) == (
+        detected.language,
+        pytest.approx(detected.probability),
+    )
+    assert len(passes) == 1
+    given = run(transcriber, begun(transcriber, language=found.language))
+    assert given.tokens == found.tokens
+
+
+def test_progress_is_that_of_one_window(transcriber):
+    live = begun(transcriber, language=None)
+    assert (live.seconds, live.windows_read, live.windows_left) == ((0.0, SECONDS), 0, 1)
+    run(transcriber, live)
+    assert (live.seconds, live.windows_read, live.windows_left) == ((SECONDS, SECONDS), 1, 0)
+    assert live.take_chunks() == ()
+    assert not live.step()
+
+
+def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber):
+    """And some behind its prefix, however long that is."""
+    most = round(SECONDS * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
+    with transcriber.engine.endless_texts():
+        found = run(transcriber, begun(transcriber))
+        longer = run(transcriber, begun(transcriber, prefix=found.tokens))
+    assert len(found.tokens) == most
+    assert len(longer.tokens) == most + SPARE_TOKENS
+    assert longer.tokens[:most] == found.tokens
+
+
+@pytest.mark.parametrize("count", [0, 3 * 16_000 + 1])
+def test_what_is_no_window_is_refused(transcriber, count):
+    with pytest.raises(ValueError, match="one window"):
+        transcriber.live_pass(np.zeros(count, np.float32), asking(language="en"))
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"temperature": 0.5}])
+def test_neither_beams_nor_chance_are_for_live_passes(transcriber, options):
+    live = begun(transcriber, **options)
+    with pytest.raises(ValueError, match="greedily"):
+        live.step()
+    assert not live.step()
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_pass_that_is_closed_leaves_no_row(transcriber, steps):
+    live = begun(transcriber, language=None)
+    with transcriber.engine.endless_texts():
+        for _ in range(steps):
+            live.step()
+            transcriber.engine.step()
+    assert transcriber.engine.scheduler.busy == (steps > 1)
+    live.close()
+    assert not transcriber.engine.scheduler.busy
+    assert not live.step()
+    assert live.result is None
+
+
+def test_passes_beside_each_other_and_beside_a_file(recogniser):
+    options = recogniser.validate(asking(language="en"))
+    alone = [
+        recogniser.submit(recogniser.live_pass(noise(SECONDS, seed), options)).result.result(60)
+        for seed in range(3)
+    ]
+
+    def submit_all():
+        """Between two turns, so that all of them are decoded together."""
+        file = recogniser.transcriber.start(np.tile(noise(2.5, 9), 4), options)
+        lives = [
+            recogniser.live_pass(noise(SECONDS, seed), options, each.tokens[:seed], each.tokens)
+            for seed, each in enumerate(alone)
+        ]
+        return [recogniser.submit(each) for each in (file, *lives)]
+
+    file, *jobs = recogniser.run(submit_all)
+    assert [rounded(each.result.result(60)) for each in jobs] == list(map(rounded, alone))
+    assert file.result.result(60).chunks
+    assert recogniser.counts.windows >= 7
+
+
+def test_what_a_pass_raises_is_its_own_and_leaves_no_row(recogniser, monkeypatch):
+    options = recogniser.validate(asking(language="en"))
+    live = partial(recogniser.live_pass, noise(SECONDS), options)
+
+    def fail(*_):
+        raise ArithmeticError("unreadable")
+
+    expected = recogniser.submit(live()).result.result(60)
+    with monkeypatch.context() as patch:
+        patch.setattr("asr.live_pass.aligned_words", fail)
+        failed = recogniser.submit(live())
+        assert isinstance(failed.result.exception(60), ArithmeticError)
+    assert recogniser.submit(live()).result.result(60) == expected
+    assert recogniser.running_rows == recogniser.waiting_windows == 0
+
+
+def test_a_pass_that_is_cancelled_leaves_no_row(recogniser):
+    options = recogniser.validate(asking(language="en"))
+
+    def submit_and_cancel():
+        """In one turn of the thread, so that it cannot end before."""
+        job = recogniser.submit(recogniser.live_pass(noise(SECONDS), options))
+        job.cancel()
+        return job
+
+    job = recogniser.run(submit_and_cancel)
+    recogniser.run(int)  # what was cancelled is dropped before
+    assert recogniser.running_rows == recogniser.waiting_windows == 0
+    assert recogniser.counts.cancelled == 1
+    assert not job.result.done()
+
+
+@pytest.mark.parametrize("language", ["en", None])
+def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatch, language):
+    """And changes nothing that is said, there or in others."""
+    pause = np.zeros(16_000, np.float32)
+    samples = np.concatenate([pause, noise(2.5, 1), pause, pause, pause, noise(2.5, 2)])
+    options = transcriber.validate(asking(language=language, batch_size=1))
+    patched = Transcriber(transcriber.models, None, hears_sound)
+
+    def transcribe(draft):
+        read, forward = [], Decoder.forward
+
+        def counted(self, *arguments):
+            read.append(self)
+            return forward(self, *arguments)
+
+        starting = patched.starting_steps(samples, options, draft)
+        with monkeypatch.context() as patch:
+            patch.setattr(Decoder, "forward", counted)
+            try:
+                while True:
+                    next(starting)
+            except StopIteration as ended:
+                return ended.value.run(), len(read)
+
+    expected, without = transcribe(())
+    wanted = []
+    add = patched.engine.add
+    with monkeypatch.context() as patch:
+        patch.setattr(patched.engine, "add", lambda *each: wanted.extend(each[1]) or add(*each))
+        transcribe((1, 2, 3))
+    assert [each.draft for each in wanted] == [(1, 2, 3), *[()] * (len(wanted) - 1)]
+    first = min((each for each in wanted), key=lambda each: each.key.start)
+    assert first.draft == (1, 2, 3)
+    with patched.engine.session(DecodeOptions()) as session:
+        session.add([replace(first, draft=())])
+        while not (finished := session.step()):
+            pass
+    said = finished[0][1].tokens
+    found, with_draft = transcribe(said)
+    assert with_draft <= without - len(said) + 1
+    assert len(said) > 3
+    texts = [(each.text, each.start, each.end, each.tokens) for each in found.chunks]
+    assert texts == [(each.text, each.start, each.end, each.tokens) for each in expected.chunks]

@@ -1,0 +1,264 @@
+"""Turns while audio comes: a file's spans of the same probabilities, wherever the audio is cut, and
+of the same audio nearly so; no turns of sounds that are not speech.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.frontend.vad import (
+    PEAK_THRESHOLD,
+    SHORTEST_PAUSE,
+    STEP,
+    SpeechDetector,
+    find_speech,
+)
+from asr.frontend.windows import Span
+from live.settings import TurnSettings
+from live.turn_detection import SpeechStarted, SpeechStopped, Turn, TurnDetector, Turns
+from testing import sounds
+from testing.audio_files import conversation
+from timebase import SAMPLE_RATE
+
+STEP_MS = STEP * 1000 // SAMPLE_RATE
+PROBABILITIES = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=80)
+
+
+@pytest.fixture(scope="module")
+def detector() -> SpeechDetector:
+    return SpeechDetector()
+
+
+def spans_of(turns: list[Turn]) -> list[Span]:
+    """The spans between starts and stops, which take turns; the last one has stopped."""
+    starts, stops = turns[::2], turns[1::2]
+    assert len(starts) == len(stops)
+    assert all(isinstance(turn, SpeechStarted) for turn in starts)
+    assert all(isinstance(turn, SpeechStopped) for turn in stops)
+    spans = [Span(*(turn.sample for turn in pair)) for pair in zip(starts, stops, strict=True)]
+    assert all(span.start < span.stop for span in spans)
+    assert all(before.stop <= after.start for before, after in pairwise(spans))
+    return spans
+
+
+def turns_in(
+    detector: SpeechDetector, samples: np.ndarray, size: int = 480, silence: int = 500
+) -> list[Turn]:
+    """The turns of samples that come `size` at a time and end in a second of silence."""
+    turns = TurnDetector(detector, TurnSettings(silence_duration_ms=silence))
+    samples = np.concatenate([samples, np.zeros(SAMPLE_RATE, np.float32)]).astype(np.float32)
+    found = []
+    for start in range(0, len(samples), size):
+        found += turns.push(samples[start : start + size])
+    return found
+
+
+def joined(spans: tuple[Span, ...], silence: int) -> list[Span]:
+    """Spans with less than so many samples of silence between them made one."""
+    found: list[Span] = []
+    for span in spans:
+        if found and span.start - found[-1].stop < silence:
+            found[-1] = Span(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return found
+
+
+# ---- the rules
+
+
+@settings(max_examples=500)
+@given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
+def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps, first):
+    """Whatever is known later: a run that is not certain yet when the silence is long enough."""
+    silence = max(steps, SHORTEST_PAUSE)
+    heard = [*probabilities, *([0.0] * silence)]
+    turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
+    found = [turn for turn in map(turns.hear, heard) if turn is not None]
+    in_file = find_speech(np.array(heard), len(heard) * STEP)
+    expected = [
+        Span(first + span.start, first + span.stop) for span in joined(in_file, silence * STEP)
+    ]
+    assert spans_of(found) == expected
+    assert not turns.speaking
+
+
+@settings(max_examples=200)
+@given(PROBABILITIES, st.integers(4, 20))
+def test_a_turn_is_told_as_soon_as_it_is_certain(probabilities, steps):
+    """Started at the step where the spans so far include it; stopped no later than the silence, or
+    the end of a run that had begun in it.
+    """
+    turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), 0)
+    speaking = False
+    for count in range(1, len(probabilities) + 1):
+        turn = turns.hear(probabilities[count - 1])
+        so_far = find_speech(np.array(probabilities[:count]), count * STEP)
+        if isinstance(turn, SpeechStarted):
+            assert not speaking
+            assert so_far[-1].start == turn.sample
+        elif isinstance(turn, SpeechStopped):
+            assert speaking
+            assert so_far[-1].stop == turn.sample <= (count - steps) * STEP
+        elif not speaking and so_far:
+            assert so_far[-1].stop + steps * STEP <= count * STEP
+        speaking = turns.speaking
+
+
+def test_a_threshold_scales_all_three():
+    """Half the probabilities under half the threshold are the same."""
+    generator = np.random.default_rng(0)
+    probabilities = generator.uniform(0, 1, 800) ** 6
+
+    def heard(scale: float) -> list[Turn]:
+        turns = Turns(TurnSettings(threshold=PEAK_THRESHOLD * scale, silence_duration_ms=128), 0)
+        found = [turns.hear(float(each) * scale) for each in probabilities]
+        return [turn for turn in found if turn is not None]
+
+    assert heard(0.5) == heard(1.0)
+    assert len(heard(1.0)) > 4
+
+
+# ---- streams
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 6 * SAMPLE_RATE), max_size=20))
+def test_where_samples_are_cut_makes_no_difference(detector, cuts):
+    samples = conversation()[: 5 * SAMPLE_RATE] * 0.01
+    samples = np.concatenate([samples, np.zeros(SAMPLE_RATE, np.float32)]).astype(np.float32)
+    turns = TurnDetector(detector, TurnSettings())
+    found = []
+    for start, stop in pairwise([0, *sorted(cuts), len(samples)]):
+        found += turns.push(samples[start:stop])
+    assert found == turns_in(detector, samples[:-SAMPLE_RATE], len(samples))
+    assert len(found) >= 2
+
+
+def test_turns_along_one_stream_know_nothing_of_another(detector):
+    """Nor of a file that is heard between them: the network keeps no state."""
+    samples = conversation()[: 8 * SAMPLE_RATE]
+    alone = turns_in(detector, samples)
+    streams = [TurnDetector(detector, TurnSettings()) for _ in range(2)]
+    found: list[list[Turn]] = [[], []]
+    padded = np.concatenate([samples, np.zeros(SAMPLE_RATE, np.float32)])
+    for start in range(0, len(padded), 4_000):
+        for stream, turns in zip(streams, found, strict=True):
+            turns += stream.push(padded[start : start + 4_000])
+        detector(padded[:STEP])
+    assert found == [alone, alone]
+
+
+def test_a_reset_forgets_speech_and_not_the_time(detector):
+    """As if a stream began there, but for the samples' numbers; within a step, too."""
+    samples = conversation()[3 * SAMPLE_RATE : 7 * SAMPLE_RATE]
+    turns, first = TurnDetector(detector, TurnSettings()), 2 * SAMPLE_RATE + 100
+    assert turns.push(samples[:first])
+    assert turns.speaking
+    turns.reset()
+    assert not turns.speaking
+    assert turns.silent_for == 0
+    again = turns.push(samples)
+    assert [type(turn) for turn in again] == [SpeechStarted]
+    assert again[0].sample >= first
+    fresh = TurnDetector(detector, TurnSettings()).push(samples)
+    assert abs(again[0].sample - first - fresh[0].sample) <= 2 * STEP
+
+
+def test_silence_is_counted_from_the_last_speech(detector):
+    turns = TurnDetector(detector, TurnSettings(silence_duration_ms=200))
+    turns.push(np.zeros(SAMPLE_RATE, np.float32))
+    assert turns.silent_for == pytest.approx(1, abs=STEP / SAMPLE_RATE)
+    turns.push(conversation()[4 * SAMPLE_RATE : 5 * SAMPLE_RATE])
+    assert turns.speaking
+    (stopped,) = turns.push(np.zeros(SAMPLE_RATE, np.float32))
+    assert turns.silent_for == pytest.approx(3 - stopped.sample / SAMPLE_RATE, abs=0.032)
+
+
+def test_settings_change_between_two_pushes(detector):
+    """A longer silence keeps a turn that the shorter one would have ended."""
+    samples = np.concatenate(
+        [conversation()[4 * SAMPLE_RATE : 5 * SAMPLE_RATE], np.zeros(SAMPLE_RATE, np.float32)]
+    )
+    turns = TurnDetector(detector, TurnSettings(silence_duration_ms=200))
+    turns.push(samples[:SAMPLE_RATE])
+    turns.change(TurnSettings(silence_duration_ms=1_500))
+    assert turns.push(samples[SAMPLE_RATE:]) == []
+    turns.change(TurnSettings(silence_duration_ms=200))
+    assert [type(turn) for turn in turns.push(np.zeros(STEP, np.float32))] == [SpeechStopped]
+
+
+# ---- what is speech
+
+
+def shares(detector: SpeechDetector, samples: np.ndarray) -> tuple[float, float]:
+    """The share of a file's speech that is in turns, and the turns' share that a file has too."""
+    length = -(-len(samples) // STEP) + SAMPLE_RATE // STEP
+    live, in_file = np.zeros(length, bool), np.zeros(length, bool)
+    for span in spans_of(turns_in(detector, samples)):
+        live[span.start // STEP : span.stop // STEP] = True
+    for span in joined(detector(samples), SAMPLE_RATE // 2):
+        in_file[span.start // STEP : -(-span.stop // STEP)] = True
+    assert in_file.mean() > 0.3
+    both = (live & in_file).sum()
+    return both / in_file.sum(), both / max(live.sum(), 1)
+
+
+@pytest.mark.parametrize("db", [0, -20, -50])
+def test_quiet_speech_is_found(detector, db):
+    """A stream as quiet as that, in 16 bits, has the turns that a file has."""
+    samples = np.round(conversation()[: 20 * SAMPLE_RATE] * 10 ** (db / 20) * 32_768) / 32_768
+    found, right = shares(detector, samples.astype(np.float32))
+    assert found > 0.97
+    assert right > 0.97
+
+
+def test_quiet_speech_is_found_behind_clicks(detector):
+    """They are no level that speech would have to reach."""
+    samples = conversation()[: 20 * SAMPLE_RATE] * np.float32(10 ** (-50 / 20))
+    for place in range(3):
+        samples[400 + 5 * SAMPLE_RATE * place] = 1.0
+    assert shares(detector, samples)[0] > 0.95
+
+
+def test_loud_speech_is_found_after_quiet_noise(detector):
+    """Though the noise was amplified: the gain falls with the first loud step."""
+    noise = np.random.default_rng(0).standard_normal(5 * SAMPLE_RATE) * 10 ** (-60 / 20)
+    samples = np.concatenate([noise, conversation()[: 15 * SAMPLE_RATE]]).astype(np.float32)
+    found, right = shares(detector, samples)
+    assert found > 0.97
+    assert right > 0.97
+
+
+def clicks() -> np.ndarray:
+    samples = np.zeros(20 * SAMPLE_RATE)
+    samples[np.random.default_rng(0).integers(0, len(samples), 100)] = 0.9
+    return samples
+
+
+def switched(seconds: float) -> np.ndarray:
+    """Noise that is loud for a second and 60 dB softer for the next."""
+    samples = sounds.coloured_noise(round(seconds * SAMPLE_RATE), True, np.random.default_rng(1))
+    loud = np.arange(len(samples)) // SAMPLE_RATE % 2 == 0
+    return samples * np.where(loud, 0.1, 0.0001)
+
+
+SOUNDS = {
+    "silence": np.zeros(5 * SAMPLE_RATE),
+    "noise": sounds.noise(30, np.random.default_rng(0)),
+    "noise that comes and goes": switched(20),
+    "music": sounds.music(20, np.random.default_rng(0)),
+    "clicks": clicks(),
+}
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+@pytest.mark.parametrize("db", [0, -50])
+def test_sounds_other_than_speech_are_no_turns(detector, name, db):
+    samples = np.round(SOUNDS[name].clip(-1, 1) * 10 ** (db / 20) * 32_768) / 32_768
+    assert turns_in(detector, samples.astype(np.float32)) == []
