@@ -99,11 +99,17 @@ class Transcriber:
         """When somebody speaks in `samples`, (n,) at 16 kHz, in seconds."""
         return _seconds(self.detect_speech(samples))
 
-    def start(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcription:
+    def start(
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        draft: tuple[int, ...] = (),
+    ) -> Transcription:
         """The same, to be taken step by step: speech is found and windows are planned here, in
-        about 10 ms a minute; nothing uses the device before the first step.
+        about 10 ms a minute; nothing uses the device before the first step. `draft` is a guess of
+        the first window's tokens, which changes speed alone.
         """
-        return self._start(samples, options, self.detect_speech(samples))
+        return self._start(samples, options, self.detect_speech(samples), draft)
 
     def starting_steps(
         self,

@@ -37,7 +37,7 @@ class EncoderOutput(NamedTuple):
 EncoderPass = Callable[[nn.Module, Tensor], Tensor]
 
 
-# Parts of the encoder's window that may be read instead of all of it, and the seconds that a part is
+# Parts of the window that may be read instead of all of it, and the seconds that a part is
 # longer than the speech in it: a text is ended by the silence behind it.
 PARTS, SPARE_SECONDS = (3, 2), 1.0
 FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
