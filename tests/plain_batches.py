@@ -12,7 +12,7 @@ from asr.engine.executor import Executor
 from asr.engine.recovery import RowLimit
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
-from asr.engine.sequence import Sequence
+from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 
 SAMPLES = np.zeros(1, np.float32)
@@ -63,7 +63,7 @@ class Device:
 
     @property
     def free(self) -> int:
-        return self.total - sum(each.memory.capacity * each.num_beams for each in self.batches)
+        return self.total - sum(each.memory.capacity * each.lane.num_beams for each in self.batches)
 
     def work(self, what: str, sequences: list[Sequence], seconds: float) -> None:
         """Do something that takes so long, and may fail; a lost device is asked nothing more."""
@@ -121,9 +121,9 @@ class PlainMemory:
 class PlainBatch:
     """Rows that end after as many steps as their script says."""
 
-    def __init__(self, device: Device, num_beams: int) -> None:
-        self.device, self.num_beams = device, num_beams
-        self.memory = PlainMemory(device, num_beams)
+    def __init__(self, device: Device, lane: Lane) -> None:
+        self.device, self.lane = device, lane
+        self.memory = PlainMemory(device, lane.num_beams)
         self.rows: list[Sequence] = []
         self.attempted = 0
         device.batches.append(self)
@@ -177,7 +177,7 @@ def _result(sequence: Sequence) -> DecodeResult:
 def executor_of(
     device: Device, limits: Limits = DEFAULT_LIMITS, scheduler: type[Scheduler] = Scheduler
 ) -> Executor[PlainBatch]:
-    return Executor(scheduler(limits, device.clock), lambda beams: PlainBatch(device, beams))
+    return Executor(scheduler(limits, device.clock), lambda lane: PlainBatch(device, lane))
 
 
 def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:

@@ -13,7 +13,7 @@ import numpy as np
 from asr import Limits, Recogniser
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.scheduler import Load, Scheduler
-from asr.engine.sequence import Sequence
+from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 from transcript import Transcript
 
@@ -33,7 +33,7 @@ class Engine:
         self.running: dict[Sequence, int] = {}  # steps to its end
         self.on_step = lambda: None
 
-    def step(self, newcomers: bool) -> int:
+    def step(self, newcomers: bool, live: bool = False) -> int:
         if self.scheduler.busy and self._admit(newcomers):
             self._decode()
         self.steps += 1
@@ -43,7 +43,7 @@ class Engine:
     def _admit(self, newcomers: bool) -> bool:
         """As the engine does it: windows are encoded one by one, until it is time."""
         load = Load(ROWS, self.time, newcomers=newcomers)
-        while (plan := self.scheduler.plan(1, load)).entering:
+        while (plan := self.scheduler.plan(Lane(1), load)).entering:
             began, entered = self.time, 0
             for each in plan.entering:
                 if entered and self.time >= plan.until:
@@ -60,7 +60,7 @@ class Engine:
             self.time += STEP + ROW * len(self.running)
         self.running = {each: left - 1 for each, left in self.running.items()}
         ended = [each for each, left in self.running.items() if not left]
-        for each, result in self.scheduler.stepped(1, [(each, None) for each in ended]):
+        for each, result in self.scheduler.stepped(Lane(1), [(each, None) for each in ended]):
             del self.running[each]
             each.client.finished.append((each.request, result))
 
@@ -68,7 +68,7 @@ class Engine:
 class Recording:
     """Hears its language, has its windows decoded, and reads them one by one."""
 
-    session = None
+    session, live = None, False
 
     def __init__(self, engine, windows, length) -> None:
         self.engine, self.length = engine, length

@@ -61,10 +61,9 @@ class WatchedScheduler(Scheduler):
     def _give_row(self, sequence):
         self.given += 1
         running = {each.client for rows in self._running.values() for each in rows}
-        num_beams = sequence.num_beams
         waiting = {
             each.client
-            for each in self._allowed(num_beams)
+            for each in self._allowed(sequence.lane)
             if each.status in QUEUED and not self._is_gathering(each)
         }
         for client in waiting - running - {sequence.client}:
@@ -189,14 +188,14 @@ class EngineMachine(RuleBasedStateMachine):
     def everything_is_in_its_place(self):
         if self.executor.lost is not None:
             return
-        running = {beams: list(rows) for beams, rows in self.scheduler._running.items()}
-        queued = {beams: list(rows) for beams, rows in self.scheduler._queues.items()}
+        running = {lane: list(rows) for lane, rows in self.scheduler._running.items()}
+        queued = {lane: list(rows) for lane, rows in self.scheduler._queues.items()}
         for status, found in ({Status.RUNNING}, running), (QUEUED, queued):
-            for num_beams, sequences in found.items():
+            for lane, sequences in found.items():
                 assert {each.status for each in sequences} <= status
-                assert {each.num_beams for each in sequences} <= {num_beams}
-        for num_beams, rows in running.items():
-            batch = self.executor.batch(num_beams)
+                assert {each.lane for each in sequences} <= {lane}
+        for lane, rows in running.items():
+            batch = self.executor.batch(lane)
             assert Counter(batch.rows) == Counter(rows)
             assert len(rows) <= min(self.limits.max_rows, max(batch.memory.capacity, 0))
         present = [each for some in (running, queued) for part in some.values() for each in part]

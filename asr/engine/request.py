@@ -27,7 +27,8 @@ class DecodeOptions:
     alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
     beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
     log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). At a
-    `temperature` above 0 texts are sampled, once, from one beam and without drafts.
+    `temperature` above 0 texts are sampled, once, from one beam and without drafts. What is `live`,
+    somebody waits for as they speak: it goes before everything else.
     """
 
     timestamps: bool = True
@@ -39,6 +40,7 @@ class DecodeOptions:
     num_beams: int = 1
     length_penalty: float | None = None
     temperature: float = 0.0
+    live: bool = False
 
 
 @dataclass(frozen=True, eq=False)
