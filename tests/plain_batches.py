@@ -5,6 +5,7 @@ memory is a number and which fails as it is told.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,12 +44,20 @@ class Clock:
         return self.now
 
 
+class Work(NamedTuple):
+    """A window that was encoded, or a step of a lane's rows, and the seconds it took."""
+
+    what: str
+    lane: Lane
+    seconds: float
+
+
 @dataclass
 class Device:
     """Memory for so many beams of rows; a step needs `scratch` beside what is held.
 
     `faults` are raised once, by the next `entry` or `step` or when rows are freed (`eviction`). It
-    may tell how much is free (`tells`), as CUDA does, or fail.
+    may tell how much is free (`tells`), as CUDA does, or fail. `works` is what it has done.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -60,15 +69,20 @@ class Device:
     faults: dict[str, Exception] = field(default_factory=dict)
     batches: list[PlainBatch] = field(default_factory=list)
     failures: int = 0
+    works: list[Work] = field(default_factory=list)
 
     @property
     def free(self) -> int:
         return self.total - sum(each.memory.capacity * each.lane.num_beams for each in self.batches)
 
-    def work(self, what: str, sequences: list[Sequence], seconds: float) -> None:
-        """Do something that takes so long, and may fail; a lost device is asked nothing more."""
+    def spend(self, work: Work) -> None:
+        """Do what takes time."""
+        self.clock.now += work.seconds
+        self.works.append(work)
+
+    def work(self, what: str, sequences: list[Sequence]) -> None:
+        """Do something that may fail; a lost device is asked nothing more."""
         assert not self.told_lost
-        self.clock.now += seconds
         if self.lost:
             self.told_lost = True
             self.fail(RuntimeError(LOST))
@@ -136,30 +150,31 @@ class PlainBatch:
             if number and self.device.clock.now >= plan.until:
                 entering = entering[:number]
                 break
-            self.device.clock.now += ENCODE_SECONDS
+            self.device.spend(Work("encode", self.lane, ENCODE_SECONDS))
             each.steps = 0
         self.rows += entering
         self.attempted = len(self.rows)
         if entering:
-            self.device.work("entry", entering, 0.0)
+            self.device.work("entry", entering)
         return len(entering)
 
     def step(self):
         assert len(self.rows) <= self.memory.capacity
         self.attempted = len(self.rows)
-        self.device.work("step", self.rows, STEP_SECONDS)
+        self.device.spend(Work("step", self.lane, STEP_SECONDS))
+        self.device.work("step", self.rows)
         if self.device.free < self.device.scratch:
             self.device.fail(MemoryError())
         for each in self.rows:
             each.steps += 1
         self.memory.limit.count_step(self.memory.capacity)
         ended = [each for each in self.rows if each.steps >= each.request.key.steps[each.retried]]
-        self.device.work("read", ended, 0.0)
+        self.device.work("read", ended)
         self.rows = [each for each in self.rows if each not in ended]
         return [(each, _result(each)) for each in ended]
 
     def evict(self, sequences):
-        self.device.work("eviction", [], 0.0)
+        self.device.work("eviction", [])
         for each in sequences:
             self.rows.remove(each)
 

@@ -204,16 +204,16 @@ class Scheduler:
     def plan(self, lane: Lane, load: Load) -> Plan:
         """What a batch does next."""
         small = not lane.live and self.beside_live.small
-        rows_wait = small and lane in self._grown and bool(self._running[lane])
-        if rows_wait or not self._queues[lane] or not self._may_enter(lane):
+        if small and load.encoded:
+            return Plan([], 0, math.inf, decodes=False)
+        steps_first = small and lane in self._grown and bool(self._running[lane])
+        if steps_first or not self._queues[lane] or not self._may_enter(lane):
             return Plan([], 0, math.inf, decodes=True)
         others = load.newcomers or len(self.clients) > 1
         until = load.began + self.limits.hold_seconds
         if not (others or self.limits.shared):
             until = math.inf
         eligible = self._eligible(lane, load)
-        if load.encoded and small:
-            return Plan([], 0, until, decodes=False)
         if load.encoded and self.clock() >= until:
             return Plan([], 0, until, decodes=others or not eligible)
         entering = encoded_together(eligible)[: 1 if small else MAX_ENCODER_BATCH]
