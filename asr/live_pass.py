@@ -108,6 +108,11 @@ class LivePass:
         self._steps = self._run()
 
     @property
+    def live(self) -> bool:
+        """Always: somebody waits for it."""
+        return True
+
+    @property
     def seconds(self) -> tuple[float, float]:
         """How many seconds are decoded, and how many there are."""
         return self._passage.seconds * self.windows_read, self._passage.seconds

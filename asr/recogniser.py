@@ -4,7 +4,8 @@ A thread that computes has threads of its own beneath it, and several such teams
 processors wait for each other; so models load, warm up and decode in this one. Its loop takes small
 steps of each recording, then one of the engine, in turns so short that no recording waits for
 another to end; those of which least is left go first, and beside short ones long ones have a
-quarter of the time between steps.
+quarter of the time between steps. Live ones go before all others, in order of their turns, and
+leave these a quarter of the time: one small step, or one thing that the engine does for them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Recognition(Protocol[Result_co]):
     @property
     def session(self) -> Session | None:
         """That of the engine, once there is one."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it goes before all that are not."""
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -124,6 +129,11 @@ class Job(Generic[T]):
 
     def __post_init__(self) -> None:
         self.result.set_running_or_notify_cancel()  # who waits for it does not end it
+
+    @property
+    def live(self) -> bool:
+        """Whether it goes before all that are not."""
+        return self.recognition.live
 
     def cancel(self) -> None:
         """Free its rows before the next step; of no effect once it has ended."""
@@ -259,9 +269,11 @@ class Loop:
         self.inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the loop
         self.transcriber: Transcriber | None = None
         self._threads = threads
-        self._jobs: list[Job[Any]] = []  # in order of arrival
+        self._jobs: list[Job[Any]] = []  # in order of arrival, live ones in that of their turns
         self._turns = 0
-        self._lock = Lock()  # between `put` and the end
+        self._engines_turn = False  # beside live jobs: others' jobs and the engine take turns
+        self._live_coming = 0  # live jobs in the inbox
+        self._lock = Lock()  # between `put` and the loop
         self.thread = Thread(target=self._run, name="engine", daemon=True)
         self.thread.start()
 
@@ -269,6 +281,7 @@ class Loop:
         """Raises ModelError where the thread has stopped."""
         with self._lock:
             self.check_alive()
+            self._live_coming += isinstance(asked, Job) and asked.live
             self.inbox.put(asked)
 
     def check_alive(self) -> None:
@@ -299,6 +312,8 @@ class Loop:
             asked = self.inbox.get()
             if isinstance(asked, Job):
                 self._jobs.append(asked)
+                with self._lock:
+                    self._live_coming -= asked.live
             elif isinstance(asked, Call):
                 _answer(asked)
             ended = asked is None
@@ -313,22 +328,47 @@ class Loop:
         assert self.transcriber is not None
         return self.transcriber.engine
 
+    @property
+    def _live_waits(self) -> bool:
+        """Whether a live job is here or comes."""
+        return self._live_coming > 0 or any(job.live for job in self._jobs)
+
     def _advance(self) -> None:
         """Let jobs in turn do something small, until none can or the engine is due."""
+        due = self._engine.scheduler.clock() + self._engine.scheduler.limits.hold_seconds
+        self._advance_live(due)
+        self._advance_others(due)
+
+    def _advance_live(self, due: float) -> None:
+        """Who has done something goes behind the other live jobs."""
+        for job in [job for job in self._jobs if job.live]:
+            while job in self._jobs and self._step(job):
+                if job in self._jobs:
+                    self._jobs.remove(job)
+                    self._jobs.append(job)
+                if self._engine.scheduler.clock() >= due:
+                    return
+
+    def _advance_others(self, due: float) -> None:
+        """Beside live jobs, and for a while after them, others take one step."""
         scheduler = self._engine.scheduler
-        due = scheduler.clock() + scheduler.limits.hold_seconds
-        left = {job: job.recognition.windows_left for job in self._jobs}
+        small = scheduler.beside_live.small
+        if small and self._engines_turn:
+            return
+        left = {job: job.recognition.windows_left for job in self._jobs if not job.live}
         beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
         for job in self._in_turn(left):
             long = left[job] > LONG_WINDOWS
             while job in self._jobs and (not long or scheduler.long_share.allows(beside_short)):
                 started = scheduler.clock()
-                if not self._step(job):
+                if not scheduler.allows_others(self._live_waits) or not self._step(job):
                     break
                 self._turns += 1
+                scheduler.beside_live.count(started)
                 if long:
                     scheduler.long_share.count(started)
-                if scheduler.clock() >= due:
+                self._engines_turn = small
+                if small or scheduler.clock() >= due:
                     return
 
     def _in_turn(self, left: Mapping[Job[Any], int]) -> list[Job[Any]]:
@@ -336,7 +376,7 @@ class Loop:
         first is before them.
         """
         jobs = sorted(left, key=left.__getitem__)
-        return [*self._jobs[: self._turns % LONGEST_WAITING_EVERY == 0], *jobs]
+        return [*list(left)[: self._turns % LONGEST_WAITING_EVERY == 0], *jobs]
 
     def _step(self, job: Job[Any]) -> bool:
         """Whether the job did something. What it raises is its own matter."""
@@ -365,7 +405,10 @@ class Loop:
             job.tell(Progress(done, total, chunks))
 
     def _step_engine(self) -> None:
-        rows = self._engine.step(newcomers=len(self._jobs) > 1 or not self.inbox.empty())
+        newcomers, live = len(self._jobs) > 1 or not self.inbox.empty(), self._live_waits
+        if self._engine.scheduler.allows_others(live):
+            self._engines_turn = False
+        rows = self._engine.step(newcomers, live)
         self.counts.steps += rows > 0
         self.counts.rows += rows
 

@@ -142,7 +142,7 @@ class Transcriber:
         """
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
-        decode = replace(options.decode, words=True)
+        decode = replace(options.decode, words=True, live=True)
         return LivePass(
             self.engine,
             Passage(samples, options.language, prefix, draft),

@@ -118,6 +118,11 @@ class Transcription:
         return self.result is not None
 
     @property
+    def live(self) -> bool:
+        """Whether it is of somebody who is speaking now, and goes before others."""
+        return self._options.decode.live
+
+    @property
     def seconds(self) -> tuple[float, float]:
         """How many seconds of speech are transcribed, and how many there are."""
         return self._schedule.seconds

@@ -5,6 +5,7 @@ memory is a number and which fails as it is told.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from asr.engine.executor import Executor
 from asr.engine.recovery import RowLimit
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
-from asr.engine.sequence import Sequence
+from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 
 SAMPLES = np.zeros(1, np.float32)
@@ -43,12 +44,20 @@ class Clock:
         return self.now
 
 
+class Work(NamedTuple):
+    """A window that was encoded, or a step of a lane's rows, and the seconds it took."""
+
+    what: str
+    lane: Lane
+    seconds: float
+
+
 @dataclass
 class Device:
     """Memory for so many beams of rows; a step needs `scratch` beside what is held.
 
     `faults` are raised once, by the next `entry` or `step` or when rows are freed (`eviction`). It
-    may tell how much is free (`tells`), as CUDA does, or fail.
+    may tell how much is free (`tells`), as CUDA does, or fail. `works` is what it has done.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -60,15 +69,20 @@ class Device:
     faults: dict[str, Exception] = field(default_factory=dict)
     batches: list[PlainBatch] = field(default_factory=list)
     failures: int = 0
+    works: list[Work] = field(default_factory=list)
 
     @property
     def free(self) -> int:
-        return self.total - sum(each.memory.capacity * each.num_beams for each in self.batches)
+        return self.total - sum(each.memory.capacity * each.lane.num_beams for each in self.batches)
 
-    def work(self, what: str, sequences: list[Sequence], seconds: float) -> None:
-        """Do something that takes so long, and may fail; a lost device is asked nothing more."""
+    def spend(self, work: Work) -> None:
+        """Do what takes time."""
+        self.clock.now += work.seconds
+        self.works.append(work)
+
+    def work(self, what: str, sequences: list[Sequence]) -> None:
+        """Do something that may fail; a lost device is asked nothing more."""
         assert not self.told_lost
-        self.clock.now += seconds
         if self.lost:
             self.told_lost = True
             self.fail(RuntimeError(LOST))
@@ -121,9 +135,9 @@ class PlainMemory:
 class PlainBatch:
     """Rows that end after as many steps as their script says."""
 
-    def __init__(self, device: Device, num_beams: int) -> None:
-        self.device, self.num_beams = device, num_beams
-        self.memory = PlainMemory(device, num_beams)
+    def __init__(self, device: Device, lane: Lane) -> None:
+        self.device, self.lane = device, lane
+        self.memory = PlainMemory(device, lane.num_beams)
         self.rows: list[Sequence] = []
         self.attempted = 0
         device.batches.append(self)
@@ -136,30 +150,31 @@ class PlainBatch:
             if number and self.device.clock.now >= plan.until:
                 entering = entering[:number]
                 break
-            self.device.clock.now += ENCODE_SECONDS
+            self.device.spend(Work("encode", self.lane, ENCODE_SECONDS))
             each.steps = 0
         self.rows += entering
         self.attempted = len(self.rows)
         if entering:
-            self.device.work("entry", entering, 0.0)
+            self.device.work("entry", entering)
         return len(entering)
 
     def step(self):
         assert len(self.rows) <= self.memory.capacity
         self.attempted = len(self.rows)
-        self.device.work("step", self.rows, STEP_SECONDS)
+        self.device.spend(Work("step", self.lane, STEP_SECONDS))
+        self.device.work("step", self.rows)
         if self.device.free < self.device.scratch:
             self.device.fail(MemoryError())
         for each in self.rows:
             each.steps += 1
         self.memory.limit.count_step(self.memory.capacity)
         ended = [each for each in self.rows if each.steps >= each.request.key.steps[each.retried]]
-        self.device.work("read", ended, 0.0)
+        self.device.work("read", ended)
         self.rows = [each for each in self.rows if each not in ended]
         return [(each, _result(each)) for each in ended]
 
     def evict(self, sequences):
-        self.device.work("eviction", [], 0.0)
+        self.device.work("eviction", [])
         for each in sequences:
             self.rows.remove(each)
 
@@ -177,7 +192,7 @@ def _result(sequence: Sequence) -> DecodeResult:
 def executor_of(
     device: Device, limits: Limits = DEFAULT_LIMITS, scheduler: type[Scheduler] = Scheduler
 ) -> Executor[PlainBatch]:
-    return Executor(scheduler(limits, device.clock), lambda beams: PlainBatch(device, beams))
+    return Executor(scheduler(limits, device.clock), lambda lane: PlainBatch(device, lane))
 
 
 def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:

@@ -23,7 +23,7 @@ class StandInEngine:
         self.steps, self.before, self.rows = 0, before, rows
         self.scheduler = Scheduler(Limits(hold_seconds=hold_seconds))
 
-    def step(self, newcomers: bool = False) -> int:
+    def step(self, newcomers: bool = False, live: bool = False) -> int:
         self.before(self.steps, newcomers)
         self.steps += 1
         return self.rows
@@ -36,7 +36,7 @@ class StandInSession:
 class StandInTranscription:
     """Its only step calls `say`."""
 
-    session, windows_left, windows_read, seconds = None, 1, 0, (0.0, 0.0)
+    session, windows_left, windows_read, seconds, live = None, 1, 0, (0.0, 0.0), False
 
     def __init__(self, say: Callable[[], Transcript]) -> None:
         self.say, self.result, self.closed = say, None, 0

@@ -88,9 +88,9 @@ def test_what_begins_again_has_the_same_answers(step):
         session.add(windows_of())
         for _ in range(step):
             answers |= {request.key: result for request, result in session.step()}
-        for num_beams in engine.scheduler.batches:
-            engine.scheduler.preempt(num_beams)
-            engine.batch(num_beams).clear()
+        for lane in engine.scheduler.lanes:
+            engine.scheduler.preempt(lane)
+            engine.batch(*lane).clear()
         while not session.done:
             answers |= {request.key: result for request, result in session.step()}
     assert tokens_of(answers) == alone(RETRIED)
@@ -131,7 +131,7 @@ def allocate_at_most(monkeypatch, engine, most):
     allocate = DecodeState.allocate
 
     def limited(main, assistant, rows, drafts, num_beams=1):
-        held = [engine.batch(each).memory for each in engine.scheduler.batches]
+        held = [engine.batch(*each).memory for each in engine.scheduler.lanes]
         if sum(each.capacity * each.num_beams for each in held) + rows * num_beams > most:
             raise torch.OutOfMemoryError
         return allocate(main, assistant, rows, drafts, num_beams)

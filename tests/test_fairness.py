@@ -1,20 +1,25 @@
-"""How long a short request takes beside a hundred long ones, on a clock that counts what is done:
-windows encoded, steps of the batch, windows read. Loop and scheduler are the recogniser's own.
+"""How long a short request takes beside a hundred long ones, and a live one beside files, on a
+clock that counts what is done: windows encoded, steps of batches, windows read. Loop, scheduler and
+executor are the recogniser's own.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from asr import Limits, Recogniser
+from asr.engine.executor import Executor
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.scheduler import Load, Scheduler
-from asr.engine.sequence import Sequence
+from asr.engine.scheduler import Finished, Plan, Scheduler
+from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
+from asr.engine.shares import LIVE_LINGERS, SHARE_BESIDE_LIVE
 from transcript import Transcript
 
 # Seconds, as Whisper base takes them on two processors: a window's encoding, a step and a row more
@@ -25,56 +30,71 @@ ROWS = 32
 
 
 class Engine:
-    """Rows without a model, that are given out as the scheduler says."""
+    """Rows without a model, and a clock that is told of all that takes time.
+
+    `on_step` is called after each step, and `on_time` while time passes.
+    """
 
     def __init__(self) -> None:
         self.time, self.steps = 0.0, 0
         self.scheduler = Scheduler(Limits(shared=True), lambda: self.time)
-        self.running: dict[Sequence, int] = {}  # steps to its end
-        self.on_step = lambda: None
+        self.executor = Executor(self.scheduler, lambda lane: Batch(self, lane))
+        self.on_step = self.on_time = lambda: None
 
-    def step(self, newcomers: bool) -> int:
-        if self.scheduler.busy and self._admit(newcomers):
-            self._decode()
+    def step(self, newcomers: bool, live: bool) -> int:
+        rows = self.executor.step(newcomers, live)
         self.steps += 1
         self.on_step()
-        return len(self.running)
+        return rows
 
-    def _admit(self, newcomers: bool) -> bool:
-        """As the engine does it: windows are encoded one by one, until it is time."""
-        load = Load(ROWS, self.time, newcomers=newcomers)
-        while (plan := self.scheduler.plan(1, load)).entering:
-            began, entered = self.time, 0
-            for each in plan.entering:
-                if entered and self.time >= plan.until:
-                    break
-                self.time += ENCODE
-                self.running[each] = STEPS[len(each.request.samples)]
-                entered += 1
-            self.scheduler.entered(plan, entered, began)
-            load = load._replace(encoded=load.encoded + entered)
-        return plan.decodes
+    def spend(self, seconds: float) -> None:
+        self.time += seconds / 2
+        self.on_time()
+        self.time += seconds / 2
 
-    def _decode(self) -> None:
-        if self.running:
-            self.time += STEP + ROW * len(self.running)
-        self.running = {each: left - 1 for each, left in self.running.items()}
-        ended = [each for each, left in self.running.items() if not left]
-        for each, result in self.scheduler.stepped(1, [(each, None) for each in ended]):
-            del self.running[each]
-            each.client.finished.append((each.request, result))
+
+class Batch:
+    """Windows are encoded one by one, until it is time, and run for so many steps."""
+
+    def __init__(self, engine: Engine, lane: Lane) -> None:
+        self.engine, self.lane, self.left = engine, lane, {}
+        self.memory = SimpleNamespace(
+            limit=SimpleNamespace(rows=ROWS), capacity=ROWS, lacks=lambda *_: False
+        )
+
+    @property
+    def rows(self) -> list[Sequence]:
+        return list(self.left)
+
+    def enter(self, plan: Plan) -> int:
+        for entered, each in enumerate(plan.entering):
+            if entered and self.engine.time >= plan.until:
+                return entered
+            self.engine.spend(ENCODE)
+            self.left[each] = STEPS[len(each.request.samples)]
+        return len(plan.entering)
+
+    def step(self) -> list[Finished]:
+        self.engine.spend(STEP + ROW * len(self.left))
+        ended = [each for each, left in self.left.items() if left == 1]
+        self.left = {each: left - 1 for each, left in self.left.items() if left > 1}
+        return [(each, None) for each in ended]
+
+    def evict(self, sequences: list[Sequence]) -> None:
+        for each in sequences:
+            del self.left[each]
 
 
 class Recording:
-    """Hears its language, has its windows decoded, and reads them one by one."""
+    """Hears its language in so many windows, has its windows decoded, and reads them one by one."""
 
     session = None
 
-    def __init__(self, engine, windows, length) -> None:
-        self.engine, self.length = engine, length
-        self.client, self.result = Client(DecodeOptions()), None
-        self.heard, self.unasked, self.windows_left = False, windows, windows
-        self.windows_read = 0
+    def __init__(self, engine, windows, length, live=False, hears=1) -> None:
+        self.engine, self.length, self.live = engine, length, live
+        self.client, self.result = Client(DecodeOptions(live=live)), None
+        self.hears, self.unasked, self.windows_left = hears, windows, windows
+        self.windows_read, self.asked_at = 0, None
 
     @property
     def seconds(self):
@@ -82,15 +102,17 @@ class Recording:
         return float(self.length * self.windows_read), float(self.length * windows)
 
     def step(self) -> bool:
-        if not self.heard:
-            self.engine.time += ENCODE
-            self.heard = True
-            self._ask(24)
+        if self.hears:
+            self.hears -= 1
+            self.engine.spend(ENCODE)
             return True
+        if self.asked_at is None:
+            self.asked_at = self.engine.time
+            self._ask(24)
         if not self.client.finished:
             return False
         self.client.finished.popleft()
-        self.engine.time += READ
+        self.engine.spend(READ)
         self.windows_read += 1
         self.windows_left -= 1
         if not self.windows_left:
@@ -102,14 +124,13 @@ class Recording:
         request = Request(None, np.zeros(self.length), (1,), windows_left=self.windows_left)
         asked = min(count, self.unasked)
         self.unasked -= asked
-        self.engine.scheduler.add(Sequence(self.client, request) for _ in range(asked))
+        self.engine.executor.add(self.client, [request] * asked)
 
     def take_chunks(self):
         return ()
 
     def close(self) -> None:
-        for each in self.engine.scheduler.cancel(self.client):
-            del self.engine.running[each]
+        self.engine.executor.cancel(self.client)
 
 
 def seconds_of_short_ones(long, count=30, pause=17):
@@ -152,3 +173,73 @@ def test_long_ones_get_on_beside_short_ones_without_end():
     """Short ones come faster than they can be answered."""
     _, read = seconds_of_short_ones(3, count=200, pause=3)
     assert read >= 10
+
+
+LIVE = ENCODE + STEPS[8] * (STEP + ROW) + READ  # a live window alone, whose language is known
+
+
+def live_ones(others, pause, count=30, speakers=1):
+    """What each of `count` live windows takes, by seconds until it is encoded and until it is read;
+    `pause` seconds after one the next comes of the same speaker, in the midst of whatever is done.
+    `others` are made of an engine. And these.
+    """
+    engine, took, ended = Engine(), [], SimpleQueue()
+    others = others(engine)
+    due = [float(number) for number in range(1, speakers + 1)]
+
+    def ask():
+        for number, when in enumerate(due):
+            if engine.time >= when and len(took) < count:
+                due[number] = math.inf
+                speak(number)
+
+    def speak(number):
+        came, recording = engine.time, Recording(engine, 1, 8, live=True, hears=0)
+
+        def note(_):
+            began = recording.asked_at - came
+            took.append((began, engine.time - came))
+            due[number] = engine.time + pause
+            if len(took) == count:
+                ended.put(None)
+
+        recogniser.submit(recording).result.add_done_callback(note)
+
+    engine.on_time = ask
+    recogniser = Recogniser(lambda: SimpleNamespace(engine=engine), 1)
+    for each in others:
+        recogniser.submit(each)
+    ended.get(timeout=60)
+    recogniser.close()
+    began, whole = zip(*took, strict=True)
+    return began, whole, others
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.7, 30.0])
+@pytest.mark.parametrize("hears", [0, 1, 20])
+def test_a_live_window_beside_a_file_waits_for_one_thing_and_takes_half_as_long_again(pause, hears):
+    """A file of ten minutes, or one in which many languages are looked for."""
+    largest_step = STEP + ROW * 24
+    once = ENCODE if pause < LIVE_LINGERS else ENCODE + largest_step
+
+    def files(engine):
+        return [Recording(engine, 2000, 30, hears=hears) for _ in range(2)]
+
+    began, whole, others = live_ones(files, pause)
+    assert max(began) <= once
+    assert statistics.median(whole) <= 1.5 * LIVE
+    assert max(whole) <= LIVE / (1 - SHARE_BESIDE_LIVE) + 2 * once
+    assert sum(each.windows_read for each in others) > 0
+
+
+def test_speakers_beside_each_other_have_turns_and_files_get_on():
+    """More than there is time for: all of them wait alike."""
+
+    def files(engine):
+        return [Recording(engine, 20, 30, hears=hears) for hears in (0, 1, 20)]
+
+    _, whole, others = live_ones(files, pause=0.0, count=400, speakers=8)
+    later = whole[40:]
+    assert max(later) <= 1.5 * statistics.median(later)
+    assert all(each.windows_read or not each.hears for each in others)
+    assert sum(each.windows_read for each in others) >= 20

@@ -30,6 +30,7 @@ from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import StepShape
 from asr.engine.self_test import NUM_BEAMS, cases, decode_noise
+from asr.engine.sequence import Lane
 from testing.tiny_whispers import noise
 
 VOCABULARY, TIMES = 51_866, 1_501
@@ -122,7 +123,7 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(device, mon
     # Windows enter four, two or one at a time.
     assert {key.windows for key in keys if isinstance(key, EncoderKey)} == {1, 2, 4}
     assert {key.rows for key in keys if isinstance(key, PrefillKey)} == {1, 2, 4}
-    assert sorted(engine.batches) == [1, NUM_BEAMS]
+    assert sorted(engine.batches) == [Lane(1), Lane(NUM_BEAMS)]
     assert len(device.handles) == 3  # theirs, and the encoder's
     check_sizes(device)
 

@@ -20,6 +20,8 @@ from transcript import Chunk, Transcript
 class Recording:
     """Does `steps` small things, each after the engine's step of that number or later."""
 
+    live = False
+
     def __init__(self, engine, steps, log=None):
         self.engine, self.left = engine, list(steps)
         self.log = [] if log is None else log

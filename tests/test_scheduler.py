@@ -22,12 +22,13 @@ from asr.engine.scheduler import (
     Load,
     Scheduler,
 )
-from asr.engine.sequence import Sequence, Status
+from asr.engine.sequence import Lane, Sequence, Status
 from asr.engine.session import Client
 
 GOOD = DecodeResult((1,), 0.0, (), 0.0)
 REJECTED = DecodeResult((1,), 0.0, (), 0.0, text_logprob=-9.0)
 BEAMS = 5  # of a retry
+PLAIN, IN_BEAMS, LIVE = Lane(1), Lane(BEAMS), Lane(1, live=True)
 
 
 class Drive:
@@ -47,14 +48,14 @@ class Drive:
         self.scheduler.add(added)
         return added
 
-    def plan(self, rows=128, num_beams=1, encoded=0, newcomers=False, began=None):
+    def plan(self, rows=128, lane=PLAIN, encoded=0, newcomers=False, began=None):
         load = Load(rows, self.clock.now if began is None else began, encoded, newcomers)
-        return self.scheduler.plan(num_beams, load)
+        return self.scheduler.plan(lane, load)
 
-    def enter(self, rows=128, num_beams=1, took=0.0):
+    def enter(self, rows=128, lane=PLAIN, took=0.0):
         """Let in whoever is next, all of them. Returns their sequences."""
         entered, began = [], self.clock.now
-        while (plan := self.plan(rows, num_beams)).entering:
+        while (plan := self.plan(rows, lane)).entering:
             self.clock.now += took
             self.scheduler.entered(plan, len(plan.entering), began)
             entered += plan.entering
@@ -62,9 +63,9 @@ class Drive:
 
     def finish(self, *sequences, result=GOOD):
         """A step of their batch in which some finish. Returns those that are done."""
-        (num_beams,) = {each.num_beams for each in sequences}
+        (lane,) = {each.lane for each in sequences}
         finished = [(each, result) for each in sequences]
-        return [each for each, _ in self.scheduler.stepped(num_beams, finished)]
+        return [each for each, _ in self.scheduler.stepped(lane, finished)]
 
     def names(self, sequences):
         by_client = {client: name for name, client in self.clients.items()}
@@ -92,7 +93,7 @@ def test_no_client_exceeds_its_batch_size_in_all_batches_together():
     (first,) = drive.add("b", batch_size=3, fallback=Fallback())
     drive.enter()
     drive.finish(first, result=REJECTED)
-    assert drive.enter(num_beams=BEAMS) == [first]
+    assert drive.enter(lane=IN_BEAMS) == [first]
     drive.add("a", 6, batch_size=2)
     drive.add("b", 4)
     assert Counter(drive.names(drive.enter())) == {"a": 2, "b": 2}
@@ -145,7 +146,7 @@ def test_turns_are_kept_while_clients_wait_in_another_batch():
         drive.add(name, fallback=Fallback())
         drive.finish(*drive.enter(rows=1), result=REJECTED)
         if number >= 3:
-            entered = drive.enter(rows=1, num_beams=BEAMS)
+            entered = drive.enter(rows=1, lane=IN_BEAMS)
             order += drive.names(entered)
             drive.finish(*entered)
     assert order == ["a", "b", "c", "d", "e"]
@@ -202,7 +203,7 @@ def test_rows_that_other_batches_give_in_between_take_no_long_recordings_turn():
         got += drive.names(entered)
         drive.finish(*entered, result=REJECTED)
         if entered[0].status is Status.RETRYING:
-            drive.finish(*drive.enter(rows=1, num_beams=BEAMS))
+            drive.finish(*drive.enter(rows=1, lane=IN_BEAMS))
     assert got.index("L") == LONGEST_WAITING_EVERY - 1
 
 
@@ -342,8 +343,8 @@ def test_a_rejected_text_is_queued_for_its_retry_before_all_others():
     assert {each.status for each in (one, other)} == {Status.RETRYING}
     assert drive.clients["a"].stats.retries == 2
     assert [each.num_beams for each in (one, other)] == [BEAMS] * 2
-    assert drive.scheduler.queued(BEAMS) == [drive.clients["a"], drive.clients["b"]]
-    assert drive.names(drive.enter(num_beams=BEAMS)) == "baa"  # by rows and turns
+    assert drive.scheduler.queued(IN_BEAMS) == [drive.clients["a"], drive.clients["b"]]
+    assert drive.names(drive.enter(lane=IN_BEAMS)) == "baa"  # by rows and turns
     assert drive.finish(one, other, result=REJECTED) == [one, other]  # there is no third attempt
     assert {each.status for each in (one, other)} == {Status.DONE}
 
@@ -351,10 +352,10 @@ def test_a_rejected_text_is_queued_for_its_retry_before_all_others():
 def test_a_retry_by_as_many_beams_leaves_its_row_too():
     drive = Drive()
     (one,) = drive.add("a", num_beams=BEAMS, fallback=Fallback())
-    drive.enter(num_beams=BEAMS)
+    drive.enter(lane=IN_BEAMS)
     assert drive.finish(one, result=REJECTED) == []
     assert (one.status, drive.scheduler.running) == (Status.RETRYING, 0)
-    assert drive.enter(num_beams=BEAMS) == [one]
+    assert drive.enter(lane=IN_BEAMS) == [one]
 
 
 @pytest.mark.parametrize("fallback", [None, Fallback(None), Fallback(Retry(1, True))])
@@ -376,18 +377,18 @@ def gathered():
 
 def test_rejected_texts_of_a_client_are_decoded_again_together():
     drive, one, other = gathered()
-    assert drive.enter(num_beams=BEAMS) == []
+    assert drive.enter(lane=IN_BEAMS) == []
     drive.finish(other, result=REJECTED)
-    assert drive.enter(num_beams=BEAMS) == [other, one]
+    assert drive.enter(lane=IN_BEAMS) == [other, one]
 
 
 def test_a_rejected_text_waits_so_many_steps_of_plain_rows_at_most():
     drive, one, _ = gathered()
     for _ in range(GATHERING_STEPS):
-        assert drive.plan(num_beams=BEAMS).entering == []
-        drive.scheduler.stepped(1, [])
-        drive.scheduler.stepped(BEAMS, [])  # these do not count
-    assert drive.plan(num_beams=BEAMS).entering == [one]
+        assert drive.plan(lane=IN_BEAMS).entering == []
+        drive.scheduler.stepped(PLAIN, [])
+        drive.scheduler.stepped(IN_BEAMS, [])  # these do not count
+    assert drive.plan(lane=IN_BEAMS).entering == [one]
 
 
 def test_a_rejected_text_waits_for_nobody_elses():
@@ -396,7 +397,7 @@ def test_a_rejected_text_waits_for_nobody_elses():
     drive.add("b", fallback=Fallback())
     drive.enter()
     drive.finish(one, result=REJECTED)
-    assert drive.enter(num_beams=BEAMS) == [one]
+    assert drive.enter(lane=IN_BEAMS) == [one]
 
 
 def test_a_text_that_is_rejected_later_joins_those_that_run_again():
@@ -405,12 +406,12 @@ def test_a_text_that_is_rejected_later_joins_those_that_run_again():
     drive.enter()
     drive.finish(other, result=REJECTED)
     for _ in range(GATHERING_STEPS):
-        drive.scheduler.stepped(1, [])
-    assert drive.enter(num_beams=BEAMS) == [other, one]
+        drive.scheduler.stepped(PLAIN, [])
+    assert drive.enter(lane=IN_BEAMS) == [other, one]
     drive.add("a")
     drive.enter()
     drive.finish(third, result=REJECTED)
-    assert drive.enter(num_beams=BEAMS) == [third]
+    assert drive.enter(lane=IN_BEAMS) == [third]
 
 
 # After a failure
@@ -422,7 +423,7 @@ def test_preempted_sequences_begin_again_in_their_order():
     drive.enter(rows=2)
     plan = drive.plan(rows=4)
     assert [each.status for each in plan.entering] == [Status.PREPARING] * 2
-    drive.scheduler.preempt(1)
+    drive.scheduler.preempt(PLAIN)
     assert {each.status for each in added} == {Status.WAITING}
     assert (drive.scheduler.running, drive.scheduler.waiting) == (0, 5)
     assert drive.plan().entering == added
@@ -431,17 +432,17 @@ def test_preempted_sequences_begin_again_in_their_order():
 def test_a_preempted_retry_stays_one():
     drive, one, other = gathered()
     drive.finish(other, result=REJECTED)
-    drive.enter(num_beams=BEAMS)
-    drive.scheduler.preempt(BEAMS)
+    drive.enter(lane=IN_BEAMS)
+    drive.scheduler.preempt(IN_BEAMS)
     assert [each.status for each in (one, other)] == [Status.RETRYING] * 2
-    assert drive.enter(num_beams=BEAMS) == [other, one]
+    assert drive.enter(lane=IN_BEAMS) == [other, one]
 
 
 def test_those_that_are_isolated_run_client_by_client_before_all_others():
     drive = Drive()
     scheduler = drive.scheduler
     suspects = [*drive.add("a", 2), *drive.add("b", 1)]
-    scheduler.isolate(1)
+    scheduler.isolate(PLAIN)
     drive.add("a")
     drive.add("c")
     assert drive.enter() == suspects[:2]
@@ -460,7 +461,7 @@ def test_a_client_that_leaves_or_is_retried_elsewhere_holds_up_nobody_apart():
     drive.add("a", 2)
     (b,) = drive.add("b", fallback=Fallback())
     drive.add("c")
-    drive.scheduler.isolate(1)
+    drive.scheduler.isolate(PLAIN)
     drive.enter()
     drive.scheduler.cancel(drive.clients["a"])
     assert drive.names(drive.enter()) == "b"
@@ -475,17 +476,17 @@ def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
     drive.enter()
     (beams,) = drive.add("b", num_beams=BEAMS)
     drive.add("c")
-    scheduler.wait_for_others(BEAMS)
-    assert drive.enter(num_beams=BEAMS) == drive.enter() == []
+    scheduler.wait_for_others(IN_BEAMS)
+    assert drive.enter(lane=IN_BEAMS) == drive.enter() == []
     assert drive.plan().decodes
     drive.finish(plain)
     assert drive.enter() == []
-    assert drive.enter(num_beams=BEAMS) == [beams]
+    assert drive.enter(lane=IN_BEAMS) == [beams]
     drive.add("b")
-    assert drive.enter(num_beams=BEAMS) == drive.enter() == []
+    assert drive.enter(lane=IN_BEAMS) == drive.enter() == []
     drive.finish(beams)
     assert drive.names(drive.enter()) == "c"
-    assert drive.names(drive.enter(num_beams=BEAMS)) == "b"
+    assert drive.names(drive.enter(lane=IN_BEAMS)) == "b"
 
 
 def test_starved_batches_have_their_turns_in_order():
@@ -496,12 +497,12 @@ def test_starved_batches_have_their_turns_in_order():
         (sequences[num_beams],) = drive.add(str(num_beams), num_beams=num_beams)
     drive.enter()
     for num_beams in (5, 2, 5):
-        scheduler.wait_for_others(num_beams)
+        scheduler.wait_for_others(Lane(num_beams))
     drive.finish(sequences[1])
     order = []
     for _ in range(2):
         for num_beams in (2, 5):
-            order += drive.enter(num_beams=num_beams)
+            order += drive.enter(lane=Lane(num_beams))
         drive.finish(order[-1])
     assert order == [sequences[5], sequences[2]]
 
@@ -510,7 +511,7 @@ def test_a_starved_batch_that_is_cancelled_holds_up_nobody():
     drive = Drive()
     drive.add("b", num_beams=BEAMS)
     drive.add("a")
-    drive.scheduler.wait_for_others(BEAMS)
+    drive.scheduler.wait_for_others(IN_BEAMS)
     drive.scheduler.cancel(drive.clients["b"])
     assert drive.names(drive.enter()) == "a"
 
@@ -523,11 +524,13 @@ def test_who_had_a_part_in_a_failure():
     drive.add("c", num_beams=BEAMS)
     drive.plan(rows=2)
     drive.add("d")
-    assert "".join(n for n, c in drive.clients.items() if c in drive.scheduler.suspects(1)) == "ab"
-    assert [drive.clients[name] for name in "abd"] == drive.scheduler.queued(1)
-    assert drive.scheduler.others_run(BEAMS)
-    assert not drive.scheduler.others_run(1)
-    assert [drive.scheduler.is_idle(each) for each in (1, BEAMS, 7)] == [False, True, True]
+    assert (
+        "".join(n for n, c in drive.clients.items() if c in drive.scheduler.suspects(PLAIN)) == "ab"
+    )
+    assert [drive.clients[name] for name in "abd"] == drive.scheduler.queued(PLAIN)
+    assert drive.scheduler.others_run(IN_BEAMS)
+    assert not drive.scheduler.others_run(PLAIN)
+    assert [drive.scheduler.is_idle(Lane(each)) for each in (1, BEAMS, 7)] == [False, True, True]
 
 
 def test_cancelling_a_client_leaves_the_others_theirs():
@@ -551,6 +554,6 @@ def test_a_status_that_cannot_follow_is_refused():
     drive.finish(one)
     with pytest.raises(AssertionError):
         drive.scheduler.add([one])
-    plan = drive.scheduler.plan(1, Load(9, 0.0))._replace(entering=[one])
+    plan = drive.scheduler.plan(PLAIN, Load(9, 0.0))._replace(entering=[one])
     with pytest.raises(AssertionError, match=r"DONE is not followed by .*WAITING"):
         drive.scheduler.entered(plan, 0, 0.0)

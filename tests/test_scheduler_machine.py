@@ -2,6 +2,7 @@
 
 Clients come with windows whose texts are accepted, rejected or fail, leave, and run out of memory;
 after each event everything is where its status says, and in the end everybody has been answered.
+Some are live: these go before all others, which do one thing after the other beside them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,21 @@ from unittest import mock
 import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from plain_batches import Device, Script, executor_of, request_of
+from plain_batches import (
+    ENCODE_SECONDS,
+    STEP_SECONDS,
+    Device,
+    Script,
+    executor_of,
+    request_of,
+)
 
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import GATHERING_STEPS, LONGEST_WAITING_EVERY, Limits, Scheduler
 from asr.engine.sequence import FOLLOWING, Sequence, Status
 from asr.engine.session import Client
+from asr.engine.shares import LIVE_STEPS, SHARE_BESIDE_LIVE
 from errors import OutOfMemory
 
 MOST_STEPS = 6
@@ -29,6 +38,7 @@ OPTIONS = st.builds(
     batch_size=st.sampled_from([24, 1, 2, 3]),
     num_beams=st.sampled_from([1, 2, 5]),
     fallback=st.sampled_from([None, Fallback(), Fallback(Retry(2))]),
+    live=st.booleans(),
 )
 STEPS = st.integers(1, MOST_STEPS)
 POISON = st.sampled_from([None, None, None, None, "entry", "step", "read"])
@@ -38,13 +48,14 @@ QUEUED = {Status.WAITING, Status.RETRYING}
 
 
 class WatchedScheduler(Scheduler):
-    """Keeps account, in `overtaken`, of whom others went before."""
+    """Keeps account, in `overtaken`, of whom others of their lane went before."""
 
     def __init__(self, limits, clock):
         super().__init__(limits, clock)
         self.given = 0  # rows so far
         self.came = {}  # by client: the rows given when it came, or was given one last
         self.overtaken = Counter()  # by client that has no row: rows given to later ones
+        self.live_steps = 0  # since others did something
 
     def add(self, sequences):
         sequences = list(sequences)
@@ -58,13 +69,29 @@ class WatchedScheduler(Scheduler):
             self._give_row(each)
         super().entered(plan, count, began)
 
+    def stepped(self, lane, finished):
+        self.live_steps += lane.live
+        return super().stepped(lane, finished)
+
+    def count_other(self, lane, began):
+        if any(self._running[each] for each in self.live_lanes):
+            assert self.live_steps >= LIVE_STEPS
+        self.live_steps = 0
+        super().count_other(lane, began)
+
+    @property
+    def live_ones_may_run(self):
+        """Whether there are any, and memory for them."""
+        live = self.live_lanes
+        present = any(self._queues[lane] or self._running[lane] for lane in live)
+        return present and not self._starved
+
     def _give_row(self, sequence):
         self.given += 1
         running = {each.client for rows in self._running.values() for each in rows}
-        num_beams = sequence.num_beams
         waiting = {
             each.client
-            for each in self._allowed(num_beams)
+            for each in self._allowed(sequence.lane)
             if each.status in QUEUED and not self._is_gathering(each)
         }
         for client in waiting - running - {sequence.client}:
@@ -83,6 +110,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.sequences: list[Sequence] = []
         self.watch = mock.patch.object(Sequence, "__setattr__", self.assigned())
         self.watch.start()
+        self.beside_live = 0.0  # seconds for which there have been live ones
+        self.of_others = 0.0  # those of them in which others did something
 
     def assigned(self):
         """`Sequence.__setattr__` that follows every status."""
@@ -138,20 +167,40 @@ class EngineMachine(RuleBasedStateMachine):
             self.step_once()
             self.step_once()
 
-    @rule(count=st.integers(1, 10), newcomers=st.booleans())
-    def step(self, count, newcomers):
+    @rule(count=st.integers(1, 10), newcomers=st.booleans(), live=st.booleans())
+    def step(self, count, newcomers, live):
         for _ in range(count):
-            self.step_once(newcomers)
+            self.step_once(newcomers, live)
 
-    def step_once(self, newcomers=False):
-        """A step of a busy engine lets somebody in, decodes or fails."""
+    def step_once(self, newcomers=False, live=False):
+        """A step of a busy engine lets somebody in, decodes or fails, unless others rest for a live
+        one that comes.
+        """
         busy, given = self.scheduler.busy, self.scheduler.given
-        failures = self.device.failures
-        rows = self.executor.step(newcomers)
-        moved = rows or self.scheduler.given > given or self.device.failures > failures
-        assert moved or not busy or self.device.lost
+        failures, done = self.device.failures, len(self.device.works)
+        small, live_ones = self.scheduler.beside_live.small, self.scheduler.live_ones_may_run
+        rows = self.executor.step(newcomers, live)
+        failed = self.device.failures > failures
+        moved = rows or self.scheduler.given > given or failed
+        assert moved or not busy or self.device.lost or live
+        works = self.device.works[done:]
+        others = [each.seconds for each in works if not each.lane.live]
+        assert len(others) <= 1 or not (small and self.scheduler.beside_live.small)
+        if failed or not (live_ones and self.scheduler.live_ones_may_run):
+            self.beside_live = self.of_others = 0.0
+        else:
+            self.others_wait_for_live_ones(works, others)
         self.everything_is_in_its_place()
         self.nobody_is_passed_over()
+
+    def others_wait_for_live_ones(self, works, others):
+        assert works[0].lane.live
+        assert len(others) <= 1
+        assert all(each.lane.live for each in works[:-1])
+        self.beside_live += sum(each.seconds for each in works)
+        self.of_others += sum(others)
+        once = max(ENCODE_SECONDS, STEP_SECONDS)
+        assert self.of_others <= self.beside_live * SHARE_BESIDE_LIVE + once
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 99))
@@ -189,14 +238,14 @@ class EngineMachine(RuleBasedStateMachine):
     def everything_is_in_its_place(self):
         if self.executor.lost is not None:
             return
-        running = {beams: list(rows) for beams, rows in self.scheduler._running.items()}
-        queued = {beams: list(rows) for beams, rows in self.scheduler._queues.items()}
+        running = {lane: list(rows) for lane, rows in self.scheduler._running.items()}
+        queued = {lane: list(rows) for lane, rows in self.scheduler._queues.items()}
         for status, found in ({Status.RUNNING}, running), (QUEUED, queued):
-            for num_beams, sequences in found.items():
+            for lane, sequences in found.items():
                 assert {each.status for each in sequences} <= status
-                assert {each.num_beams for each in sequences} <= {num_beams}
-        for num_beams, rows in running.items():
-            batch = self.executor.batch(num_beams)
+                assert {each.lane for each in sequences} <= {lane}
+        for lane, rows in running.items():
+            batch = self.executor.batch(lane)
             assert Counter(batch.rows) == Counter(rows)
             assert len(rows) <= min(self.limits.max_rows, max(batch.memory.capacity, 0))
         present = [each for some in (running, queued) for part in some.values() for each in part]
@@ -244,7 +293,8 @@ class EngineMachine(RuleBasedStateMachine):
         """Once nobody comes any more everything ends."""
         left = [each for each in self.sequences if each.status is not Status.DONE]
         poisoned = sum(each.request.key.poison is not None for each in left)
-        bound = 100 + (2 * MOST_STEPS + GATHERING_STEPS) * (len(left) + 1) * (poisoned + 1)
+        each = LIVE_STEPS + 2 * MOST_STEPS + GATHERING_STEPS
+        bound = 100 + 2 * each * (len(left) + 1) * (poisoned + 1)
         self.device.scratch, self.device.total = 0, max(6, self.device.total)
         while self.scheduler.busy and self.executor.lost is None:
             bound -= 1

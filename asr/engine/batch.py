@@ -25,7 +25,7 @@ from asr.engine.results import ResultReader
 from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.scheduler import Finished, Plan
-from asr.engine.sequence import Sequence
+from asr.engine.sequence import Lane, Sequence
 from asr.engine.state_memory import StateMemory
 from asr.model.encoder import Encoder, EncoderOutput
 from transcript import DecodeStats
@@ -47,11 +47,12 @@ class DecodeContext:
 
 
 class Batch:
-    """Rows of one number of beams. `attempted` rows were last tried: those that did not fit, where
-    memory ran out.
+    """Rows of one lane. `attempted` rows were last tried: those that did not fit, where memory ran
+    out.
     """
 
-    def __init__(self, memory: StateMemory, context: DecodeContext) -> None:
+    def __init__(self, lane: Lane, memory: StateMemory, context: DecodeContext) -> None:
+        self.lane = lane
         self.memory = memory
         self.context = context
         self.rows: list[Sequence] = []
@@ -66,7 +67,7 @@ class Batch:
     @property
     def num_beams(self) -> int:
         """The beams of every row."""
-        return self.memory.num_beams
+        return self.lane.num_beams
 
     @torch.inference_mode()
     def enter(self, plan: Plan) -> int:

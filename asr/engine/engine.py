@@ -32,6 +32,7 @@ from asr.engine.results import ResultReader
 from asr.engine.row_state import ModelWithCache
 from asr.engine.runner import EagerRunner, StepRunner
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
+from asr.engine.sequence import Lane
 from asr.engine.session import Client, Session
 from asr.engine.state_memory import StateMemory
 from asr.engine.warmup import measured_drafting, prepare_shapes
@@ -111,15 +112,16 @@ class DecodeEngine:
                 # Outside the except block: until here the exception held on to the memory.
                 self._executor.make_room()
 
-    def step(self, newcomers: bool = False) -> int:
+    def step(self, newcomers: bool = False, live: bool = False) -> int:
         """Run one step of every batch, for all sessions; results wait there to be taken. Returns
         how many rows were in it.
 
-        `newcomers` says that somebody has come who has added nothing yet. Where a step fails, what
-        follows is `asr.engine.recovery`'s; an error reaches the sessions whose requests are lost.
+        `newcomers` says that somebody has come who has added nothing yet, and `live` that somebody
+        live has: beside those all others have a part of the time. Where a step fails, what follows
+        is `asr.engine.recovery`'s; an error reaches the sessions whose requests are lost.
         """
         with self._computing():
-            rows = self._executor.step(newcomers)
+            rows = self._executor.step(newcomers, live)
             if not self.scheduler.busy:
                 self.threads.restore()
         return rows
@@ -138,18 +140,18 @@ class DecodeEngine:
 
     # What tests, benchmarks and the self-test look at
 
-    def batch(self, num_beams: int) -> Batch:
+    def batch(self, num_beams: int, live: bool = False) -> Batch:
         """The batch of rows with so many beams, made where it is new."""
-        return self._executor.batch(num_beams)
+        return self._executor.batch(Lane(num_beams, live))
 
     @property
-    def batches(self) -> Mapping[int, Batch]:
-        """All of them, by their number of beams."""
+    def batches(self) -> Mapping[Lane, Batch]:
+        """All of them."""
         return self._executor.batches
 
     @property
     def memory(self) -> StateMemory:
-        """That of plain rows."""
+        """That of plain rows of recordings."""
         return self.batch(1).memory
 
     @contextmanager
@@ -165,11 +167,11 @@ class DecodeEngine:
 
     # Inside
 
-    def _new_batch(self, num_beams: int) -> Batch:
+    def _new_batch(self, lane: Lane) -> Batch:
         """Drafting is for rows of one beam."""
-        drafts = self.draft_model if num_beams == 1 else None
-        memory = StateMemory(self.main, drafts, self.runner, num_beams)
-        return Batch(memory, self.context)
+        drafts = self.draft_model if lane.num_beams == 1 else None
+        memory = StateMemory(self.main, drafts, self.runner, lane.num_beams)
+        return Batch(lane, memory, self.context)
 
     def _check_thread(self) -> None:
         if get_ident() != self._thread:

@@ -1,7 +1,7 @@
 """What the scheduler plans is done by batches, and what follows a failure by both.
 
-Batches are told apart by their number of beams and made where one is new. This knows no model and
-no device, so plain values may stand in for batches.
+Each lane has a batch, which is made where one is new. This knows no model and no device, so plain
+values may stand in for batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from asr.engine.recovery import Failure, Kind, Remedy, RowLimit, remedy
 from asr.engine.request import Request
 from asr.engine.scheduler import Finished, Load, Plan, Scheduler
-from asr.engine.sequence import Sequence
+from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 from errors import OutOfMemory
 from runtime.device_errors import is_device_lost, is_out_of_memory
@@ -43,8 +43,8 @@ class Rows(Protocol):
     """A batch of sequences; each call but `clear` may raise what its device raises."""
 
     @property
-    def num_beams(self) -> int:
-        """The beams of every row."""
+    def lane(self) -> Lane:
+        """That of every row."""
 
     @property
     def memory(self) -> Memory:
@@ -75,22 +75,22 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
 class Executor(Generic[AnyRows]):
-    """Carries out the plans of a scheduler; `new_batch` makes one for a number of beams.
+    """Carries out the plans of a scheduler; `new_batch` makes one for a lane.
 
     Once the device is `lost`, by that error, nothing is done any more.
     """
 
-    def __init__(self, scheduler: Scheduler, new_batch: Callable[[int], AnyRows]) -> None:
+    def __init__(self, scheduler: Scheduler, new_batch: Callable[[Lane], AnyRows]) -> None:
         self.scheduler = scheduler
         self._new_batch = new_batch
-        self.batches: dict[int, AnyRows] = {}
+        self.batches: dict[Lane, AnyRows] = {}
         self.lost: Exception | None = None
 
-    def batch(self, num_beams: int) -> AnyRows:
-        """The batch of rows with so many beams."""
-        if num_beams not in self.batches:
-            self.batches[num_beams] = self._new_batch(num_beams)
-        return self.batches[num_beams]
+    def batch(self, lane: Lane) -> AnyRows:
+        """The batch of a lane."""
+        if lane not in self.batches:
+            self.batches[lane] = self._new_batch(lane)
+        return self.batches[lane]
 
     def add(self, client: Client, requests: Values[Request]) -> None:
         """Queue requests of a client."""
@@ -99,12 +99,26 @@ class Executor(Generic[AnyRows]):
         else:
             self.scheduler.add([Sequence(client, each) for each in requests])
 
-    def step(self, newcomers: bool = False) -> int:
-        """Run one step of every batch. Returns how many rows were in it."""
-        rows = 0
-        for num_beams in self.scheduler.batches:
-            if self.lost is None:
-                rows += self._step_batch(self.batch(num_beams), newcomers)
+    def step(self, newcomers: bool = False, live: bool = False) -> int:
+        """Run one step of every batch, live ones first. Returns how many rows were in it.
+
+        Beside live windows, and for a while after them, one other batch does one small thing: a
+        window enters it, or it takes a step. `newcomers` and `live` say that somebody has come of
+        whom the engine has no window yet, and that one is live.
+        """
+        scheduler, rows = self.scheduler, 0
+        for lane in scheduler.live_lanes:
+            rows += self._step_lane(lane, newcomers) or 0
+        if not scheduler.allows_others(live):
+            return rows
+        for lane in scheduler.other_lanes:
+            began = scheduler.clock()
+            stepped = self._step_lane(lane, newcomers)
+            if stepped is not None:
+                scheduler.count_other(lane, began)
+                rows += stepped
+                if scheduler.beside_live.small:
+                    break
         return rows
 
     def cancel(self, client: Client) -> None:
@@ -112,10 +126,8 @@ class Executor(Generic[AnyRows]):
         if self.lost is not None:
             return
         in_rows = self.scheduler.cancel(client)
-        for num_beams in {each.num_beams for each in in_rows}:
-            self._evict(
-                self.batch(num_beams), [each for each in in_rows if each.num_beams == num_beams]
-            )
+        for lane in {each.lane for each in in_rows}:
+            self._evict(self.batch(lane), [each for each in in_rows if each.lane == lane])
 
     def make_room(self) -> None:
         """Give back what idle batches hold, else what all do, for something else that ran out of
@@ -130,8 +142,13 @@ class Executor(Generic[AnyRows]):
 
     # One step
 
-    def _step_batch(self, batch: AnyRows, newcomers: bool) -> int:
-        """One step of a batch, which hands out what is done. Returns how many rows were in it."""
+    def _step_lane(self, lane: Lane, newcomers: bool) -> int | None:
+        """One step of a batch, which hands out what is done. Returns how many rows were in it; None
+        where nothing could be done.
+        """
+        if self.lost is not None:
+            return None
+        batch = self.batch(lane)
         try:
             return self._run_batch(batch, newcomers)
         except Exception as error:
@@ -140,28 +157,31 @@ class Executor(Generic[AnyRows]):
         self._recover(batch, failure)
         return 0
 
-    def _run_batch(self, batch: AnyRows, newcomers: bool) -> int:
-        if not self._admit(batch, newcomers) or not batch.rows:
-            return 0
+    def _run_batch(self, batch: AnyRows, newcomers: bool) -> int | None:
+        encoded, decodes = self._admit(batch, newcomers)
+        if not decodes or not batch.rows:
+            return 0 if encoded else None
         rows = len(batch.rows)
-        for sequence, result in self.scheduler.stepped(batch.num_beams, batch.step()):
+        for sequence, result in self.scheduler.stepped(batch.lane, batch.step()):
             sequence.client.finished.append((sequence.request, result))
         return rows
 
-    def _admit(self, batch: AnyRows, newcomers: bool) -> bool:
-        """Let in whom the scheduler chooses. Returns whether the batch is to take a step."""
+    def _admit(self, batch: AnyRows, newcomers: bool) -> tuple[int, bool]:
+        """Let in whom the scheduler chooses. Returns how many entered, and whether the batch is to
+        take a step.
+        """
         load = Load(batch.memory.limit.rows, self.scheduler.clock(), newcomers=newcomers)
         while True:
-            plan = self.scheduler.plan(batch.num_beams, load)
+            plan = self.scheduler.plan(batch.lane, load)
             if not plan.entering:
-                return plan.decodes
+                return load.encoded, plan.decodes
             began = self.scheduler.clock()
             if batch.memory.lacks(plan.rows, len(batch.rows)):
                 self._release(self._idle_batches())
             entered = batch.enter(plan)
             self.scheduler.entered(plan, entered, began)
             if not entered:
-                return True
+                return load.encoded, True
             load = load._replace(encoded=load.encoded + entered)
 
     def _evict(self, batch: AnyRows, sequences: list[Sequence]) -> None:
@@ -182,13 +202,13 @@ class Executor(Generic[AnyRows]):
 
     def _recover(self, batch: AnyRows, error: Exception | None) -> None:
         """Carry out what follows a step that failed with `error`; None where memory ran out."""
-        scheduler, num_beams, limit = self.scheduler, batch.num_beams, batch.memory.limit
-        suspects = scheduler.suspects(num_beams)
+        scheduler, lane, limit = self.scheduler, batch.lane, batch.memory.limit
+        suspects = scheduler.suspects(lane)
         rows = max(batch.attempted, batch.memory.capacity)
         idle = [each for each in self._idle_batches() if each is not batch]
         kind = kind_of(error)
         room_made = kind is Kind.OUT_OF_MEMORY and bool(idle) and limit.may_try_again(rows)
-        others_run = scheduler.others_run(num_beams)
+        others_run = scheduler.others_run(lane)
         follows = remedy(Failure(kind, len(suspects), rows, room_made, others_run))
         if follows is Remedy.GIVE_UP_DEVICE:
             self._give_up_device(error)
@@ -200,19 +220,19 @@ class Executor(Generic[AnyRows]):
             limit.halve(batch.attempted if batch.attempted > 1 else rows)
         elif follows is Remedy.WAIT_FOR_OTHERS:
             limit.wait_for_others()
-            scheduler.wait_for_others(num_beams)
+            scheduler.wait_for_others(lane)
         elif follows is Remedy.ONE_BY_ONE:
             logger.warning("a step failed: its %d requests go on one by one", len(suspects))
-            scheduler.isolate(num_beams)
+            scheduler.isolate(lane)
         elif follows is Remedy.FAIL_SESSION:
             self._drop(suspects, error)
         elif follows is Remedy.FAIL_QUEUE:
-            self._drop(scheduler.queued(num_beams), error)
+            self._drop(scheduler.queued(lane), error)
 
     def _begin_again(self, batches: Iterable[AnyRows]) -> None:
         """Let all that runs in batches begin again from their queues."""
         for batch in batches:
-            self.scheduler.preempt(batch.num_beams)
+            self.scheduler.preempt(batch.lane)
             batch.clear()
 
     def _drop(self, clients: Iterable[Client], error: Exception | None) -> None:
@@ -235,8 +255,8 @@ class Executor(Generic[AnyRows]):
         """Those that hold memory and in which nothing runs."""
         return [
             batch
-            for num_beams, batch in self.batches.items()
-            if batch.memory.capacity and self.scheduler.is_idle(num_beams)
+            for lane, batch in self.batches.items()
+            if batch.memory.capacity and self.scheduler.is_idle(lane)
         ]
 
     def _release(self, idle: list[AnyRows]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.session import Client
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 # A recording with more windows left is long: two minutes.
 LONG_WINDOWS = 4
+
+
+class Lane(NamedTuple):
+    """Which rows a sequence shares: those of as many beams, and of who is `live` or of who is not.
+
+    Rows of a step are alike, and what is live is never held up by the rows of others.
+    """
+
+    num_beams: int
+    live: bool = False
 
 
 class Status(Enum):
@@ -77,8 +87,13 @@ class Sequence:
         return self.client.options
 
     @property
+    def lane(self) -> Lane:
+        """Where the current attempt is queued and runs."""
+        return Lane(self.num_beams, self.options.live)
+
+    @property
     def num_beams(self) -> int:
-        """The beams of the current attempt, which decide in which batch it runs."""
+        """The beams of the current attempt."""
         retry = self.options.fallback and self.options.fallback.retry
         beams = self.options.num_beams
         return max(beams, retry.num_beams) if self.retried and retry else beams
@@ -112,8 +127,8 @@ class Sequence:
 
     @property
     def long(self) -> bool:
-        """Whether much of its recording is left."""
-        return self.request.windows_left > LONG_WINDOWS
+        """Whether much of its recording is left; live ones, which go in their order, are never."""
+        return not self.options.live and self.request.windows_left > LONG_WINDOWS
 
     @property
     def guess(self) -> tuple[int, ...]:
