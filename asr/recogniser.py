@@ -271,7 +271,6 @@ class Loop:
         self._threads = threads
         self._jobs: list[Job[Any]] = []  # in order of arrival, live ones in that of their turns
         self._turns = 0
-        self._engines_turn = False  # beside live jobs: others' jobs and the engine take turns
         self._live_coming = 0  # live jobs in the inbox
         self._lock = Lock()  # between `put` and the loop
         self.thread = Thread(target=self._run, name="engine", daemon=True)
@@ -353,8 +352,6 @@ class Loop:
         """Beside live jobs, and for a while after them, others take one step."""
         scheduler = self._engine.scheduler
         small = scheduler.beside_live.small
-        if small and self._engines_turn:
-            return
         left = {job: job.recognition.windows_left for job in self._jobs if not job.live}
         beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
         for job in self._in_turn(left):
@@ -367,7 +364,6 @@ class Loop:
                 scheduler.beside_live.count(started)
                 if long:
                     scheduler.long_share.count(started)
-                self._engines_turn = small
                 if small or scheduler.clock() >= due:
                     return
 
@@ -405,10 +401,8 @@ class Loop:
             job.tell(Progress(done, total, chunks))
 
     def _step_engine(self) -> None:
-        newcomers, live = len(self._jobs) > 1 or not self.inbox.empty(), self._live_waits
-        if self._engine.scheduler.allows_others(live):
-            self._engines_turn = False
-        rows = self._engine.step(newcomers, live)
+        newcomers = len(self._jobs) > 1 or not self.inbox.empty()
+        rows = self._engine.step(newcomers, self._live_waits)
         self.counts.steps += rows > 0
         self.counts.rows += rows
 

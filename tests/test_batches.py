@@ -24,6 +24,7 @@ from errors import OutOfMemory
 BEAMED = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
 GREEDY, BEAMS = DecodeOptions(batch_size=4), DecodeOptions(batch_size=4, num_beams=3)
 RETRIED = dataclasses.replace(GREEDY, fallback=BEAMED)
+LIVE, LIVE_RETRIED = (dataclasses.replace(each, live=True) for each in (GREEDY, RETRIED))
 
 
 @functools.cache
@@ -64,6 +65,22 @@ def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
     assert answers == expected
     assert 2 <= most <= 4
     assert engine.memory.state.rows.finished.all()
+
+
+def test_live_texts_are_those_of_files_and_leave_theirs_as_they_are():
+    engine = DecodeEngine(models_of(TINY, 142))
+    expected = [alone(each) for each in (RETRIED, GREEDY, RETRIED, BEAMS)]
+    assert beside(engine, RETRIED, LIVE, LIVE_RETRIED, BEAMS) == expected
+    lanes = {(lane.num_beams, lane.live) for lane in engine.batches}
+    assert lanes == {(1, False), (1, True), (3, False), (3, True)}
+    assert not engine.scheduler.busy
+
+
+@pytest.mark.parametrize("most", [3, 4, 7, 13])
+def test_live_batches_that_do_not_fit_beside_others_take_turns_with_them(monkeypatch, most):
+    engine, expected = DecodeEngine(models_of(TINY, 142)), [alone(GREEDY), alone(BEAMS)] * 2
+    allocate_at_most(monkeypatch, engine, most)
+    assert beside(engine, GREEDY, BEAMS, LIVE, dataclasses.replace(BEAMS, live=True)) == expected
 
 
 def test_closing_a_session_leaves_the_others_their_rows():

@@ -75,3 +75,12 @@ def test_tokens_are_those_of_transformers(
     answers = oracle.decode(engine, windows, options)
     assert {key: answer.tokens for key, answer in answers.items()} == expected
     assert sum(map(len, expected.values())) > 200
+
+
+def test_live_windows_beside_a_file_have_the_texts_of_a_files(
+    engine, windows, expected, timestamps
+):
+    plain = DecodeOptions(timestamps=timestamps)
+    asked = [(each, windows) for each in (plain, replace(plain, live=True))]
+    for answers in oracle.interleaved(engine, asked):
+        assert {key: answer.tokens for key, answer in answers.items()} == expected
