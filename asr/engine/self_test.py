@@ -34,6 +34,7 @@ MAX_ROWS, BEAM_ROWS, NUM_BEAMS = 24, 2, 5
 # beams share 64 positions of their prompt, a graph leaves those out.
 PROMPTS, BEAM_PROMPTS = (58, 250), (66, 56, 250)
 MAX_TOKENS, BEAM_TOKENS = 12, 24  # beams change places only now and then
+GIVEN = 4  # tokens, of those
 MAX_SECONDS = 60.0  # after which nothing more is compared
 # Between log-probabilities; a float16 of the size of a logit is as coarse.
 TOLERANCE = 0.02
@@ -47,10 +48,13 @@ class Said(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A kind of step, over `options.batch_size` rows, behind prompts of so many tokens."""
+    """A kind of step, or of prefill, over `options.batch_size` rows, behind prompts of so many
+    tokens.
+    """
 
     options: DecodeOptions
     prompt: int
+    given: int = 0  # tokens that texts begin with
 
 
 def run_self_test(engine: DecodeEngine) -> bool:
@@ -82,7 +86,7 @@ def cases(engine: DecodeEngine) -> list[Case]:
     """Every kind of step, for one row and for as many as were prepared; beams as far as they fit.
 
     Without timestamps and with them, sampled, with few drafts and many, with words: what does more
-    follows what does less, whose graph must not serve it.
+    follows what does less, whose graph must not serve it. And texts that begin with given tokens.
     """
     rows = sorted({1, min(MAX_ROWS, max(1, engine.memory.capacity))})
     plain = DecodeOptions(words=True)
@@ -97,6 +101,7 @@ def cases(engine: DecodeEngine) -> list[Case]:
         for kind in kinds
         for prompt in PROMPTS
     ]
+    found += [Case(replace(plain, batch_size=count), PROMPTS[0], GIVEN) for count in rows]
     count = engine.batch(NUM_BEAMS).memory.rows_beside(BEAM_ROWS)
     if count < 1:
         logger.warning("the self-test leaves out beams: memory is short")
@@ -121,8 +126,10 @@ def decode_noise(engine: DecodeEngine, case: Case) -> Said:
     prompt = (*(each % special_tokens.end_of_text for each in before), *prompt)
     windows = noise_windows(case.options.batch_size)
     most = MAX_TOKENS if case.options.num_beams == 1 else BEAM_TOKENS
+    given = tuple(range(case.given))
     requests = [
-        Request(number, each, prompt, most - number % 2) for number, each in enumerate(windows)
+        Request(number, each, prompt, most - number % 2, prefix=given)
+        for number, each in enumerate(windows)
     ]
     texts: dict[int, DecodeResult] = {}
     with engine.session(case.options) as session:
