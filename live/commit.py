@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from asr.live_pass import Hypothesis, HypothesisWord
+from asr import Hypothesis, HypothesisWord
 
 # Seconds of audio after a word that stand for the word that would follow it.
 PAUSE = 1.0

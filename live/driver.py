@@ -14,11 +14,9 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
-from asr.live_pass import Hypothesis, LivePass
 from numpy.typing import NDArray
 
-from asr import Recogniser, TranscriptionOptions
-from asr.transcription import Transcription
+from asr import Hypothesis, LivePass, Recogniser, Transcription, TranscriptionOptions
 from errors import EndpointError
 from live.audio_stream import AudioStream
 from live.events import LiveEvent

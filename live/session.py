@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from asr.live_pass import Hypothesis, HypothesisWord
 from numpy.typing import NDArray
 
-from asr import TranscriptionOptions
+from asr import Hypothesis, HypothesisWord, TranscriptionOptions
 from errors import EndpointError, InvalidRequest
 from live.audio_buffer import AudioBuffer
 from live.commit import FinalWords
