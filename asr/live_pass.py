@@ -54,11 +54,10 @@ class HypothesisWord:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What a pass has heard; no words where it probably holds no speech. `tokens` hold the text with
-    its prefix and timestamps.
+    """What a pass has heard; no words where there is probably no speech.
 
-    `no_speech_prob`, `avg_logprob` and `compression_ratio` are OpenAI's. `language_probability` is
-    None where the language was given.
+    `tokens` hold the text with its prefix and timestamps. `no_speech_prob`, `avg_logprob` and
+    `compression_ratio` are OpenAI's. `language_probability` is None where the language was given.
     """
 
     tokens: tuple[int, ...]

@@ -176,7 +176,8 @@ def test_every_word_is_sent_once_and_in_order(
     sent = [word for each in events if isinstance(each, Words) for word in each.words]
     assert [word.text for word in sent] == [each.text for each in truth]
     for word, each in zip(sent, truth, strict=True):
-        assert abs(word.start - each.start) < 0.001 and abs(word.end - each.end) < 0.001
+        assert abs(word.start - each.start) < 0.001
+        assert abs(word.end - each.end) < 0.001
 
 
 def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
@@ -185,7 +186,8 @@ def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
     session.feed(silence(1.0), [SpeechStarted(8000)])
     session.feed(silence(1.3), [SpeechStopped(25600)])
     wanted = session.next_pass()
-    assert wanted is not None and wanted.final
+    assert wanted is not None
+    assert wanted.final
     assert wanted.stop == 25600 + 8000  # the pause that ended it
     assert len(wanted.samples) == wanted.stop - (8000 - 4800)
     session.passed(wanted, transcribe(truth, wanted))
@@ -218,11 +220,14 @@ def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() 
     assert session.next_pass() is None
     session.feed(silence(1.0), [SpeechStarted(40000)])
     partial = session.next_pass()
-    assert partial is not None and not partial.final
+    assert partial is not None
+    assert not partial.final
     session.commit()
     assert session.partial is None  # its item has ended
     final = session.next_pass()
-    assert final is not None and final.final and len(final.samples) == round(4.05 * SAMPLE_RATE)
+    assert final is not None
+    assert final.final
+    assert len(final.samples) == round(4.05 * SAMPLE_RATE)
     assert not any(isinstance(each, SpeechStartedEvent) for each in session.take_events())
 
 
@@ -236,7 +241,8 @@ def test_what_is_cleared_is_never_completed() -> None:
     session.passed(partial, hear(spoken([0.3]), partial))
     session.finish()
     assert session.next_pass() is None
-    assert session.take_events() == [] and session.done
+    assert session.take_events() == []
+    assert session.done
 
 
 def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_alone() -> None:
@@ -247,7 +253,8 @@ def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_
     session.failed(partial, ModelError("broken"))
     session.feed(silence(1.0), [])
     again = session.next_pass()
-    assert again is not None and not again.final
+    assert again is not None
+    assert not again.final
     session.commit()
     session.feed(silence(1.0), [])
     first = session.next_pass()
@@ -273,7 +280,8 @@ def test_one_partial_pass_at_a_time_and_a_slow_one_is_told() -> None:
     truth = spoken([0.4] * 12)
     session.passed(first, hear(truth, first))
     second = session.next_pass()
-    assert second is not None and len(second.samples) == 6 * SAMPLE_RATE
+    assert second is not None
+    assert len(second.samples) == 6 * SAMPLE_RATE
     assert Cadence(5.0) in session.take_events()
     session.passed(second, hear(truth, second))
     session.feed(silence(1.0), [])
@@ -286,12 +294,15 @@ def test_the_draft_of_a_final_pass_is_what_was_heard_last() -> None:
     truth = spoken([0.4] * 6)
     session.feed(silence(3.0), [SpeechStarted(0)])
     partial = session.next_pass()
-    assert partial is not None and partial.draft == ()
+    assert partial is not None
+    assert partial.draft == ()
     heard = hear(truth, partial)
     session.passed(partial, heard)
     session.commit()
     final = session.next_pass()
-    assert final is not None and final.prefix == () and final.draft == heard.tokens
+    assert final is not None
+    assert final.prefix == ()
+    assert final.draft == heard.tokens
 
 
 def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:
@@ -310,7 +321,8 @@ def test_what_two_texts_agree_on_is_final_but_for_the_last_word() -> None:
     later = heard(word(" We,", 0.1, 0.3, 2), word(" are", 0.4, 0.6, 3))
     found = FinalWords().updated(first, 1.0, 0.2).updated(later, 1.0, 0.2)
     assert [each.text for each in found.words] == [" We,"]
-    assert found.prefix == (BEGIN, 2) and found.draft == (3,)
+    assert found.prefix == (BEGIN, 2)
+    assert found.draft == (3,)
     paused = found.updated(later, 1.7, 0.2)
     assert [each.text for each in paused.words] == [" We,", " are"]
 
