@@ -459,6 +459,22 @@ def test_a_terminal_shows_the_guess_dimmed_and_takes_it_back():
         assert "mourning" not in last
 
 
+def test_words_have_speakers_before_the_text_is_complete():
+    transcript, shown = LiveTranscript(), io.StringIO()
+    said = [*words("good morning", 0.5, "Ann"), *words("hello", 1.5, "Bob")]
+    transcript.take(event("delta", delta=" good morning hello"))
+    transcript.take(event("words", words=said, unstable=" you"))
+    transcript.take(event("segment", id="1", text="good", speaker="Ann", start=0.5, end=0.9))
+    with LiveScreen(transcript, Console(file=shown, width=60)) as screen:
+        screen.show()
+        assert shown.getvalue() == ""
+    # The guess is no text of a session that is over.
+    assert [line.split() for line in shown.getvalue().splitlines()] == [
+        ["0:00.5", "Ann", "good", "morning"],
+        ["0:01.5", "Bob", "hello"],
+    ]
+
+
 # ---- a server of this process
 
 

@@ -58,7 +58,7 @@ class LiveScreen:
         done = list(takewhile(lambda item: item.done, waiting))
         self._printed += len(done)
         if self._live:
-            lines = [line for item in waiting[len(done) :] for line in self._lines(item)]
+            lines = [line for item in waiting[len(done) :] for line in self._with_guess(item)]
             self._live.update(Text("\n").join(lines), refresh=True)
         for item in done:
             self._print(item)
@@ -78,6 +78,10 @@ class LiveScreen:
         for block in item.blocks():
             name = block.speaker or ""
             lines.append(turn_line(block.start, (name, self._style(name)), block.text))
+        return lines
+
+    def _with_guess(self, item: Item) -> list[Text]:
+        lines = self._lines(item)
         if item.unstable.strip():
             if not lines:
                 lines.append(turn_line(item.start, ("", ""), ""))

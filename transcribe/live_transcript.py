@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from answer.response import Answer, response
@@ -53,15 +54,35 @@ class Item:
     @property
     def has_speakers(self) -> bool:
         """Whether anybody is named."""
+        return self._has_named_segments or any(word.speaker for word in self.words)
+
+    @property
+    def _has_named_segments(self) -> bool:
         return any(segment.speaker for segment in self.segments.values())
 
     def blocks(self) -> list[SpeakerSegment]:
-        """What each speaker says in it, in order; all of it where nobody is named."""
+        """What each speaker says in it, in order; all of it where nobody is named.
+
+        The server's segments are for the whole text; until it is there, words have speakers.
+        """
         if not self.text.strip():
             return []
-        if not self.has_speakers:
-            return [SpeakerSegment(None, self.text, self.start, self.end, tuple(self.words))]
-        return list(self._with_words(sorted(self.segments.values(), key=lambda each: each.start)))
+        if self.done and self._has_named_segments:
+            ordered = sorted(self.segments.values(), key=lambda each: each.start)
+            return list(self._with_words(ordered))
+        if any(word.speaker for word in self.words):
+            return [
+                SpeakerSegment(
+                    name, "".join(w.text for w in said), said[0].start, said[-1].end, said
+                )
+                for name, said in self._turns()
+            ]
+        return [SpeakerSegment(None, self.text, self.start, self.end, tuple(self.words))]
+
+    def _turns(self) -> Iterator[tuple[str | None, tuple[Word, ...]]]:
+        """Each speaker's words, one turn after the other."""
+        for name, said in groupby(self.words, key=lambda word: word.speaker):
+            yield name, tuple(said)
 
     def _with_words(self, segments: Sequence[SpeakerSegment]) -> Iterator[SpeakerSegment]:
         """The segments with the words that their texts are made of, as far as they are."""
