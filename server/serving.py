@@ -41,17 +41,30 @@ def serve(options: Namespace) -> int:
         logger.warning(warning)
     with _bound(settings) as bound:
         models, notice = _choose_models(options)
-        limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
-        endpoint = load_endpoint(
-            models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes, notice=notice
-        )
-        app = create_app(endpoint, settings)
-        server = DrainingServer(
-            app, endpoint, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
-        )
+        server = load_server(models, settings, notice)
         server.run([bound])
         server.close()
     return server.exit_status
+
+
+def load_server(
+    models: ModelSettings, settings: ServerSettings, notice: str | None = None
+) -> DrainingServer:
+    """A server that has loaded its models, and does not listen yet. Every answer warns of `notice`.
+
+    Raises StartError, or SystemExit where a model does not load.
+    """
+    limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
+    endpoint = load_endpoint(
+        models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes, notice=notice
+    )
+    return DrainingServer(
+        create_app(endpoint, settings),
+        endpoint,
+        settings.drain_timeout,
+        settings.forwarded_allow_ips,
+        settings.page,
+    )
 
 
 def _bound(settings: ServerSettings) -> socket:

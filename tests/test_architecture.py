@@ -158,7 +158,7 @@ AROUND: dict[str, set[str]] = {
         "timebase",
     },
     "server": {*ENDPOINT, "commands", "model_sources"},
-    "transcribe": {*ENDPOINT, "commands", "model_sources"},
+    "transcribe": {*ENDPOINT, "commands", "model_sources", "server"},
     "archive": {*ENDPOINT, "commands"},
     "demo": {*ENDPOINT},
     "testing": {*ENDPOINT, "demo"},

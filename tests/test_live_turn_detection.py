@@ -209,6 +209,19 @@ def shares(detector: SpeechDetector, samples: np.ndarray) -> tuple[float, float]
     return both / in_file.sum(), both / max(live.sum(), 1)
 
 
+def test_turns_begin_and_end_where_a_files_spans_do(detector):
+    """Nine of ten within 0.1 s, though a file's detector knows how loud it will become."""
+    samples = conversation()[: 40 * SAMPLE_RATE]
+    live = spans_of(turns_in(detector, samples, silence=128))
+    in_file = joined(detector(samples), SHORTEST_PAUSE * STEP)
+    assert len(in_file) >= 10
+    near = 0
+    for span in in_file:
+        near += min(abs(span.start - each.start) for each in live) <= SAMPLE_RATE // 10
+        near += min(abs(span.stop - each.stop) for each in live) <= SAMPLE_RATE // 10
+    assert near >= 0.9 * 2 * len(in_file)
+
+
 @pytest.mark.parametrize("db", [0, -20, -50])
 def test_quiet_speech_is_found(detector, db):
     """A stream as quiet as that, in 16 bits, has the turns that a file has."""

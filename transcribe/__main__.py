@@ -23,7 +23,13 @@ from typing import Any, Protocol
 
 from commands.options import parameters
 from commands.parser import FAILED, INTERRUPTED, WRONG
-from config import REPOSITORY, InferenceConfig, ServerSettings, misspelt_variables
+from config import (
+    REPOSITORY,
+    InferenceConfig,
+    ModelSettings,
+    ServerSettings,
+    misspelt_variables,
+)
 from model_sources.choice import Screen, as_given, choose
 from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_transcribe
@@ -210,10 +216,25 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
         return Client(options.url, key.get_secret_value() if key else None)
     from transcribe.local import LocalEndpoint
 
+    return LocalEndpoint(lambda: choose_models(options, terminal))
+
+
+def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
+    """The models of the command line. Raises StartError."""
     bundled = [path.resolve() for path in options.recordings] == [CONVERSATION]
     screen = Screen(say, terminal.without_bars)
-    speakers = options.diarize is not False
-    return LocalEndpoint(lambda: choose(options, screen, bundled, speakers))
+    return choose(options, screen, bundled, options.diarize is not False)
+
+
+def hear_live(options: Namespace, terminal: Terminal) -> int:
+    """Show what is said while it is said; the exit status. Raises Failed."""
+    try:
+        from transcribe.live import transcribe_live
+    except ImportError as error:
+        raise Unusable(
+            f"--live needs the package {error.name}: scripts/setup installs it"
+        ) from error
+    return transcribe_live(options, lambda: choose_models(options, terminal), say)
 
 
 def say(line: str) -> None:
@@ -223,7 +244,8 @@ def say(line: str) -> None:
 
 def run(options: Namespace) -> int:
     """Answer a command line; the exit status."""
-    options.recordings = options.recordings or [CONVERSATION]
+    if not options.live:
+        options.recordings = options.recordings or [CONVERSATION]
     for line in misspelt_variables():
         say(line)
     try:
@@ -234,6 +256,8 @@ def run(options: Namespace) -> int:
         return WRONG
     terminal = Terminal()
     try:
+        if options.live:
+            return hear_live(options, terminal)
         endpoint = make_endpoint(options, terminal)
         return (print_answers if options.prints else write_files)(options, endpoint, terminal)
     except Unusable as error:

@@ -134,14 +134,13 @@ class Client:
             raise Unusable(f"{self.url} does not answer as a transcription server") from error
 
     def _nobody_listens(self, error: Exception) -> Exception:
-        why = ERROR_NUMBER.sub("", str(error)) or "no answer"
-        reason = f"{self.url}: {why}; {NOBODY_LISTENS}"
+        reason = nobody_listens(self.url, ERROR_NUMBER.sub("", str(error)) or "no answer")
         return _LostConnection(reason) if self._reached.is_set() else Unusable(reason)
 
     def _refusal(self, response: httpx2.Response) -> Exception:
-        reason = _reason(response)
+        reason = refusal_reason(response.status_code, response.headers, response.read())
         if response.status_code == UNAUTHORIZED:
-            return Unusable(f"{reason} ({KEY_REFUSED if self.api_key else KEY_WANTED})")
+            return unauthorized(reason, self.api_key)
         if response.status_code not in RETRIED:
             return Failed(reason)
         seconds = response.headers.get("retry-after", "")
@@ -198,15 +197,25 @@ def _answer(body: object) -> dict[str, Any]:
     return body
 
 
-def _reason(response: httpx2.Response) -> str:
+def refusal_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
     """What the server says, in any of the shapes that servers of the contract use."""
-    if message := response.headers.get("x-error-message"):
-        return str(message)
+    if message := headers.get("x-error-message"):
+        return message
     try:
-        body = json.loads(response.read())
+        told = json.loads(body)
     except ValueError:
-        body = None
-    said = body.get("detail", body.get("error")) if isinstance(body, dict) else None
-    return (
-        said if isinstance(said, str) else f"the server answers with status {response.status_code}"
-    )
+        told = None
+    said = told.get("detail", told.get("error")) if isinstance(told, dict) else None
+    if isinstance(said, dict):
+        said = said.get("message")
+    return said if isinstance(said, str) else f"the server answers with status {status}"
+
+
+def unauthorized(reason: str, api_key: str | None) -> Unusable:
+    """The server does not let in a client with this key, or without one."""
+    return Unusable(f"{reason} ({KEY_REFUSED if api_key else KEY_WANTED})")
+
+
+def nobody_listens(url: str, why: str) -> str:
+    """A server that cannot be reached, and what starts one."""
+    return f"{url}: {why}; {NOBODY_LISTENS}"

@@ -15,6 +15,21 @@ from commands.options import (
 from commands.parser import CommandParser, option, some_of, web_address, whole_number
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
+STANDARD_INPUT = Path("-")
+DEFAULT_FORMATS = ["json", "srt", "vtt", "txt"]
+# What means something for a whole recording alone, by option.
+WHOLE_RECORDINGS = {
+    "task": "--task",
+    "multilingual": "--multilingual",
+    "num_speakers": "--num-speakers",
+    "min_speakers": "--min-speakers",
+    "max_speakers": "--max-speakers",
+    "num_beams": "--num-beams",
+    "batch_size": "--batch-size",
+    "assisted": "--assisted",
+    "parallel": "--parallel",
+    "force": "--force",
+}
 STATUSES = (
     "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
     " command line."
@@ -41,15 +56,29 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
                 "a folder, by a running server",
                 "scripts/transcribe talks/ --url http://127.0.0.1:8000",
             ),
+            ("what is said into the microphone, while it is said", "scripts/transcribe --live"),
+            (
+                "what another program hears: samples, or a WAV file",
+                "ffmpeg -i rtsp://camera -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -",
+            ),
         ),
         STATUSES,
         "FILE_OR_FOLDER ...",
     )
-    _add_options(parser, "+", "default: json,srt,vtt,txt", "default: beside each recording")
+    _add_options(parser, "*", "default: json,srt,vtt,txt", "default: beside each recording")
     option(parser, "--force", "transcribe again what is done", action="store_true")
+    _add_live(parser)
     options = _checked(parser, arguments)
-    options.output_format = options.output_format or ["json", "srt", "vtt", "txt"]
     options.prints = False
+    if options.live:
+        _check_live(parser, options)
+        return options
+    for name in ("microphone", "realtime"):
+        if getattr(options, name):
+            parser.error(f"--{name}: goes with --live")
+    if not options.recordings:
+        parser.error("the following arguments are required: FILE_OR_FOLDER")
+    options.output_format = options.output_format or DEFAULT_FORMATS
     return options
 
 
@@ -80,7 +109,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         "write files there, and print no transcript",
     )
     options = _checked(parser, arguments)
-    options.force = True
+    options.force, options.live = True, False
     if options.output_dir is None and len(options.output_format or ()) > 1:
         parser.error("--output-format: one can be printed; several need --output-dir")
     options.prints = options.output_dir is None
@@ -89,6 +118,43 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
     if not options.prints:
         options.output_format = options.output_format or list(FORMATS)
     return options
+
+
+def _add_live(parser: CommandParser) -> None:
+    group = parser.add_argument_group(
+        "live",
+        "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words, a"
+        " second one waits for nothing. Files are written at the end, where --output-format or"
+        " --output-dir asks for them.",
+    )
+    option(
+        group,
+        "--live",
+        "hear the microphone, by the ffmpeg program; in its place FILE_OR_FOLDER may be one file,"
+        " or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
+        action="store_true",
+    )
+    option(
+        group,
+        "--microphone",
+        "as ffmpeg names it; default: the system's",
+        metavar="NAME",
+    )
+    option(group, "--realtime", "send a file no faster than it plays", action="store_true")
+
+
+def _check_live(parser: CommandParser, options: Namespace) -> None:
+    for name, given in WHOLE_RECORDINGS.items():
+        if getattr(options, name):
+            parser.error(f"{given}: goes with recordings, not with --live")
+    if len(options.recordings) > 1:
+        parser.error("--live: hears one file, standard input (-) or the microphone")
+    if options.microphone and options.recordings:
+        parser.error("--microphone: goes without a file")
+    if options.realtime and options.recordings in ([], [STANDARD_INPUT]):
+        parser.error("--realtime: goes with a file")
+    if options.output_dir is not None:
+        options.output_format = options.output_format or DEFAULT_FORMATS
 
 
 def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:

@@ -33,9 +33,12 @@ def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
     for entry in entries:
         speaker = entry.get("speaker") or ""
         name = (f"{speaker:<{width}}", styles.get(speaker, "dim"))
-        yield Text.assemble(
-            (f"{clock(entry['timestamp'][0]):>7}", "dim"), "  ", name, "  ", entry["text"].strip()
-        )
+        yield turn_line(entry["timestamp"][0], name, entry["text"])
+
+
+def turn_line(start: float, name: tuple[str, str], text: str) -> Text:
+    """What somebody says from `start` seconds on; a name has its style."""
+    return Text.assemble((f"{clock(start):>7}", "dim"), "  ", name, "  ", text.strip())
 
 
 def word_lines(response: dict[str, Any]) -> Iterator[Text]:

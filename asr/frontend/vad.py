@@ -28,6 +28,7 @@ from asr.frontend.windows import Span
 
 # Samples: one probability for each 32 ms, from these and from the samples just before them.
 STEP, CONTEXT = 512, 64
+STRIDES = (1, 2, 2, 1)  # of the convolutions over time
 BLOCK = 512 * STEP  # samples processed at once, 16 s
 # Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
 TARGET_PEAK, MAX_GAIN = 0.5, 300
@@ -103,21 +104,16 @@ class SileroStream:
 class SileroNetwork(nn.Module):
     """The network of Silero VAD 5 and 6 at 16 kHz: a spectrogram, four convolutions over it, an
     LSTM over the steps.
+
+    Convolutions are products with what a filter covers side by side: of blocks as fast as torch's
+    own, of the single steps of a live stream twice.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.spectrum = nn.Conv1d(1, 258, 256, stride=128, bias=False)
-        self.convolutions = nn.Sequential(
-            nn.Conv1d(129, 128, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv1d(128, 64, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv1d(64, 64, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv1d(64, 128, 3, padding=1),
-            nn.ReLU(),
-        )
+        self.spectrum = nn.Linear(256, 258, bias=False)
+        sizes = (129, 128), (128, 64), (64, 64), (64, 128)
+        self.convolutions = nn.ModuleList(nn.Linear(3 * into, out) for into, out in sizes)
         self.recurrent = nn.LSTM(128, 128)
         self.speech = nn.Linear(128, 1)
 
@@ -125,11 +121,25 @@ class SileroNetwork(nn.Module):
         self, steps: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Probabilities (steps,) for samples (steps, 64 + 512), and the LSTM's state after them."""
-        spectrum = self.spectrum(F.pad(steps[:, None], (0, CONTEXT), "reflect"))  # (steps, 258, 4)
-        real, imaginary = spectrum.chunk(2, dim=1)
-        features = self.convolutions((real.square() + imaginary.square()).sqrt())  # (steps, 128, 1)
-        hidden, state = self.recurrent(features[..., 0], state)
+        padded = F.pad(steps[:, None], (0, CONTEXT), "reflect")[:, 0]
+        real, imaginary = self.spectrum(padded.unfold(1, 256, 128)).chunk(2, dim=2)
+        features = (real.square() + imaginary.square()).sqrt()  # (steps, 4, 129)
+        for convolution, stride in zip(self.convolutions, STRIDES, strict=True):
+            covered = F.pad(features, (0, 0, 1, 1)).unfold(1, 3, stride)  # (steps, time, size, 3)
+            features = convolution(covered.flatten(2)).relu()
+        hidden, state = self._remember(features[:, 0], state)
         return self.speech(hidden.relu()).sigmoid()[:, 0], state
+
+    def _remember(
+        self, features: Tensor, state: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The LSTM over features (steps, 128): the same, and its state."""
+        if len(features) > 1 or state is None:
+            found: tuple[Tensor, tuple[Tensor, Tensor]] = self.recurrent(features, state)
+            return found
+        # Of one step this is the same, without what torch prepares for many.
+        hidden, cell = torch.lstm_cell(features, state, *self.recurrent.all_weights[0])
+        return hidden, (hidden, cell)
 
 
 def load_network() -> SileroNetwork:
@@ -140,12 +150,11 @@ def load_network() -> SileroNetwork:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
         packed = torch.jit.load(str(file), map_location="cpu").state_dict()
-    weights = {"spectrum.weight": packed["_model.stft.forward_basis_buffer"]}
+    weights = {"spectrum.weight": packed["_model.stft.forward_basis_buffer"][:, 0]}
     for kind in ("weight", "bias"):
         for layer in range(4):
-            weights[f"convolutions.{2 * layer}.{kind}"] = packed[
-                f"_model.encoder.{layer}.reparam_conv.{kind}"
-            ]
+            found = packed[f"_model.encoder.{layer}.reparam_conv.{kind}"]
+            weights[f"convolutions.{layer}.{kind}"] = found.flatten(1) if found.ndim > 1 else found
         for side in ("ih", "hh"):
             weights[f"recurrent.{kind}_{side}_l0"] = packed[f"_model.decoder.rnn.{kind}_{side}"]
     weights["speech.weight"] = packed["_model.decoder.decoder.2.weight"][..., 0]
