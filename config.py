@@ -296,7 +296,10 @@ class ServerSettings(BaseSettings):
     At most `max_rows` windows are decoded at once. `page` is whether `/app` is served.
     `allowed_hosts` are the names that it answers to, where that is asked, and `allowed_origins` the
     sites whose pages may ask. `forwarded_allow_ips` are the proxies whose X-Forwarded-For is
-    believed, as uvicorn reads them.
+    believed, as uvicorn reads them. At most `max_live_sessions` are held, each for
+    `live_session_seconds`; one in which nothing comes for `live_idle_seconds` ends. A client
+    appends at most `max_append_bytes` of audio at once, and is at most `live_ahead_seconds` ahead
+    of real time.
     """
 
     # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
@@ -315,6 +318,11 @@ class ServerSettings(BaseSettings):
     allowed_hosts: Names = frozenset()
     allowed_origins: Origins = frozenset()
     forwarded_allow_ips: str | None = None
+    max_live_sessions: int = Field(default=16, ge=0)
+    max_append_bytes: int = Field(default=15 * 2**20, ge=1)
+    live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
+    live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
 
     @property
     def warning(self) -> str | None:

@@ -15,8 +15,9 @@ from starlette.datastructures import Headers
 
 from config import ServerSettings
 from errors import EndpointError
-from server.errors import BodyTooLarge, Draining, UnsupportedMediaType
+from server.errors import BodyTooLarge, Draining, NotFound, UnsupportedMediaType
 from server.places import Place, Places
+from server.realtime.places import LivePlace, LivePlaces
 
 # Requests for these are answered whatever the load: by which routes, and whether without a token.
 PROBES = ("/health", "/ready", "/metrics")
@@ -30,7 +31,8 @@ SLACK_BYTES = 16 * 2**20
 
 
 class Admission:
-    """Which requests are accepted; those that are not answered yet have `places`.
+    """Which requests are accepted; those that are not answered yet have `places`, and sessions that
+    are open have those of `live`.
 
     `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
     """
@@ -42,6 +44,7 @@ class Admission:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.places = Places(settings.max_queue, settings.max_queue_bytes, now)
+        self.live = LivePlaces(settings.max_live_sessions)
         self.max_audio_bytes = max_audio_bytes
         self.draining = False
 
@@ -55,6 +58,17 @@ class Admission:
         if self.draining:
             raise Draining("the server is about to stop")
         return self.places.take(end)
+
+    def live_place(self) -> AbstractContextManager[LivePlace]:
+        """One of the `max_live_sessions` places, held while a session is open.
+
+        Raises NotFound where there are none, Draining, or Busy.
+        """
+        if not self.live.most:
+            raise NotFound("this server holds no live sessions")
+        if self.draining:
+            raise Draining("the server is about to stop")
+        return self.live.take()
 
     def check_room(self, headers: Headers, place: Place) -> None:
         """Raises Busy where there is no room now for the bytes that the head announces."""

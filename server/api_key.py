@@ -44,9 +44,13 @@ class ApiKey:
         It comes as bearer token or, because that is what a browser can send, as the password of
         HTTP's Basic scheme. Compared in constant time.
         """
+        self.authorize_token(token_of(headers), address)
+
+    def authorize_token(self, given: bytes, address: str) -> None:
+        """The same for a key that came in another way; empty where none came."""
         if not self._key:
             return
-        if not (given := _token(headers)):
+        if not given:
             raise Unauthorized("the bearer token is missing")
         client = network(address)
         if seconds := self._guesses.seconds_to_wait(client):
@@ -106,7 +110,8 @@ def network(address: str) -> str:
     return str(ip)
 
 
-def _token(headers: Headers) -> bytes:
+def token_of(headers: Headers) -> bytes:
+    """The key that a request's head has; empty where it has none."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     given = credentials.strip().encode("latin-1")
     if scheme.lower() != "basic":

@@ -23,11 +23,20 @@ from server.metrics import EngineMetrics, Metrics
 from server.middleware import METHODS, RequestGate
 from server.openai_api import routes
 from server.page import routes as page
+from server.realtime import routes as realtime
+from server.realtime.client_secrets import ClientSecrets
+from server.realtime.session import OpenDriver
 from server.service import Service
 
 
-def create_app(endpoint: Endpoint, settings: ServerSettings) -> RequestGate:
-    """The app that answers with `endpoint`, as `settings` say."""
+def create_app(
+    endpoint: Endpoint, settings: ServerSettings, open_driver: OpenDriver | None = None
+) -> RequestGate:
+    """The app that answers with `endpoint`, as `settings` say; live sessions have drivers of
+    `open_driver`, and without one there are none.
+    """
+    if open_driver is None:
+        settings = settings.model_copy(update={"max_live_sessions": 0})
     admission = Admission(settings, endpoint.limits.max_bytes)
     metrics = Metrics(EngineMetrics(endpoint, admission))
     app = FastAPI(
@@ -41,13 +50,16 @@ def create_app(endpoint: Endpoint, settings: ServerSettings) -> RequestGate:
     service = Service(endpoint, metrics)
     app.include_router(native.router(service))
     app.include_router(routes.router(service))
+    secrets = ClientSecrets()
+    if open_driver is not None and settings.max_live_sessions:
+        app.include_router(realtime.router(endpoint, settings, secrets, open_driver))
     app.include_router(info.router(endpoint))
     if settings.page:
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
-    return RequestGate(app, admission, metrics, settings)
+    return RequestGate(app, admission, metrics, settings, secrets)
 
 
 def _fail(request: Request, error: Exception) -> Response:

@@ -15,7 +15,14 @@ from starlette.responses import JSONResponse
 
 from errors import EndpointError
 from runtime.error_edge import endpoint_errors
-from server.errors import DeadlineExceeded, Refusal, TooManyGuesses, Unauthorized, status_of
+from server.errors import (
+    DeadlineExceeded,
+    Refusal,
+    TooManyGuesses,
+    Unauthorized,
+    UpgradeRequired,
+    status_of,
+)
 from server.openai_api.errors import error_body as openai_body
 
 
@@ -35,6 +42,8 @@ def error_response(error: EndpointError, path: str) -> JSONResponse:
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, DeadlineExceeded | TooManyGuesses):
         headers["X-Should-Retry"] = "false"  # OpenAI's client would send the whole body again
+    if isinstance(error, UpgradeRequired):
+        headers["Upgrade"] = "websocket"
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     status = status_of(error)

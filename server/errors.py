@@ -136,6 +136,13 @@ class NotReady(Refusal):
     status = 503
 
 
+class UpgradeRequired(Refusal):
+    """The path is for WebSockets."""
+
+    code = "UPGRADE_REQUIRED"
+    status = 426
+
+
 class DeadlineExceeded(Refusal):
     """The request was not answered within the server's time limit."""
 

@@ -32,6 +32,7 @@ from server.errors import InvalidHttp
 from server.exchange import GUARDED
 from server.lingering import LingeringTransport
 from server.middleware import PAGE, RequestGate
+from server.websocket import PING_S, BoundedWebSocket, is_handshake
 
 logger = logging.getLogger("server")
 
@@ -63,6 +64,17 @@ class PromptProtocol(H11Protocol):
             self.transport.discard(len(data))
         else:
             super().data_received(data)
+
+    def _should_upgrade(self) -> bool:
+        """Whether a WebSocket begins; what only says so is a request like others."""
+        return is_handshake(self.scope, self.headers)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection is another protocol's from here on."""
+        if self._asking:
+            self._asking.cancel()
+        self.transport = self.transport.inner  # type: ignore[assignment]
+        super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
         """It may ask again, unless the connection is about to end."""
@@ -133,7 +145,11 @@ class DrainingServer(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=SECONDS_TO_LEAVE,
                 http=PromptProtocol,
-                ws="none",
+                ws=BoundedWebSocket,
+                ws_max_size=gate.most_message_bytes,
+                ws_per_message_deflate=False,  # a few bytes would be any number of zeros
+                ws_ping_interval=PING_S,
+                ws_ping_timeout=PING_S,
                 proxy_headers=bool(proxies),
                 forwarded_allow_ips=proxies or "",
             )
@@ -147,8 +163,9 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def busy(self) -> bool:
-        """Whether anybody waits for an answer."""
-        return self.gate.admission.places.taken > 0 or self.endpoint.outstanding > 0
+        """Whether anybody waits for an answer, or is in a session."""
+        admission = self.gate.admission
+        return admission.places.taken + admission.live.taken + self.endpoint.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
@@ -180,6 +197,7 @@ class DrainingServer(uvicorn.Server):
         if self._says_draining:
             self._says_draining = False
             logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
+            self.gate.finish_sessions()
         if self.busy and time.monotonic() < self._drain_ends:
             return False
         self._end = "drained" if not self.busy else "the time to drain is over"

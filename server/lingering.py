@@ -37,6 +37,11 @@ class LingeringTransport:
         return getattr(self._transport, name)
 
     @property
+    def inner(self) -> asyncio.Transport:
+        """The other transport."""
+        return self._transport
+
+    @property
     def lingers(self) -> bool:
         """Whether nothing is written any more, and what comes is to be discarded."""
         return self._end is not None

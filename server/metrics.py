@@ -46,20 +46,23 @@ class EngineMetrics(Collector):
             "asr_running_rows": ("Windows being decoded", recogniser.running_rows),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
             "asr_waiting_windows": ("Windows that wait for a row", recogniser.waiting_windows),
+            "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
             "asr_engine_alive": ("Whether the engine's thread runs", int(recogniser.alive)),
         }
         for name, (what, number) in gauges.items():
             yield GaugeMetricFamily(name, what, number)
         counts = recogniser.counts
-        counters = {
+        counters: dict[str, tuple[str, float]] = {
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
             "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
             "asr_tokens": ("Tokens decoded", counts.tokens),
+            "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
+            "asr_live_audio_seconds": ("Audio of them", self.admission.live.audio_seconds),
             "asr_fallbacks": ("Windows decoded again", counts.retries),
         }
-        for name, (what, number) in counters.items():
-            yield CounterMetricFamily(name, what, number)
+        for name, (what, total) in counters.items():
+            yield CounterMetricFamily(name, what, total)
         drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
         drafts.add_metric(["accepted"], counts.accepted)
         drafts.add_metric(["rejected"], counts.drafted - counts.accepted)

@@ -26,17 +26,32 @@ from server.errors import Crowded, Draining, InvalidHttp
 from server.exchange import CLIENT_GONE, Exchange
 from server.metrics import Metrics
 from server.origin_policy import PREFLIGHT, OriginPolicy
+from server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
+from server.realtime.handshake import UPGRADED, Handshake
+from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
 
 logger = logging.getLogger("server")
 
 PAGE = "/app"
-ROUTES = {*PROBES, *TRANSCRIBING, *WITHOUT_TOKEN, "/info", "/v1/models"}
+REALTIME = "/v1/realtime"
+ROUTES = {
+    *PROBES,
+    *TRANSCRIBING,
+    *WITHOUT_TOKEN,
+    "/info",
+    "/v1/models",
+    REALTIME,
+    f"{REALTIME}/client_secrets",
+}
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+# Of an event that appends audio, beside the audio.
+SLACK_MESSAGE_BYTES = 64 * 1024
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 
 
 class RequestGate:
-    """The ASGI app that clients reach; `app` answers those requests that it lets through.
+    """The ASGI app that clients reach; `app` answers those requests that it lets through, and holds
+    those sessions, which the key opens or one of `secrets`.
 
     `connections` are those that are open, of which there may be `most_connections`; who listens
     sets both.
@@ -46,26 +61,33 @@ class RequestGate:
     most_connections: float = math.inf
 
     def __init__(
-        self, app: ASGIApp, admission: Admission, metrics: Metrics, settings: ServerSettings
+        self,
+        app: ASGIApp,
+        admission: Admission,
+        metrics: Metrics,
+        settings: ServerSettings,
+        secrets: ClientSecrets,
     ) -> None:
         self.app, self.admission, self.metrics = app, admission, metrics
         self.deadline = settings.request_timeout
+        self.most_message_bytes = settings.max_append_bytes * 4 // 3 + SLACK_MESSAGE_BYTES
+        self._secrets = secrets
         self._key = ApiKey(settings.api_key)
         self._origins = OriginPolicy(settings)
         self._running: set[Exchange] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass on what is none."""
+        """Answer one request, hold one session, or pass on what is neither."""
+        if scope["type"] == "websocket":
+            await self._hold(Handshake(_without_last_slash(scope), receive, send))
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         scope = _without_last_slash(scope)
         exchange = Exchange(scope, receive, send, self.admission.max_audio_bytes)
         exchange.limit = self.admission.body_limit(exchange.headers)
-        given = exchange.headers.get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        exchange.answer_headers.append((b"x-request-id", request_id.encode()))
-        exchange.answer_headers += self._origins.answer_headers(exchange.headers)
+        request_id = self._name(exchange)
         self._running.add(exchange)
         try:
             await self._answer(exchange)
@@ -80,6 +102,45 @@ class RequestGate:
         why = error or Draining("the server stops before this request is answered")
         for exchange in self._running:
             exchange.end(why)
+        self.admission.live.end_all(Ending(INTERNAL_ERROR if error else GOING_AWAY, why))
+
+    def finish_sessions(self) -> None:
+        """Have every live session complete what it has heard, and end."""
+        why = Draining("the server is about to stop")
+        self.admission.live.finish_all(Ending(GOING_AWAY, why))
+
+    def _name(self, asked: Exchange | Handshake) -> str:
+        """The request's id, which the answer has, too."""
+        given = asked.headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        asked.answer_headers.append((b"x-request-id", request_id.encode()))
+        asked.answer_headers += self._origins.answer_headers(asked.headers)
+        return request_id
+
+    async def _hold(self, handshake: Handshake) -> None:
+        """Hold a session, or refuse it as a request is refused."""
+        request_id = self._name(handshake)
+        try:
+            self._check_sender(handshake)
+            secret = self._open(handshake)
+            with self.admission.live_place() as place:
+                await handshake.run(self.app, place, secret)
+        except EndpointError as refusal:
+            self.metrics.refused.labels(refusal.code).inc()
+            await handshake.fail(refusal)
+        finally:
+            self._record_session(handshake, request_id)
+
+    def _open(self, handshake: Handshake) -> ClientSecret | None:
+        """The secret that a client sends, None where it sends the key, or none is asked for.
+
+        Raises Unauthorized, or TooManyGuesses.
+        """
+        token = handshake.token
+        if token.startswith(PREFIX.encode()):
+            return self._secrets.find(token)
+        self._key.authorize_token(token, _address(handshake.scope))
+        return None
 
     async def _answer(self, exchange: Exchange) -> None:
         path, method = exchange.scope["path"], exchange.scope["method"]
@@ -103,16 +164,20 @@ class RequestGate:
 
     def _check_head(self, exchange: Exchange) -> None:
         """Raises a Refusal where the head alone says that there is nothing to be had."""
-        scope, headers = exchange.scope, exchange.headers
-        path, method = scope["path"], scope["method"]
+        self._check_sender(exchange)
+        path, method, headers = exchange.scope["path"], exchange.scope["method"], exchange.headers
+        if not _is_open(path, method) and not self._origins.is_preflight(method, headers):
+            self._key.authorize(headers, _address(exchange.scope))
+
+    def _check_sender(self, asked: Exchange | Handshake) -> None:
+        """Raises a Refusal where there is nothing to be had for anybody, or from where it comes."""
+        scope, headers = asked.scope, asked.headers
+        path = scope["path"]
         if path not in PROBES and len(self.connections) > self.most_connections:
-            exchange.answer_headers.append((b"connection", b"close"))
+            asked.answer_headers.append((b"connection", b"close"))
             raise Crowded("too many connections are open")
         check_framing(scope["http_version"], headers)
-        self._origins.check(method, path, headers)
-        if not _is_open(path, method) and not self._origins.is_preflight(method, headers):
-            address, _ = scope["client"] or ("", 0)
-            self._key.authorize(headers, address)
+        self._origins.check(scope["method"], path, headers)
 
     def _record(self, exchange: Exchange, request_id: str) -> None:
         route = _route(exchange.scope["path"])
@@ -139,6 +204,23 @@ class RequestGate:
             request_id,
         )
 
+    def _record_session(self, handshake: Handshake, request_id: str) -> None:
+        route, place = _route(handshake.scope["path"]), handshake.place
+        status = handshake.status or CLIENT_GONE
+        self.metrics.requests.labels(route, status, handshake.code).inc()
+        told = ""
+        if status == UPGRADED and place is not None:
+            told = f", {place.audio_seconds:.1f} s of audio, closed with {handshake.close_status}"
+        logger.info(
+            "GET %s %s %s in %.2f s%s, id %s",
+            route,
+            status,
+            handshake.code,
+            handshake.seconds,
+            told,
+            request_id,
+        )
+
 
 def check_framing(http_version: str, headers: Headers) -> None:
     """Raises InvalidHttp where a proxy before the server may find another end of the body, and so
@@ -152,6 +234,12 @@ def _without_last_slash(scope: Scope) -> Scope:
     """The same request for `/predict` where it came for `/predict/`. `/app/` is the page's own."""
     path = scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
+
+
+def _address(scope: Scope) -> str:
+    """The client's; a Unix socket has none."""
+    address, _ = scope["client"] or ("", 0)
+    return str(address)
 
 
 def _is_open(path: str, method: str) -> bool:

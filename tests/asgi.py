@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from pydantic import SecretStr
 
@@ -15,6 +16,7 @@ from asr import EngineCounts, Progress, TranscriptionOptions
 from audio.decode import AudioLimits
 from config import InferenceConfig, ServerSettings
 from endpoint import Decoded, Endpoint, Finished, TranscriptionRequest
+from errors import InvalidParameter
 from server.app import create_app
 from transcript import Transcript
 
@@ -105,8 +107,17 @@ JSON = {"content-type": "application/json", "content-length": "1"}
 HELLO = (b'{"inputs": "AAAA"}',)
 
 
+class FakeTokenizer:
+    """Every token is a letter."""
+
+    def convert_ids_to_tokens(self, ids):
+        return [chr(each) for each in ids]
+
+
 class FakeRecogniser:
     """Says what the metrics ask for."""
+
+    models = SimpleNamespace(name="org/whisper", tokenizer=FakeTokenizer())
 
     running_rows, waiting_windows = 2, 3
     counts = EngineCounts(steps=7, rows=9, windows=5, tokens=11, drafted=6, accepted=4, retries=1)
@@ -129,7 +140,10 @@ class FakeEndpoint(Endpoint):
         self.seen: list[TranscriptionRequest] = []
 
     def parse(self, data, as_text=False) -> TranscriptionRequest:
-        config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
+        try:
+            config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
+        except ValueError as error:
+            raise InvalidParameter(str(error)) from error
         return TranscriptionRequest(data["inputs"], config, TranscriptionOptions())
 
     async def stream(self, request):

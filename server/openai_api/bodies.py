@@ -17,7 +17,7 @@ from diarization_utils import segment_per_chunk
 from server.openai_api.fields import TRANSLATE, AudioRequest
 from server.openai_api.speakers import everyone_labelled, with_labels
 from timebase import TOKENS_PER_SECOND
-from transcript import Chunk
+from transcript import Chunk, Transcript
 
 # OpenAI names a language always; where nobody speaks there is none.
 NO_LANGUAGE = "unknown"
@@ -50,7 +50,11 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         }
     if asked.task == TRANSLATE:
         return {"text": text_of(answer)}
-    return {"text": text_of(answer), "languages": languages(answer), "usage": _usage(answer)}
+    return {
+        "text": text_of(answer),
+        "languages": languages(answer.transcript),
+        "usage": _usage(answer),
+    }
 
 
 def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
@@ -100,10 +104,10 @@ def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def languages(answer: Answer) -> list[dict[str, str]]:
+def languages(transcript: Transcript) -> list[dict[str, str]]:
     """The codes of the languages that were heard, in order; none where nobody speaks."""
-    codes = [chunk.language for chunk in answer.transcript.chunks]
-    codes = list(filter(None, dict.fromkeys(codes))) or [answer.transcript.language]
+    codes = [chunk.language for chunk in transcript.chunks]
+    codes = list(filter(None, dict.fromkeys(codes))) or [transcript.language]
     return [{"code": code} for code in codes if code]
 
 

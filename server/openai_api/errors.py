@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from errors import (
     AudioTooLong,
+    ClientError,
     EndpointError,
     InvalidAudio,
     InvalidParameter,
@@ -34,6 +35,14 @@ class InvalidField(InvalidParameter):
     """A field of the form is missing, or is not what it should be; the message begins with it."""
 
 
+class FieldError(ClientError):
+    """A fault of the field that `param` names by its path; None where it is no field's."""
+
+    def __init__(self, text: str, param: str | None = None) -> None:
+        super().__init__(text if param is None else f"{param}: {text}")
+        self.param = param
+
+
 def error_body(error: EndpointError, status: int) -> dict[str, Any]:
     """The JSON of an answer with `status`, and of an event that ends a stream.
 
@@ -52,6 +61,8 @@ def error_body(error: EndpointError, status: int) -> dict[str, Any]:
 
 def _field(error: EndpointError) -> str | None:
     """The field at fault, None where it is not a field's fault."""
+    if isinstance(error, FieldError):
+        return error.param
     if isinstance(error, InvalidAudio | AudioTooLong):
         return "file"
     if isinstance(error, InvalidParameter | InvalidReference | Unsupported | ModelNotFound):

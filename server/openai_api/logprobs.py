@@ -6,7 +6,7 @@ character only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,13 +21,23 @@ def token_logprobs(
     chunks: Iterable[Chunk], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
     """An entry for every token of the chunks, in order; joined, their bytes are the text's."""
+    return [
+        entry
+        for chunk in chunks
+        for entry in logprob_entries(chunk.tokens, chunk.log_probs, tokenizer)
+    ]
+
+
+def logprob_entries(
+    tokens: Sequence[int], log_probs: Sequence[float], tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, Any]]:
+    """An entry for every one of these token ids."""
     entries = []
-    for chunk in chunks:
-        written = tokenizer.convert_ids_to_tokens(list(chunk.tokens))
-        for each, logprob in zip(written, chunk.log_probs, strict=True):
-            raw = token_bytes(each)
-            text = raw.decode(errors="replace")
-            entries.append({"token": text, "bytes": list(raw), "logprob": logprob})
+    written = tokenizer.convert_ids_to_tokens(list(tokens))
+    for each, logprob in zip(written, log_probs, strict=True):
+        raw = token_bytes(each)
+        text = raw.decode(errors="replace")
+        entries.append({"token": text, "bytes": list(raw), "logprob": logprob})
     return entries
 
 

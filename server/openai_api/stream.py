@@ -61,7 +61,7 @@ def _done(
     message = {
         "type": "transcript.text.done",
         "text": text_of(answer),
-        "languages": languages(answer),
+        "languages": languages(answer.transcript),
         "usage": token_usage(answer),
     }
     if asked.logprobs:

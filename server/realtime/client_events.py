@@ -1,0 +1,184 @@
+"""Reads what a client sends: its events, as JSON or, of audio alone, as bytes.
+
+Every type that OpenAI's clients send is known by name, those too that a transcription session has
+no use for. What is read takes time and memory that do not grow with what is sent
+(`payload.bounded_json`).
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, ValidationError
+from pydantic_core import PydanticCustomError
+
+from payload.base64_text import Base64Text, base64_digits, decode_digits
+from payload.bounded_json import TooMuchJson, parse_json
+from server.openai_api.form import shown
+from server.realtime.errors import (
+    AppendTooLarge,
+    InvalidBase64,
+    InvalidJson,
+    InvalidType,
+    MissingParameter,
+    UnknownEvent,
+    UnsupportedEvent,
+)
+from server.realtime.session_config import Given, SessionGiven, at_fault
+
+# OpenAI's bound on the name that a client gives an event.
+LONGEST_ID = 512
+# Values of all objects and lists of an event together.
+MOST_VALUES = 1_000
+SPEAKS = "a transcription session says nothing"
+KEEPS = "items cannot be made or changed here: audio becomes items"
+OLD = "session.update has taken its place"
+REFUSED = {
+    "conversation.item.create": KEEPS,
+    "conversation.item.delete": KEEPS,
+    "conversation.item.retrieve": KEEPS,
+    "conversation.item.truncate": KEEPS,
+    "output_audio_buffer.clear": SPEAKS,
+    "response.cancel": SPEAKS,
+    "response.create": SPEAKS,
+    "session.close": "the last commit has `final`: true",
+    "transcription_session.update": OLD,
+}
+
+
+def _text(value: object) -> object:
+    """JSON's text, long or short."""
+    if not isinstance(value, Base64Text | str):
+        raise PydanticCustomError("string_type", "should be a string")
+    return value
+
+
+class EventGiven(Given):
+    """What every event has."""
+
+    type: str
+    event_id: str | None = Field(default=None, max_length=LONGEST_ID)
+
+
+class Update(EventGiven):
+    """`session.update`: change the session's settings."""
+
+    session: SessionGiven
+
+
+class Append(EventGiven):
+    """`input_audio_buffer.append`: more audio, in base64."""
+
+    audio: Annotated[Base64Text | str, PlainValidator(_text)]
+
+
+class Commit(EventGiven):
+    """`input_audio_buffer.commit`: the item ends here; with `final`, the audio does."""
+
+    final: bool = False
+
+
+class Clear(EventGiven):
+    """`input_audio_buffer.clear`: forget the audio that is not committed."""
+
+
+SERVED: dict[str, type[EventGiven]] = {
+    "session.update": Update,
+    "input_audio_buffer.append": Append,
+    "input_audio_buffer.commit": Commit,
+    "input_audio_buffer.clear": Clear,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """Audio as bytes."""
+
+    data: bytes
+
+
+ClientEvent = Update | Commit | Clear | Audio
+
+
+def read_object(message: str) -> dict[str, Any]:
+    """The JSON object of a message. Raises InvalidJson."""
+    try:
+        value = parse_json(message)
+    except TooMuchJson:
+        raise InvalidJson("the event is too large beside its audio") from None
+    except (ValueError, RecursionError):
+        raise InvalidJson("the message is not JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidJson("the message should be a JSON object")
+    if not _is_small(value):
+        raise InvalidJson(f"an event has at most {MOST_VALUES} values")
+    return value
+
+
+def event_id(event: dict[str, Any]) -> str | None:
+    """The client's name of an event; None where it gave none that can be repeated."""
+    given = event.get("event_id")
+    if not isinstance(given, str) or len(given) > LONGEST_ID:
+        return None
+    return None if any("\ud800" <= letter <= "\udfff" for letter in given) else given
+
+
+def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
+    """What an event asks for; an append has at most so many bytes. Raises FieldError."""
+    kind = event.get("type")
+    if kind is None:
+        raise MissingParameter("is required", "type")
+    if not isinstance(kind, str):
+        raise InvalidType("should be a string", "type")
+    if kind in REFUSED:
+        raise UnsupportedEvent(f"{kind} is not served: {REFUSED[kind]}", "type")
+    if kind not in SERVED:
+        raise UnknownEvent(f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+    try:
+        read = SERVED[kind].model_validate(event)
+    except ValidationError as error:
+        raise at_fault(error) from None
+    if isinstance(read, Append):
+        return Audio(_decoded(read.audio, most_bytes))
+    assert isinstance(read, Update | Commit | Clear)
+    return read
+
+
+def read_bytes(data: bytes, most_bytes: int) -> Audio:
+    """The audio of a binary frame. Raises AppendTooLarge."""
+    if len(data) > most_bytes:
+        raise _too_large(most_bytes)
+    return Audio(data)
+
+
+def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
+    if len(text) // 4 * 3 > most_bytes + 2:
+        raise _too_large(most_bytes)
+    try:
+        digits = base64_digits(text)
+        data = decode_digits(digits) if len(digits) % 4 == 0 else None
+    except (Base64Error, UnicodeEncodeError):
+        data = None
+    if data is None:
+        raise InvalidBase64("should be in base64", "audio")
+    return read_bytes(data, most_bytes).data
+
+
+def _too_large(most_bytes: int) -> AppendTooLarge:
+    return AppendTooLarge(f"at most {most_bytes} bytes may be appended at once", "audio")
+
+
+def _is_small(value: dict[str, Any]) -> bool:
+    """Whether it has at most MOST_VALUES values, however deep."""
+    left: list[Any] = [value]
+    count = 0
+    while left:
+        one = left.pop()
+        inside = one.values() if isinstance(one, dict) else one
+        count += len(inside)
+        if count > MOST_VALUES:
+            return False
+        left += [each for each in inside if isinstance(each, dict | list)]
+    return True

@@ -1,0 +1,92 @@
+"""How many sessions there are, and how the server ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from errors import EndpointError
+from server.errors import Busy
+
+# WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long,
+# and the server has failed.
+NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011
+# After which a refused client may ask again: sessions end when people stop speaking.
+RETRY_AFTER_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """With which `status` a session ends, and the `error` that its client is told before."""
+
+    status: int
+    error: EndpointError | None = None
+
+
+class LivePlace:
+    """One session's place. The session looks at `finishing`, which asks it to complete what it has
+    heard, and at `ended`, which asks it to end at once; it counts its `audio_seconds`.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.finishing: asyncio.Future[Ending] = loop.create_future()
+        self.ended: asyncio.Future[Ending] = loop.create_future()
+        self.audio_seconds = 0.0
+
+    def finish(self, ending: Ending) -> None:
+        """Ask it to complete what it has heard and to end; the first one to ask says how."""
+        if not self.finishing.done():
+            self.finishing.set_result(ending)
+
+    def end(self, ending: Ending) -> None:
+        """Ask it to end at once."""
+        if not self.ended.done():
+            self.ended.set_result(ending)
+
+
+class LivePlaces:
+    """At most `most` sessions."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.opened = 0  # sessions that are open, and that were
+        self._ended_seconds = 0.0
+        self._taken: set[LivePlace] = set()
+
+    @property
+    def taken(self) -> int:
+        """How many sessions are open."""
+        return len(self._taken)
+
+    @property
+    def audio_seconds(self) -> float:
+        """The audio of all sessions that are open, and that were."""
+        return self._ended_seconds + sum(each.audio_seconds for each in self._taken)
+
+    @contextmanager
+    def take(self) -> Iterator[LivePlace]:
+        """A place until the block ends. Raises Busy."""
+        if self.taken >= self.most:
+            text = f"{self.most} live sessions are open, and no more may be"
+            raise Busy(text, RETRY_AFTER_S)
+        place = LivePlace()
+        self.opened += 1
+        self._taken.add(place)
+        try:
+            yield place
+        finally:
+            self._taken.discard(place)
+            self._ended_seconds += place.audio_seconds
+
+    def finish_all(self, ending: Ending) -> None:
+        """Ask every session to complete what it has heard and to end."""
+        for place in self._taken:
+            place.finish(ending)
+
+    def end_all(self, ending: Ending) -> None:
+        """Ask every session to end at once."""
+        for place in self._taken:
+            place.end(ending)

@@ -1,0 +1,124 @@
+"""`/v1/realtime`, where sessions are held, and `/v1/realtime/client_secrets`."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from fastapi import APIRouter, Request, WebSocket
+from pydantic import Field, ValidationError
+from starlette.responses import JSONResponse
+
+from config import ServerSettings
+from endpoint import Endpoint
+from errors import InvalidRequest
+from server.description import refusals
+from server.errors import BodyTooLarge, UpgradeRequired
+from server.openai_api.form import shown
+from server.openai_api.models import model_id
+from server.realtime.client_events import read_object
+from server.realtime.client_secrets import (
+    DEFAULT_S,
+    LONGEST_S,
+    SHORTEST_S,
+    ClientSecrets,
+)
+from server.realtime.errors import UnknownParameter, UnsupportedValue
+from server.realtime.handshake import SUBPROTOCOL, opened
+from server.realtime.server_events import new_id
+from server.realtime.session import OpenDriver, RealtimeSession
+from server.realtime.session_config import (
+    Given,
+    SessionConfig,
+    SessionGiven,
+    at_fault,
+    below,
+    merged,
+    require_live_model,
+)
+
+MOST_BYTES = 2**16  # of a request for a secret
+INTENT = "transcription"
+
+
+class Expiry(Given):
+    """When a secret expires."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int = Field(default=DEFAULT_S, ge=SHORTEST_S, le=LONGEST_S)
+
+
+class SecretGiven(Given):
+    """The body of a request for a secret."""
+
+    expires_after: Expiry | None = None
+    session: SessionGiven | None = None
+
+
+def router(
+    endpoint: Endpoint, settings: ServerSettings, secrets: ClientSecrets, open_driver: OpenDriver
+) -> APIRouter:
+    """The routes; a session's driver comes from `open_driver`."""
+    routes = APIRouter(prefix="/v1/realtime")
+
+    @routes.websocket("")
+    async def realtime(socket: WebSocket) -> None:
+        check_query(socket, endpoint)
+        place, config = opened(socket.scope)
+        offered = socket.scope["subprotocols"]
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        session = RealtimeSession(socket, place, config, endpoint, settings, open_driver)
+        await session.run()
+
+    @routes.get("", include_in_schema=False)
+    async def no_socket() -> None:
+        raise UpgradeRequired("this path is for WebSockets: ask for an upgrade (RFC 6455)")
+
+    @routes.post(
+        "/client_secrets",
+        summary="A secret that opens live sessions for some minutes",
+        responses=refusals(400, 401, 403, 413, 429, 503),
+    )
+    async def create(request: Request) -> JSONResponse:
+        given = await _read(request)
+        session = given.session or SessionGiven()
+        config = below("session", lambda: merged(SessionConfig(), session, endpoint))
+        secret = secrets.create((given.expires_after or Expiry()).seconds, config)
+        ends = int(time.time() + settings.live_session_seconds)
+        body = {
+            "value": secret.value,
+            "expires_at": secret.expires_at,
+            "session": config.shown(new_id("sess"), ends, model_id(endpoint)),
+        }
+        return JSONResponse(body, headers={"Cache-Control": "no-store"})
+
+    return routes
+
+
+def check_query(socket: WebSocket, endpoint: Endpoint) -> None:
+    """Raises FieldError where the address asks for what is not served."""
+    for name, value in socket.query_params.multi_items():
+        if name == "intent":
+            if value != INTENT:
+                raise UnsupportedValue(f"should be {INTENT}", name)
+        elif name == "model":
+            require_live_model(value, endpoint, name)
+        else:
+            raise UnknownParameter("there is no such parameter", shown(name))
+
+
+async def _read(request: Request) -> SecretGiven:
+    """What a request for a secret asks for. Raises ClientError, or BodyTooLarge."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise BodyTooLarge(f"the body may have {MOST_BYTES} bytes")
+    try:
+        fields = read_object(body.decode()) if body else {}
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not UTF-8") from None
+    try:
+        return SecretGiven.model_validate(fields)
+    except ValidationError as error:
+        raise at_fault(error) from None

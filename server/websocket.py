@@ -1,0 +1,138 @@
+"""uvicorn's WebSocket protocol, with bounds on what a client can make it hold.
+
+What uvicorn leaves open is closed here: pings and pieces of messages without end, and clients that
+never take what is sent. A request that is no proper handshake is answered as HTTP, by the routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Iterable
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+PATHS = ("/v1/realtime", "/v1/realtime/")
+# Whom the other end does not answer for so long is gone, and proxies keep a connection on which
+# something comes so often.
+PING_S = 20.0
+# For what was sent last, before a connection is cut.
+SECONDS_TO_CLOSE = 10.0
+# A message comes in so many pieces at most.
+MOST_PIECES = 4_096
+# The library that reads the head again allows 128 lines of 8,192 bytes.
+MOST_HEADERS, LONGEST_LINE = 100, 8_000
+TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+TOKENS = re.compile(rb"[ \t]*" + TOKEN + rb"[ \t]*(?:,[ \t]*" + TOKEN + rb"[ \t]*)*")
+ONCE = (b"upgrade", b"sec-websocket-key", b"sec-websocket-version")
+ONE_AT_MOST = (b"origin", b"host")
+
+
+def is_handshake(scope: Any, headers: Iterable[tuple[bytes, bytes]]) -> bool:  # noqa: ANN401
+    """Whether a request asks for a WebSocket where there is one, as RFC 6455, section 4.2.1, says,
+    and has no body. `headers` have names in lower case.
+    """
+    if scope["method"] != "GET" or scope["http_version"] != "1.1" or scope["path"] not in PATHS:
+        return False
+    given: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        given.setdefault(name, []).append(value)
+        if len(name) + len(value) > LONGEST_LINE:
+            return False
+    count = sum(map(len, given.values()))
+    target = len(scope["raw_path"]) + len(scope["query_string"])
+    if count > MOST_HEADERS or target > LONGEST_LINE:
+        return False
+    if b"content-length" in given or b"transfer-encoding" in given:
+        return False
+    if any(len(given.get(name, ())) != 1 for name in ONCE):
+        return False
+    if any(len(given.get(name, ())) > 1 for name in ONE_AT_MOST):
+        return False
+    lists = given.get(b"connection", []) + given.get(b"sec-websocket-protocol", [])
+    if not all(TOKENS.fullmatch(each) for each in lists):
+        return False
+    options = b",".join(given.get(b"connection", ())).lower().split(b",")
+    return (
+        b"upgrade" in [each.strip() for each in options]
+        and given[b"upgrade"][0].lower() == b"websocket"
+        and given[b"sec-websocket-version"][0] == b"13"
+        and _is_key(given[b"sec-websocket-key"][0])
+    )
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """One WebSocket."""
+
+    transport: ClosingTransport  # type: ignore[assignment]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is about to be read."""
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(ClosingTransport(transport))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there."""
+        self.transport.lost()
+        super().connection_lost(exc)
+
+    def handle_cont(self, event: Frame) -> None:
+        """A further piece of a message, of which there may be many without a byte in them."""
+        if len(self.frames) >= MOST_PIECES:
+            self.conn.fail(1009, "too many pieces")
+            self.handle_parser_exception()
+        else:
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        """Answer, unless the client takes no answers; then the next one tells as much."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def keepalive_timeout(self) -> None:
+        """Whose answer was not read, because nothing is, may still be there."""
+        if self.read_paused:
+            self.pong_timer, self.pending_ping_payload = None, None
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
+
+
+class ClosingTransport:
+    """A connection's transport that waits for the client to take what is left, but not for ever.
+
+    Everything else is the other transport's.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._cut: asyncio.TimerHandle | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """What the other transport has, as it is."""
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close it when everything is sent, or after SECONDS_TO_CLOSE."""
+        self._transport.close()
+        if self._cut is None:
+            loop = asyncio.get_running_loop()
+            self._cut = loop.call_later(SECONDS_TO_CLOSE, self._transport.abort)
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        if self._cut:
+            self._cut.cancel()
+
+
+def _is_key(key: bytes) -> bool:
+    try:
+        return len(b64decode(key, validate=True)) == 16
+    except binascii.Error:
+        return False

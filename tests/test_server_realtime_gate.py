@@ -1,0 +1,383 @@
+"""Who may open a session, with what, and how the server ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+
+import openai.types.realtime as sdk
+import pytest
+from asgi import FakeEndpoint, call, served
+from live_stand_ins import Drivers, Socket, error_of, live
+from pydantic import TypeAdapter
+from test_server_admission import basic
+from test_server_metrics import read as metrics_of
+from test_server_metrics import values
+
+from live.settings import AudioFormat, TurnSettings
+from server.errors import Busy, Unauthorized
+from server.lifecycle import DrainingServer
+from server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
+from server.realtime.session_config import SessionConfig
+
+KEY = "the-right-key-of-this-test"
+SECRETS = "/v1/realtime/client_secrets"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def ask(app, body: object = None, token: str = KEY, raw: bytes | None = None):
+    data = raw if raw is not None else json.dumps(body or {}).encode()
+    headers = {**bearer(token), "content-type": "application/json", "content-length": len(data)}
+    return call(app, "POST", SECRETS, headers=headers, parts=[data])
+
+
+def outcome(**options) -> tuple[int, str]:
+    """The status of a handshake, and the code of its refusal."""
+
+    async def run():
+        settings = options.pop("settings", {})
+        app = live(Drivers(), **settings)
+        async with Socket(app, **options) as socket:
+            if settings.get("draining"):
+                app.admission.draining = True
+            while not socket.status or (socket.status != 101 and not socket.body):
+                await asyncio.sleep(0)
+            code = "" if socket.status == 101 else json.loads(socket.body)["error"]["code"]
+            if code:
+                assert socket.headers["x-error-message"].startswith(code)
+                assert socket.headers["x-content-type-options"] == "nosniff"
+            return socket.status, code
+
+    return asyncio.run(run())
+
+
+def protocols(token: str) -> list[str]:
+    return ["realtime", f"openai-insecure-api-key.{token}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "code"),
+    [
+        ({"headers": bearer(KEY)}, 101, ""),
+        ({"headers": {"authorization": basic(KEY)}}, 101, ""),
+        ({"protocols": protocols(KEY)}, 101, ""),
+        ({"protocols": protocols("wrong")}, 401, "UNAUTHORIZED"),
+        ({"protocols": protocols("ek_wrong")}, 401, "UNAUTHORIZED"),
+        ({"protocols": ["realtime"]}, 401, "UNAUTHORIZED"),
+        ({"headers": bearer("wrong")}, 401, "UNAUTHORIZED"),
+        ({"headers": bearer("ek_wrong")}, 401, "UNAUTHORIZED"),
+        ({"headers": bearer("ek_\u00e9")}, 401, "UNAUTHORIZED"),
+        ({}, 401, "UNAUTHORIZED"),
+    ],
+)  # fmt: skip
+def test_with_a_key_only_who_has_it_opens_a_session(options, status, code):
+    assert outcome(settings={"api_key": KEY}, **options) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("headers", "settings", "code"),
+    [
+        ({"host": "localhost:8000", "origin": "http://localhost:8000"}, {}, ""),
+        ({"host": "localhost:8000", "origin": "http://localhost:9000"}, {}, "ORIGIN_NOT_ALLOWED"),
+        ({"origin": "https://evil.example"}, {}, "ORIGIN_NOT_ALLOWED"),
+        ({"origin": "null"}, {}, "ORIGIN_NOT_ALLOWED"),
+        ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, {}, "ORIGIN_NOT_ALLOWED"),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "websocket"}, {}, "ORIGIN_NOT_ALLOWED"),
+        ({"origin": "https://a.b"}, {"allowed_origins": frozenset({"https://a.b"})}, ""),
+        ({"host": "evil.example"}, {}, "HOST_NOT_ALLOWED"),
+        ({"host": "asr.example"}, {"allowed_hosts": frozenset({"asr.example"})}, ""),
+        ({"origin": "https://evil.example", **bearer(KEY)}, {"api_key": KEY}, "ORIGIN_NOT_ALLOWED"),
+        ({"host": "asr.example", **bearer(KEY)}, {"api_key": KEY}, ""),
+    ],
+)  # fmt: skip
+def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, settings, code):
+    status = 403 if code else 101
+    assert outcome(headers=headers, settings=settings) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("", 101, ""),
+        ("model=gpt-realtime", 101, ""),
+        ("intent=transcription&model=gpt-4o-transcribe", 101, ""),
+        ("model=org/whisper", 101, ""),
+        ("intent=conversation", 400, "unsupported_value"),
+        ("model=parakeet", 400, "unsupported_value"),
+        ("call_id=1", 400, "unknown_parameter"),
+    ],
+)
+def test_what_the_address_asks_for_is_served_or_refused(query, status, code):
+    assert outcome(query=query) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "code"),
+    [
+        ({"max_live_sessions": 0}, 404, "NOT_FOUND"),
+        ({"draining": True}, 503, "DRAINING"),
+    ],
+)
+def test_where_no_session_can_be_had_the_upgrade_is_refused(settings, status, code):
+    assert outcome(settings=settings) == (status, code)
+
+
+def test_without_a_driver_there_are_no_sessions():
+    async def run():
+        _, app = served()
+        async with Socket(app) as socket:
+            refused = await socket.refused()
+        return refused["code"], (await call(app, "POST", SECRETS)).status
+
+    assert asyncio.run(run()) == ("NOT_FOUND", 404)
+
+
+def test_more_sessions_than_may_be_are_refused_until_one_ends():
+    async def run():
+        app = live(Drivers(), max_live_sessions=2)
+        async with Socket(app) as first, Socket(app) as second:
+            assert (await first.read())["type"] == (await second.read())["type"]
+            async with Socket(app) as third:
+                refused = await third.refused()
+            assert (third.status, refused["code"]) == (429, "BUSY")
+            assert int(third.headers["retry-after"]) > 0
+            first.leave()
+            await first.running
+            async with Socket(app) as fourth:
+                assert (await fourth.read())["type"] == "session.created"
+        return await metrics_of(app)
+
+    found = asyncio.run(run())
+    assert values(found["asr_live_sessions_open"])["asr_live_sessions_open",] == 0
+    assert values(found["asr_live_sessions"])["asr_live_sessions_total",] == 3
+    requests = values(found["asr_requests"])
+    assert requests["asr_requests_total", "/v1/realtime", "101", "OK"] == 3
+    assert requests["asr_requests_total", "/v1/realtime", "429", "BUSY"] == 1
+    assert values(found["asr_refused"])["asr_refused_total", "BUSY"] == 1
+
+
+def test_wrong_keys_are_counted_with_those_of_requests():
+    async def run():
+        app = live(Drivers(), api_key=KEY)
+        codes = []
+        for _ in range(12):
+            async with Socket(app, protocols=protocols("wrong")) as socket:
+                codes.append((await socket.refused())["code"])
+        return codes
+
+    assert asyncio.run(run()) == ["UNAUTHORIZED"] * 10 + ["TOO_MANY_GUESSES"] * 2
+
+
+def test_a_browser_is_answered_with_the_protocol_and_never_with_its_key():
+    async def run():
+        app = live(Drivers(), api_key=KEY)
+        async with Socket(app, protocols=protocols(KEY)) as socket:
+            await socket.read()
+        async with Socket(app, headers=bearer(KEY)) as other:
+            await other.read()
+        return socket.accepted, other.accepted
+
+    first, second = asyncio.run(run())
+    assert (first["subprotocol"], second["subprotocol"]) == ("realtime", None)
+    assert re.fullmatch(rb"\w+", dict(first["headers"])[b"x-request-id"])
+
+
+def test_a_secret_opens_sessions_that_begin_as_it_says():
+    wanted = {
+        "type": "transcription",
+        "audio": {
+            "input": {
+                "format": {"type": "audio/pcma"},
+                "transcription": {"model": "gpt-4o-transcribe", "language": "en"},
+                "turn_detection": {"type": "server_vad", "threshold": 0.25},
+            }
+        },
+        "include": ["item.input_audio_transcription.logprobs"],
+    }
+
+    async def run():
+        drivers = Drivers()
+        app = live(drivers, api_key=KEY)
+        reply = await ask(app, {"expires_after": {"seconds": 60}, "session": wanted})
+        assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
+        told = reply.json
+        created = []
+        for _ in range(2):
+            async with Socket(app, protocols=protocols(told["value"])) as socket:
+                created.append((await socket.read())["session"])
+        return told, created, drivers
+
+    told, created, drivers = asyncio.run(run())
+    reader = TypeAdapter(sdk.ClientSecretCreateResponse)
+    read = reader.validate_python(told, strict=True)
+    assert read.session.audio.input.transcription.language == "en"
+    assert read.value.startswith("ek_")
+    assert len(read.value) > 40
+    for each in created:
+        assert each["audio"] == told["session"]["audio"]
+        assert each["include"] == wanted["include"]
+    assert created[0]["id"] != created[1]["id"]
+    (_, settings, audio_format) = drivers.opened[0].calls[0]
+    assert (settings.language, settings.turn_detection) == ("en", TurnSettings(0.25))
+    assert audio_format is AudioFormat.PCMA
+
+
+def test_a_secret_is_no_key():
+    """It opens sessions and nothing else, no further secrets either."""
+
+    async def run():
+        app = live(Drivers(), api_key=KEY)
+        value = (await ask(app)).json["value"]
+        replies = [await ask(app, token=value), await ask(app, token="")]
+        replies.append(await call(app, "GET", "/v1/models", headers=bearer(value)))
+        return [reply.status for reply in replies]
+
+    assert asyncio.run(run()) == [401] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"expires_after": {"seconds": 9}}, "invalid_value", "expires_after.seconds"),
+        ({"expires_after": {"seconds": 7201}}, "invalid_value", "expires_after.seconds"),
+        ({"expires_after": {"seconds": "60"}}, "invalid_type", "expires_after.seconds"),
+        ({"expires_after": {"anchor": "now"}}, "invalid_value", "expires_after.anchor"),
+        ({"session": {"type": "realtime"}}, "unsupported_value", "session.type"),
+        ({"session": {"voice": "a"}}, "unknown_parameter", "session.voice"),
+        ({"model": "whisper-1"}, "unknown_parameter", "model"),
+        ([], "invalid_json", None),
+    ],
+)
+def test_a_request_for_a_secret_that_is_wrong_is_refused_by_name(body, code, param):
+    reply = asyncio.run(
+        ask(live(Drivers(), api_key=KEY), body or None, raw=json.dumps(body).encode())
+    )
+    error = reply.json["error"]
+    assert (reply.status, error["code"], error["param"]) == (400, code, param)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"),
+    [
+        (b"", 200, ""),
+        (b"\xff{}", 400, "INVALID_REQUEST"),
+        (b" " * 70_000, 413, "BODY_TOO_LARGE"),
+    ],
+)
+def test_the_body_of_a_request_for_a_secret_is_small_json(raw, status, code):
+    reply = asyncio.run(ask(live(Drivers(), api_key=KEY), raw=raw))
+    assert (reply.status, reply.code) == (status, code)
+
+
+def test_secrets_expire_and_are_so_many_at_most():
+    now = [1000.0]
+    secrets = ClientSecrets(lambda: now[0])
+    first = secrets.create(10, SessionConfig())
+    assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)
+    with pytest.raises(Unauthorized):
+        secrets.find(first.value.encode() + b"x")
+    others = {secrets.create(600, SessionConfig()).value for _ in range(MOST_SECRETS - 1)}
+    assert len(others) == MOST_SECRETS - 1
+    with pytest.raises(Busy) as caught:
+        secrets.create(10, SessionConfig())
+    assert caught.value.retry_after == 10
+    now[0] = 1010.0
+    with pytest.raises(Unauthorized):
+        secrets.find(first.value.encode())
+    assert secrets.create(10, SessionConfig()).expires_at == 1020
+    assert all(secrets.find(each.encode()) for each in list(others)[:3])
+
+
+def test_a_path_for_sockets_says_so_to_who_sends_no_upgrade():
+    reply = asyncio.run(call(live(Drivers()), "GET", "/v1/realtime/"))
+    assert (reply.status, reply.code) == (426, "UPGRADE_REQUIRED")
+    assert reply.headers["upgrade"] == "websocket"
+
+
+def test_a_session_is_one_line_of_the_log_without_what_was_said(caplog):
+    caplog.set_level("INFO", "server")
+
+    async def run():
+        app = live(Drivers(), api_key=KEY)
+        value = (await ask(app)).json["value"]
+        caplog.clear()
+        headers = {"x-request-id": "mine"}
+        async with Socket(app, headers, "model=whisper-1", protocols(value)) as socket:
+            await socket.read()
+            update = {"audio": {"input": {"transcription": {"prompt": "canary"}}}}
+            socket.send("session.update", session=update)
+            socket.send("canary")
+            socket.send_bytes(bytes(48_000))
+            socket.send("input_audio_buffer.commit", final=True)
+            await socket.read_until("closed")
+        async with Socket(app, query="canary=1", protocols=protocols(KEY)) as refused:
+            await refused.refused()
+        return value
+
+    value = asyncio.run(run())
+    first, second = caplog.messages
+    pattern = r"GET /v1/realtime 101 OK in \d+\.\d\d s, 1\.0 s of audio, closed with 1000, id mine"
+    assert re.fullmatch(pattern, first)
+    assert re.fullmatch(r"GET /v1/realtime 400 unknown_parameter in \d+\.\d\d s, id \w+", second)
+    for secret in ("canary", value, KEY):
+        assert secret not in caplog.text
+
+
+def test_a_server_that_drains_completes_its_sessions():
+    """They are told, complete what they have heard, and close; until then it is busy."""
+
+    async def run():
+        drivers = Drivers(lambda driver: driver.done.clear())
+        app = live(drivers)
+        server = DrainingServer(app, FakeEndpoint(), 600)
+        async with Socket(app) as socket:
+            await socket.read()
+            socket.send_bytes(bytes(4))
+            socket.send("response.cancel")
+            await socket.read()
+            server.handle_exit(signal.SIGTERM, None)
+            assert not await server.on_tick(1)
+            told = await socket.read()
+            assert server.busy
+            socket.send_bytes(bytes(4))
+            late = await socket.read()
+            async with Socket(app) as other:
+                assert (await other.refused())["code"] == "DRAINING"
+            drivers.opened[0].done.set()
+            rest = await socket.read_until("closed")
+            await socket.running
+            assert not server.busy
+            assert await server.on_tick(2)
+            return told, late, rest, socket.closed
+
+    told, late, rest, status = asyncio.run(run())
+    assert error_of(told) == ("DRAINING", None, None)
+    assert error_of(late) == ("session_ending", None, None)
+    assert rest[0]["type"] == "input_audio_buffer.committed"
+    assert rest[-2]["type"] == "conversation.item.done"
+    assert status == 1001
+
+
+@pytest.mark.parametrize(("fails", "status"), [(False, 1001), (True, 1011)])
+def test_sessions_that_are_not_completed_in_time_are_closed(fails, status):
+    async def run():
+        drivers = Drivers(lambda driver: driver.done.clear())
+        app = live(drivers)
+        server = DrainingServer(app, FakeEndpoint(), 0)
+        async with Socket(app) as socket:
+            await socket.read()
+            server.exit_status = int(fails)
+            server.handle_exit(signal.SIGTERM, None)
+            assert await server.on_tick(1)
+            events = await socket.read_until("closed")
+            await socket.running
+            return events, socket.closed, drivers.opened[0].closed
+
+    events, closed, freed = asyncio.run(run())
+    assert {each["type"] for each in events} == {"error", "closed"}
+    assert (closed, freed) == (status, 1)

@@ -1,0 +1,542 @@
+"""A session's events, one after the other: what each does, and what is told of what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import typing
+
+import openai.types.realtime as sdk
+import pytest
+from live_stand_ins import Drivers, Socket, error_of, failing, live
+from openai.types.realtime import RealtimeClientEvent
+from pydantic import TypeAdapter
+
+from errors import ModelError
+from live.settings import AudioFormat, LiveSettings, TurnSettings
+from server.realtime.client_events import MOST_VALUES, REFUSED, SERVED
+from server.realtime.pace import Ahead
+
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
+ALL = [f"item.input_audio_transcription.{name}" for name in ("logprobs", "words", "segments")]
+
+
+def audio(count: int) -> str:
+    return base64.b64encode(bytes(count)).decode()
+
+
+def run(talk, drivers=None, **settings):
+    """What `talk` returns of a socket on a new app, and the drivers."""
+    drivers = drivers or Drivers()
+
+    async def hold():
+        async with Socket(live(drivers, **settings)) as socket:
+            created = await socket.read()
+            assert created["type"] == "session.created"
+            socket.created = created["session"]
+            return await talk(socket)
+
+    return asyncio.run(hold()), drivers
+
+
+def test_what_is_appended_and_committed_is_told_in_order():
+    async def talk(socket):
+        socket.send("input_audio_buffer.append", audio=audio(4))
+        socket.send("input_audio_buffer.append", audio=audio(30_000))
+        socket.send_bytes(bytes(96))
+        socket.send("input_audio_buffer.commit", event_id="mine")
+        first = await socket.read_until("conversation.item.done")
+        socket.send("input_audio_buffer.append", audio=audio(2))
+        socket.send("input_audio_buffer.commit", final=None or False)
+        return first, await socket.read_until("conversation.item.done")
+
+    (first, second), drivers = run(talk)
+    assert [event["type"] for event in first] == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        f"{TRANSCRIPTION}.delta",
+        f"{TRANSCRIPTION}.completed",
+        "conversation.item.done",
+    ]
+    assert first[2]["delta"] == first[3]["transcript"] == "30100 bytes"
+    assert first[3]["usage"] == {"type": "duration", "seconds": 0.5}
+    assert (first[3]["languages"], first[3]["warnings"]) == ([{"code": "en"}], ["cut short"])
+    assert second[0]["previous_item_id"] == first[0]["item_id"] == "item_1"
+    assert first[0]["previous_item_id"] is None
+    names = [event["event_id"] for event in first + second]
+    assert len(set(names)) == len(names)
+    assert drivers.opened[0].closed == 1
+
+
+def test_every_event_is_of_the_types_that_the_sdk_reads():
+    """Strictly: the SDK itself checks nothing. Two are ours alone."""
+
+    async def talk(socket):
+        socket.send("session.update", session={"type": "transcription", "include": ALL})
+        socket.send("input_audio_buffer.append", audio=audio(4))
+        socket.send("input_audio_buffer.commit")
+        socket.send("input_audio_buffer.clear")
+        socket.send("response.create")
+        return await socket.read_until("error")
+
+    events, _ = run(talk)
+    reader = TypeAdapter(sdk.RealtimeServerEvent)
+    ours = {"session.updated", f"{TRANSCRIPTION}.words"}
+    for event in events:
+        if event["type"] not in ours:
+            read = reader.validate_python(event, strict=True)
+            assert read.type == event["type"]
+            assert set(event) <= set(read.to_dict(mode="json", exclude_unset=False)) | {
+                "words",
+                "warnings",
+            }
+    delta = next(event for event in events if event["type"].endswith(".delta"))
+    assert delta["logprobs"] == [
+        {"token": "A", "bytes": [65], "logprob": -0.5},
+        {"token": "B", "bytes": [66], "logprob": -0.25},
+    ]
+    words = next(event for event in events if event["type"].endswith(".words"))
+    said = {"word": "4 bytes", "start": 0.0, "end": 0.5, "probability": 0.75, "speaker": None}
+    assert (words["words"], words["unstable"], words["content_index"]) == ([said], " and", 0)
+    completed = next(event for event in events if event["type"].endswith(".completed"))
+    assert (completed["words"], completed["logprobs"]) == ([said], delta["logprobs"])
+    segment = next(event for event in events if event["type"].endswith(".segment"))
+    assert (segment["speaker"], segment["start"], segment["end"]) == ("A", 0.0, 0.5)
+
+
+def test_a_session_is_shown_as_the_sdk_reads_it():
+    async def talk(socket):
+        return socket.created
+
+    shown, _ = run(talk)
+    reader = TypeAdapter(
+        sdk.realtime_transcription_session_create_response.__dict__[
+            "RealtimeTranscriptionSessionCreateResponse"
+        ]
+    )
+    read = reader.validate_python(shown, strict=True)
+    assert read.object == "realtime.transcription_session"
+    assert read.id.startswith("sess_")
+    assert read.audio.input.transcription.model == "org/whisper"
+    assert read.audio.input.format.rate == 24000
+    turns = read.audio.input.turn_detection
+    assert (turns.type, turns.threshold) == ("server_vad", 0.5)
+    assert (turns.prefix_padding_ms, turns.silence_duration_ms) == (300, 500)
+
+
+def test_updates_change_what_they_name_and_null_turns_off():
+    def update(socket, **given):
+        socket.send("session.update", session={"type": "transcription", "audio": {"input": given}})
+        return socket.read()
+
+    async def talk(socket):
+        transcription = {"language": "en", "prompt": "Hello.", "keywords": ["Ada", "Bo"]}
+        return [
+            await update(socket, transcription=transcription),
+            await update(socket, transcription={"model": "whisper-1", "delay": "high"}),
+            await update(socket, turn_detection={"type": "server_vad", "threshold": 0.75}),
+            await update(socket, turn_detection={"silence_duration_ms": 200}),
+            await update(socket, transcription={"prompt": None, "keywords": None}),
+            await update(socket, turn_detection=None, format={"type": "audio/pcmu"}),
+            await update(socket, turn_detection={"type": "server_vad"}, noise_reduction=None),
+            await update(socket, format={"type": "audio/pcm", "rate": 16000}),
+            await update(socket, format=None, transcription={"language": None, "delay": None}),
+        ]
+
+    events, drivers = run(talk)
+    told = [event["session"]["audio"]["input"] for event in events]
+    assert {event["type"] for event in events} == {"session.updated"}
+    assert told[1]["transcription"] == {
+        "model": "whisper-1",
+        "language": "en",
+        "prompt": "Hello.",
+        "keywords": ["Ada", "Bo"],
+        "delay": "high",
+    }
+    turns = [each["turn_detection"] for each in told]
+    assert (turns[2]["threshold"], turns[2]["silence_duration_ms"]) == (0.75, 500)
+    assert (turns[3]["threshold"], turns[3]["silence_duration_ms"]) == (0.75, 200)
+    assert (turns[5], turns[6]["threshold"]) == (None, 0.5)
+    formats = [each["format"] for each in told]
+    assert formats[5] == {"type": "audio/pcmu"}
+    assert formats[7:] == [{"type": "audio/pcm", "rate": rate} for rate in (16000, 24000)]
+    heard = [call[1:] for call in drivers.opened[0].calls]
+    assert heard[0] == (
+        LiveSettings("en", "Hello.", ("Ada", "Bo"), TurnSettings()),
+        AudioFormat.PCM_24000,
+    )
+    assert heard[4][0] == LiveSettings("en", None, (), TurnSettings(0.75, 300, 200), "high")
+    assert heard[5] == (
+        LiveSettings("en", None, (), None, "high"),
+        AudioFormat.PCMU,
+    )
+    assert heard[8] == (LiveSettings(), AudioFormat.PCM_24000)
+
+
+def test_every_event_of_the_sdk_is_served_or_refused_by_its_name():
+    union = typing.get_args(typing.get_args(RealtimeClientEvent)[0])
+    kinds = {typing.get_args(each.model_fields["type"].annotation)[0] for each in union}
+    assert len(kinds) >= 11
+    assert kinds <= SERVED.keys() | REFUSED.keys()
+
+    async def talk(socket):
+        told = []
+        for kind in sorted(REFUSED):
+            socket.send(kind, event_id=kind)
+            told.append(await socket.read())
+        socket.send("input_audio_buffer.clear")
+        return told, await socket.read()
+
+    (told, after), _ = run(talk)
+    assert after["type"] == "input_audio_buffer.cleared"
+    for event, kind in zip(told, sorted(REFUSED), strict=True):
+        assert error_of(event) == ("unsupported_event", "type", kind)
+        assert f"type: {kind} is not served" in event["error"]["message"]
+        assert event["error"]["type"] == "invalid_request_error"
+
+
+def update(**given) -> dict:
+    return {"type": "session.update", "event_id": "e", "session": given}
+
+
+def of_input(**given) -> dict:
+    return update(type="transcription", audio={"input": given})
+
+
+def turns(**given) -> dict:
+    return of_input(turn_detection={"type": "server_vad", **given})
+
+
+def heard(**given) -> dict:
+    return of_input(transcription=given)
+
+
+def append(audio: object, **more) -> dict:
+    return {"type": "input_audio_buffer.append", "event_id": "e", "audio": audio, **more}
+
+
+INPUT = "session.audio.input"
+NO_AUDIO = "input_audio_buffer_commit_empty"
+WRONG = [
+    ({"event_id": "e"}, "missing_required_parameter", "type"),
+    ({"type": 5, "event_id": "e"}, "invalid_type", "type"),
+    ({"type": "\ud800", "event_id": "e"}, "unknown_event", "type"),
+    ({"type": "input_audio_buffer.flush", "event_id": "e"}, "unknown_event", "type"),
+    ({"type": "input_audio_buffer.append", "event_id": "e"}, "missing_required_parameter", "audio"),
+    (append(1), "invalid_type", "audio"),
+    (append("AAA"), "invalid_base64", "audio"),
+    (append("A==="), "invalid_base64", "audio"),
+    (append("é==="), "invalid_base64", "audio"),
+    (append("?" * 40_000), "invalid_base64", "audio"),
+    (append("AAAA", x=1), "unknown_parameter", "x"),
+    (append("A" * 90_000), "append_too_large", "audio"),
+    ({"type": "input_audio_buffer.commit", "event_id": "e", "final": 1}, "invalid_type", "final"),
+    ({"type": "input_audio_buffer.commit", "event_id": "e"}, NO_AUDIO, None),
+    ({"type": "session.update", "event_id": "e"}, "missing_required_parameter", "session"),
+    ({"type": "session.update", "event_id": "e", "session": []}, "invalid_type", "session"),
+    (update(type="realtime"), "unsupported_value", "session.type"),
+    (update(voice="alloy"), "unknown_parameter", "session.voice"),
+    (update(include=["item.logprobs"]), "invalid_value", "session.include[0]"),
+    (update(audio={"output": {}}), "unknown_parameter", "session.audio.output"),
+    (of_input(format={"type": "audio/mp3"}), "invalid_value", f"{INPUT}.format.type"),
+    (of_input(format={"rate": 24000}), "missing_required_parameter", f"{INPUT}.format.type"),
+    (of_input(format={"type": "audio/pcm", "rate": 8000}), "invalid_value", f"{INPUT}.format.rate"),
+    (of_input(format={"type": "audio/pcm", "rate": True}), "invalid_type", f"{INPUT}.format.rate"),
+    (of_input(noise_reduction={}), "unsupported_value", f"{INPUT}.noise_reduction"),
+    (of_input(transcription=None), "unsupported_value", f"{INPUT}.transcription"),
+    (turns(type="semantic_vad"), "unsupported_value", f"{INPUT}.turn_detection.type"),
+    (turns(threshold=1.5), "invalid_value", f"{INPUT}.turn_detection.threshold"),
+    (turns(threshold=float("nan")), "invalid_value", f"{INPUT}.turn_detection.threshold"),
+    (turns(silence_duration_ms=-1), "invalid_value", f"{INPUT}.turn_detection.silence_duration_ms"),
+    (turns(prefix_padding_ms=0.5), "invalid_type", f"{INPUT}.turn_detection.prefix_padding_ms"),
+    (turns(idle_timeout_ms=6000), "unsupported_value", f"{INPUT}.turn_detection.idle_timeout_ms"),
+    (turns(eagerness="low"), "unsupported_value", f"{INPUT}.turn_detection.eagerness"),
+    (heard(model="parakeet"), "unsupported_value", f"{INPUT}.transcription.model"),
+    (heard(delay="none"), "invalid_value", f"{INPUT}.transcription.delay"),
+    (heard(prompt="x" * 4001), "invalid_value", f"{INPUT}.transcription.prompt"),
+    (heard(prompt="\ud800"), "invalid_value", f"{INPUT}.transcription.prompt"),
+    (heard(keywords=["a"] * 201), "invalid_value", f"{INPUT}.transcription.keywords"),
+    (heard(keywords=[""]), "invalid_value", f"{INPUT}.transcription.keywords[0]"),
+    (heard(keywords=["a", "a"]), "invalid_value", f"{INPUT}.transcription.keywords"),
+    (heard(languages=["en", "de"]), "unsupported_value", f"{INPUT}.transcription.languages"),
+    (heard(language="en", languages=["de"]), "invalid_value", f"{INPUT}.transcription.languages"),
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_told_by_its_name_and_changes_nothing():
+    """One after the other in one session, which goes on and is as it was."""
+
+    async def talk(socket):
+        told = []
+        for event, _, _ in WRONG:
+            socket.send(**event)
+            told.append(await socket.read())
+        socket.send("session.update", session={"type": "transcription"})
+        return told, await socket.read(), socket.created
+
+    (told, after, created), drivers = run(talk, max_append_bytes=60_000)
+    assert [error_of(each) for each in told] == [(code, param, "e") for _, code, param in WRONG]
+    for each in told:
+        assert each["error"]["message"].isascii()
+        assert len(each["error"]["message"]) <= 500
+    assert after["session"] == created
+    calls = {call if isinstance(call, str) else call[0] for call in drivers.opened[0].calls}
+    assert calls == {"commit", "change"}
+
+
+NO_JSON = [
+    "",
+    "{",
+    "[]",
+    "null",
+    '"input_audio_buffer.clear"',
+    "NaN",
+    "[" * 100_000,
+    '{"a":' * 5_000,
+    '{"type": "session.update", "n": 1' + "0" * 5_000 + "}",
+    '{"x": "' + "\\" * 5,
+    " " * 2_000_000,
+    json.dumps({str(number): number for number in range(MOST_VALUES + 1)}),
+    json.dumps({"a": [[0] * 600, [0] * 600]}),
+]
+
+
+def test_what_is_no_event_is_told_and_the_session_goes_on():
+    async def talk(socket):
+        told = []
+        for text in NO_JSON:
+            socket.send_text(text)
+            told.append(await socket.read())
+        socket.send("input_audio_buffer.clear")
+        return told, await socket.read()
+
+    (told, after), _ = run(talk)
+    assert {error_of(each) for each in told} == {("invalid_json", None, None)}
+    assert after["type"] == "input_audio_buffer.cleared"
+
+
+@pytest.mark.parametrize("name", [None, 5, "x" * 513, "\ud800", ["e"]])
+def test_a_name_that_cannot_be_repeated_is_left_out(name):
+    async def talk(socket):
+        socket.send("input_audio_buffer.commit", event_id=name)
+        return await socket.read()
+
+    told, _ = run(talk)
+    assert error_of(told)[2] is None
+
+
+def test_more_bytes_than_may_be_appended_at_once_are_refused_in_a_binary_frame_too():
+    async def talk(socket):
+        socket.send_bytes(bytes(100))
+        socket.send_bytes(bytes(101))
+        told = await socket.read()
+        socket.send("input_audio_buffer.append", audio=audio(100))
+        socket.send("input_audio_buffer.append", audio=audio(101))
+        return told, await socket.read()
+
+    (first, second), drivers = run(talk, max_append_bytes=100)
+    assert error_of(first) == error_of(second) == ("append_too_large", "audio", None)
+    assert [len(call[1]) for call in drivers.opened[0].calls] == [100, 100]
+
+
+def test_the_last_commit_completes_and_closes_and_nothing_may_follow():
+    def each(driver):
+        driver.done.clear()
+
+    async def talk(socket):
+        socket.send("input_audio_buffer.append", audio=audio(4))
+        socket.send("input_audio_buffer.commit", final=True)
+        socket.send("input_audio_buffer.append", audio=audio(4), event_id="late")
+        told = await socket.read()
+        drivers.opened[0].done.set()
+        rest = await socket.read_until("closed")
+        return told, rest, socket.closed
+
+    drivers = Drivers(each)
+    (told, rest, status), _ = run(talk, drivers)
+    assert error_of(told) == ("session_ending", None, "late")
+    assert rest[-2]["type"] == "conversation.item.done"
+    assert status == 1000
+    assert [call for call in drivers.opened[0].calls if call != "finish"] == [("append", bytes(4))]
+
+
+def test_an_empty_session_may_end_too():
+    async def talk(socket):
+        socket.send("input_audio_buffer.commit", final=True)
+        return await socket.read(), socket.closed
+
+    (told, status), _ = run(talk)
+    assert (told["type"], status) == ("closed", 1000)
+
+
+def test_a_client_that_leaves_frees_what_it_had():
+    async def hold():
+        drivers = Drivers(lambda driver: driver.free.clear())
+        app = live(drivers)
+        async with Socket(app) as socket:
+            await socket.read()
+            socket.send("input_audio_buffer.append", audio=audio(4))
+            while not drivers.opened[0].calls:
+                await asyncio.sleep(0)
+            assert app.admission.live.taken == 1
+            drivers.opened[0].free.set()
+        return drivers.opened[0], app.admission.live
+
+    driver, places = asyncio.run(hold())
+    assert (driver.closed, places.taken, places.opened) == (1, 0, 1)
+    assert "finish" not in driver.calls
+    assert places.audio_seconds == 4 / 48_000
+
+
+def test_a_client_that_leaves_while_it_is_completed_is_not_waited_for():
+    async def hold():
+        drivers = Drivers(lambda driver: driver.done.clear())
+        async with Socket(live(drivers)) as socket:
+            await socket.read()
+            socket.send("input_audio_buffer.commit", final=True)
+            while "finish" not in drivers.opened[0].calls:
+                await asyncio.sleep(0)
+        return drivers.opened[0].closed, socket.closed
+
+    assert asyncio.run(hold()) == (1, None)
+
+
+def test_a_client_that_takes_nothing_stalls_itself_alone():
+    """Its driver waits for it, and nothing more of it is read."""
+
+    async def hold():
+        drivers = Drivers()
+        app = live(drivers)
+        async with Socket(app) as slow, Socket(app) as other:
+            for each in (slow, other):
+                await each.read()
+            slow.takes.clear()
+            slow.send_bytes(bytes(4))
+            for _ in range(50):
+                slow.send("input_audio_buffer.commit")
+            for number in range(1, 40):
+                other.send_bytes(bytes(4))
+                other.send("input_audio_buffer.commit")
+                (*_, done) = await other.read_until("conversation.item.done")
+                assert done["item"]["id"] == f"item_{number}"
+            stalled = slow.received
+            slow.takes.set()
+            for _ in range(50 - 1):
+                await slow.read_until("error")
+            return stalled
+
+    assert asyncio.run(hold()) == 3  # connect, audio, and the commit that is told
+
+
+def test_a_client_that_takes_nothing_for_too_long_is_gone(monkeypatch):
+    monkeypatch.setattr("server.realtime.session.STALLED_S", 0.01)
+
+    async def hold():
+        drivers = Drivers()
+        async with Socket(live(drivers)) as slow:
+            await slow.read()
+            slow.takes.clear()
+            slow.send("response.create")
+            await asyncio.wait_for(slow.running, 60)
+        return drivers.opened[0].closed
+
+    assert asyncio.run(hold()) == 1
+
+
+def test_audio_is_as_far_ahead_as_if_it_were_played():
+    now = [100.0]
+    ahead = Ahead(60, lambda: now[0])
+    assert ahead.wait == 0
+    ahead.came(60)
+    assert ahead.wait == 0
+    ahead.came(25)
+    assert ahead.wait == 25
+    now[0] += 20
+    assert ahead.wait == 5
+    now[0] += 1_000
+    ahead.came(61)
+    assert ahead.wait == 1
+
+
+def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(monkeypatch):
+    class Clocked(Ahead):
+        def __init__(self, most):
+            super().__init__(most, lambda: now[0])
+
+        @property
+        def wait(self):
+            asked.set()
+            return min(super().wait, 1e-3)
+
+    now, asked = [0.0], asyncio.Event()
+    monkeypatch.setattr("server.realtime.session.Ahead", Clocked)
+
+    async def talk(socket):
+        for _ in range(4):
+            socket.send_bytes(bytes(48_000 * 25))
+        socket.send("input_audio_buffer.commit")
+        read = []
+        for seconds in (14, 1, 24, 1):
+            for _ in range(20):
+                asked.clear()
+                await asked.wait()
+            read.append([call[0] for call in drivers.opened[0].calls])
+            now[0] += seconds
+        return read, await socket.read_until("conversation.item.done")
+
+    drivers = Drivers()
+    (read, events), _ = run(talk, drivers, live_ahead_seconds=60)
+    assert read == [["append"] * 3, ["append"] * 3, ["append"] * 4, ["append"] * 4]
+    assert events[-1]["type"] == "conversation.item.done"
+
+
+def test_nothing_for_too_long_ends_a_session_in_order():
+    async def talk(socket):
+        socket.send_bytes(bytes(4))
+        return await socket.read_until("closed"), socket.closed
+
+    (events, status), drivers = run(talk, live_idle_seconds=0.3)
+    assert error_of(events[0]) == ("session_idle", None, None)
+    assert events[-2]["type"] == "conversation.item.done"
+    assert (status, drivers.opened[0].calls[-1]) == (1001, "finish")
+
+
+def test_a_session_ends_in_order_when_its_time_is_over():
+    async def talk(socket):
+        socket.send_bytes(bytes(4))
+        return await socket.read_until("closed"), socket.closed
+
+    (events, status), _ = run(talk, live_session_seconds=0.3)
+    assert error_of(events[0]) == ("session_expired", None, None)
+    assert events[-2]["type"] == "conversation.item.done"
+    assert status == 1001
+
+
+def test_what_the_driver_refuses_is_told_and_the_session_goes_on():
+    async def talk(socket):
+        socket.send_bytes(bytes(4))
+        first = await socket.read()
+        drivers.opened[0].error = None
+        socket.send("input_audio_buffer.clear")
+        return first, await socket.read()
+
+    drivers = failing(ModelError("it broke"))
+    (first, after), _ = run(talk, drivers)
+    assert first["error"]["type"] == "server_error"
+    assert error_of(first) == ("MODEL_ERROR", None, None)
+    assert after["type"] == "input_audio_buffer.cleared"
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_driver_that_fails_otherwise_ends_the_session_alone(last, caplog):
+    async def talk(socket):
+        drivers.opened[0].error = RuntimeError("broken " + "secret")
+        socket.send("input_audio_buffer.commit", final=last)
+        return await socket.read_until("closed"), socket.closed
+
+    drivers = Drivers()
+    ((told, _), status), _ = run(talk, drivers)
+    assert error_of(told)[0] == "MODEL_ERROR"
+    assert status == 1011
+    assert drivers.opened[0].closed == 1

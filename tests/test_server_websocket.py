@@ -1,0 +1,360 @@
+"""WebSockets by raw sockets on the server as it listens: what is no handshake is answered as HTTP,
+and a client can make the server hold only so much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import socket
+import struct
+from contextlib import contextmanager
+
+import pytest
+from asgi import FakeEndpoint
+from live_stand_ins import Drivers, live
+from test_server_attacks import CANARY, GUARDS
+from test_server_lifecycle import listening
+
+from server.lifecycle import DrainingServer
+from server.websocket import MOST_PIECES
+
+SAMPLE_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
+UPGRADE = (
+    b"connection: keep-alive, Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: " + SAMPLE_KEY + b"\r\n"
+)
+CONTINUES, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+
+
+def handshake(lines=UPGRADE, method=b"GET", version=b"1.1", path=b"/v1/realtime") -> bytes:
+    head = method + b" " + path + b" HTTP/" + version + b"\r\nhost: localhost\r\n"
+    return head + lines + b"\r\n"
+
+
+def frame(kind: int, data: bytes = b"", last: bool = True, masked: bool = True) -> bytes:
+    """RFC 6455, section 5.2; the mask is zero."""
+    size, mask = len(data), 0x80 if masked else 0
+    if size < 126:
+        length = bytes([mask | size])
+    elif size < 2**16:
+        length = bytes([mask | 126]) + struct.pack("!H", size)
+    else:
+        length = bytes([mask | 127]) + struct.pack("!Q", size)
+    return bytes([0x80 * last | kind]) + length + (bytes(4) if masked else b"") + data
+
+
+class Raw:
+    """An open WebSocket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._file = connection.makefile("rb")
+
+    def upgrade(self, request: bytes = handshake()) -> bytes:
+        self.connection.sendall(request)
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self._file.readline()
+        return head
+
+    def send(self, *arguments, **options) -> None:
+        self.connection.sendall(frame(*arguments, **options))
+
+    def close(self) -> None:
+        """Else the socket would stay open with its file."""
+        self._file.close()
+
+    def read(self) -> tuple[int, bytes]:
+        """The kind of the next frame and what is in it; (-1, b"") at the end."""
+        head = self._file.read(2)
+        if len(head) < 2:
+            return -1, b""
+        size = head[1]
+        if size == 126:
+            (size,) = struct.unpack("!H", self._file.read(2))
+        elif size == 127:
+            (size,) = struct.unpack("!Q", self._file.read(8))
+        return head[0] & 15, self._file.read(size)
+
+    def event(self) -> dict:
+        kind, data = self.read()
+        assert kind == TEXT
+        return json.loads(data)
+
+    def status(self) -> int:
+        """Of the close that comes now, or after events."""
+        kind, data = TEXT, b""
+        while kind in (TEXT, PING, PONG):
+            kind, data = self.read()
+        assert kind == CLOSE
+        return struct.unpack("!H", data[:2])[0]
+
+
+@contextmanager
+def server(drivers=None, **settings):
+    app = live(drivers or Drivers(), **settings)
+    draining = DrainingServer(app, FakeEndpoint(), 600)
+    with listening(draining) as where:
+        yield draining, where
+
+
+@contextmanager
+def opened(where):
+    with socket.create_connection(where, timeout=60) as connection:
+        raw = Raw(connection)
+        assert raw.upgrade().startswith(b"HTTP/1.1 101 ")
+        assert raw.event()["type"] == "session.created"
+        try:
+            yield raw
+        finally:
+            raw.close()
+
+
+@pytest.fixture(scope="module")
+def where():
+    with server() as (_, address):
+        yield address
+
+
+def test_the_handshake_is_the_standards(where):
+    """RFC 6455, section 1.3, has this key and its answer. Nothing is compressed."""
+    deflate = b"sec-websocket-extensions: permessage-deflate\r\n"
+    with socket.create_connection(where, timeout=60) as connection:
+        head = Raw(connection).upgrade(handshake(UPGRADE + deflate)).lower()
+    assert b"sec-websocket-accept: " + b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".lower() in head
+    assert b"sec-websocket-extensions" not in head
+    assert b"x-request-id: " in head
+
+
+def without(name: bytes) -> bytes:
+    lines = UPGRADE.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if not line.startswith(name))
+
+
+NO_HANDSHAKES = {
+    "no upgrade": (handshake(without(b"upgrade")), 426),
+    "another protocol": (handshake(UPGRADE.replace(b": websocket", b": h2c")), 426),
+    "no connection": (handshake(without(b"connection")), 426),
+    "odd connection": (handshake(UPGRADE.replace(b"keep-alive,", b"a;b,")), 426),
+    "no key": (handshake(without(b"sec-websocket-key")), 426),
+    "short key": (handshake(UPGRADE.replace(SAMPLE_KEY, b"AAAA")), 426),
+    "odd key": (handshake(UPGRADE.replace(SAMPLE_KEY, CANARY)), 426),
+    "two keys": (handshake(UPGRADE + b"sec-websocket-key: " + SAMPLE_KEY + b"\r\n"), 426),
+    "no version": (handshake(without(b"sec-websocket-version")), 426),
+    "old version": (handshake(UPGRADE.replace(b": 13", b": 8")), 426),
+    "HTTP/1.0": (handshake(version=b"1.0"), 426),
+    "two origins": (handshake(UPGRADE + b"origin: http://localhost\r\n" * 2), 426),
+    "a body": (handshake(UPGRADE + b"content-length: 1\r\n") + b"a", 426),
+    "odd protocols": (handshake(UPGRADE + b'sec-websocket-protocol: "' + CANARY + b'"\r\n'), 426),
+    "many headers": (handshake(UPGRADE + (b"x: " + CANARY + b"\r\n") * 97), 426),
+    "a long header": (handshake(UPGRADE + b"x: " + CANARY * 1000 + b"\r\n"), 426),
+    "a long query": (handshake(path=b"/v1/realtime?x=" + CANARY * 1000), 426),
+    "another path": (handshake(path=b"/v1/models"), 200),
+    "no path": (handshake(path=b"/" + CANARY), 404),
+    "POST": (handshake(UPGRADE + b"content-length: 0\r\n", method=b"POST"), 405),
+}
+
+
+@pytest.mark.parametrize("name", NO_HANDSHAKES)
+def test_what_is_no_handshake_is_answered_as_any_request(where, name):
+    sent, status = NO_HANDSHAKES[name]
+    with socket.create_connection(where, timeout=60) as connection:
+        connection.sendall(sent)
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert all(guard in answer for guard in GUARDS)
+    assert CANARY not in answer
+
+
+def test_a_refused_upgrade_is_http_and_ends_the_connection(where):
+    foreign = UPGRADE + b"origin: http://" + CANARY + b"\r\n"
+    with socket.create_connection(where, timeout=60) as connection:
+        connection.sendall(handshake(foreign))
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert b"connection: close\r\n" in answer.lower()
+    assert all(guard in answer.lower() for guard in GUARDS)
+    assert b"ORIGIN_NOT_ALLOWED" in answer
+    assert CANARY not in answer
+
+
+def test_a_session_outlives_the_time_to_ask(monkeypatch, caplog):
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_ASK", 0.05)
+    with server() as (_, where), opened(where) as raw:
+        with socket.create_connection(where, timeout=60) as idle:
+            assert idle.recv(1) == b""  # opened later, and closed
+        raw.send(PING, b"still here")
+        assert raw.read() == (PONG, b"still here")
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_sessions_count_among_connections():
+    with server() as (draining, where), opened(where) as raw:
+        draining.gate.most_connections = 1
+        with socket.create_connection(where, timeout=60) as second:
+            second.sendall(handshake())
+            assert b"TOO_MANY_CONNECTIONS" in second.recv(65536)
+        raw.send(PING)
+        assert raw.read() == (PONG, b"")
+
+
+def test_messages_are_as_large_as_an_append_may_be():
+    """In base64, with room for the rest of the event; in as many pieces as it takes."""
+    drivers = Drivers()
+    with server(drivers, max_append_bytes=300_000) as (_, where), opened(where) as raw:
+        text = json.dumps(
+            {
+                "type": "input_audio_buffer.append",
+                "audio": base64.b64encode(bytes(300_000)).decode(),
+            }
+        ).encode()
+        raw.send(TEXT, text[:1000], last=False)
+        for place in range(1000, len(text), 4096):
+            raw.send(CONTINUES, text[place : place + 4096], last=place + 4096 >= len(text))
+        raw.send(TEXT, b'{"type": "input_audio_buffer.commit"}')
+        assert raw.event()["type"] == "input_audio_buffer.committed"
+        assert drivers.opened[0].calls[0] == ("append", bytes(300_000))
+        raw.send(TEXT, b" " * 500_000)
+        assert raw.status() == 1009
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (frame(TEXT, b"\xff"), 1007),
+        (frame(TEXT, b"{}", masked=False), 1002),
+        (frame(3, b""), 1002),
+        (b"\xc1\x80" + bytes(4), 1002),
+        (frame(CONTINUES, b""), 1002),
+        (frame(PING, bytes(126)), 1002),
+        (frame(TEXT, b"{", last=False) + frame(TEXT, b"}"), 1002),
+        (frame(BINARY, b"", last=False) + frame(CONTINUES, b"", last=False) * MOST_PIECES, 1009),
+        (frame(BINARY, b"a" * 20_000, last=False) + frame(CONTINUES, b"a" * 90_000), 1009),
+    ],
+)
+def test_what_is_no_websocket_ends_the_session_alone(sent, status):
+    drivers = Drivers()
+    with (
+        server(drivers, max_append_bytes=30_000) as (_, where),
+        opened(where) as raw,
+        opened(where) as other,
+    ):
+        raw.connection.sendall(sent)
+        assert raw.status() == status
+        other.send(TEXT, b'{"type": "input_audio_buffer.clear"}')
+        assert other.event()["type"] == "input_audio_buffer.cleared"
+
+
+def wait_for(draining: DrainingServer, what) -> None:
+    """Until `what` is so, as the server's own loop sees it."""
+
+    async def see() -> None:
+        while not what():
+            await asyncio.sleep(0)
+
+    asyncio.run_coroutine_threadsafe(see(), draining.loops[0]).result(60)
+
+
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_a_client_that_vanishes_frees_what_it_had(abruptly):
+    drivers = Drivers()
+    with server(drivers) as (draining, where):
+        with opened(where) as raw:
+            places = draining.gate.admission.live
+            wait_for(draining, lambda: places.taken == 1)
+            if abruptly:  # TCP resets the connection
+                linger = struct.pack("ii", 1, 0)
+                raw.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        wait_for(draining, lambda: places.taken == 0)
+        assert drivers.opened[0].closed == 1
+        wait_for(draining, lambda: not draining.server_state.connections)
+
+
+def test_a_client_without_a_pong_is_gone(monkeypatch):
+    monkeypatch.setattr("server.lifecycle.PING_S", 0.05)
+    drivers = Drivers()
+    with server(drivers) as (draining, where), opened(where) as raw:
+        assert raw.read()[0] == PING
+        wait_for(draining, lambda: drivers.opened[0].closed == 1)
+        assert raw.status() == 1011
+
+
+def test_a_client_that_is_not_read_is_kept_though_its_pong_is_not_either(monkeypatch):
+    """While its driver takes no more audio; it is pinged again and again."""
+    monkeypatch.setattr("server.lifecycle.PING_S", 0.02)
+    drivers = Drivers(lambda driver: driver.free.clear())
+    with server(drivers) as (draining, where), opened(where) as raw:
+        for _ in range(2):
+            raw.send(BINARY, bytes(4))
+        for _ in range(5):
+            kind, data = raw.read()
+            assert kind == PING
+            raw.send(PONG, data)
+        draining.loops[0].call_soon_threadsafe(drivers.opened[0].free.set)
+        raw.send(TEXT, b'{"type": "input_audio_buffer.commit", "final": true}')
+        assert raw.status() == 1000
+
+
+def test_pings_of_a_client_that_takes_no_answers_are_not_kept(monkeypatch):
+    monkeypatch.setattr("server.websocket.SECONDS_TO_CLOSE", 0.05)
+    with server() as (draining, where), opened(where) as raw:
+        (protocol,) = draining.server_state.connections
+        flood = frame(PING, bytes(125)) * 2_000
+        held = []
+        for _ in range(100):  # 26 MB of answers
+            raw.connection.sendall(flood)
+            held.append(protocol.transport.get_write_buffer_size())
+        assert max(held) < 2**20
+
+
+def test_a_client_that_takes_nothing_is_cut_off_and_stops_nobody(monkeypatch):
+    """It is refused again and again, and takes no answer: not even of the last ones."""
+    monkeypatch.setattr("server.realtime.session.STALLED_S", 0.2)
+    monkeypatch.setattr("server.websocket.SECONDS_TO_CLOSE", 0.05)
+    drivers = Drivers()
+    with server(drivers) as (draining, where), opened(where) as raw:
+        raw.connection.settimeout(0.2)
+        wrong = frame(TEXT, b'{"type": "response.create"}') * 1000
+        try:
+            while True:
+                raw.connection.sendall(wrong)
+        except OSError:  # it is not read any more, or cut
+            pass
+        wait_for(draining, lambda: drivers.opened[0].closed == 1)
+        wait_for(draining, lambda: not draining.server_state.connections)
+        with opened(where) as other:
+            other.send(PING, b"x")
+            assert other.read() == (PONG, b"x")
+
+
+def test_a_signal_completes_sessions_and_closes_them():
+    with server() as (draining, where), opened(where) as raw:
+        raw.send(BINARY, bytes(4))
+        raw.send(PING)
+        assert raw.read() == (PONG, b"")
+        draining.loops[0].call_soon_threadsafe(draining.handle_exit, 15, None)
+        kinds = []
+        while (got := raw.read())[0] == TEXT:
+            kinds.append(json.loads(got[1])["type"])
+        assert kinds[0] == "error"
+        assert kinds[-1] == "conversation.item.done"
+        assert got == (CLOSE, struct.pack("!H", 1001))
+        raw.send(CLOSE, struct.pack("!H", 1001))
+        assert raw.read() == (-1, b"")
+
+
+def test_random_bytes_after_the_handshake_end_in_order(where):
+    for _ in range(20):
+        with opened(where) as raw:
+            raw.connection.sendall(os.urandom(4096))
+            raw.connection.shutdown(socket.SHUT_WR)
+            while raw.read()[0] != -1:
+                pass
+    with opened(where) as raw:
+        raw.send(PING)
+        assert raw.read() == (PONG, b"")
