@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -22,21 +22,32 @@ from math import inf
 from threading import Event as Flag
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from answer.response import Answer, response
 from asr import DecodeOptions, Progress, Recogniser, Transcription, TranscriptionOptions
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig, ignored_names
-from diarization.diarizer import Diarization, DiarizationCancelled, Diarizer, SpeakerHints
+from diarization.diarizer import (
+    Diarization,
+    DiarizationCancelled,
+    DiarizationStream,
+    Diarizer,
+    Span,
+    SpeakerHints,
+)
 from diarization.enrolment import Enrolment
-from diarization.known_speakers import NOBODY, KnownVoices, name_speakers
+from diarization.known_speakers import NOBODY, KnownVoices, Naming, name_speakers
 from diarization_utils import attribute, segment_per_chunk, speaker_segments
-from errors import EndpointError, InvalidParameter, InvalidRequest
+from errors import EndpointError, InvalidParameter, InvalidRequest, Unsupported
 from payload.base64_text import Base64Text
+from payload.reference_clips import ReferenceClip
 from runtime.error_edge import end_process, endpoint_errors
 from runtime.openmp import compute_beside, set_threads
 from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
+from timebase import SAMPLE_RATE
 from transcript import Transcript
 
 logger = logging.getLogger("endpoint")
@@ -160,12 +171,16 @@ class Endpoint:
         self.outstanding += 1
         try:
             self.recogniser.check_alive()
-            known = await self._enrol(request, left)
+            diarizer = None if request.speakers is None else self.diarizer
+            known = await self._enrol(request.config, diarizer, left)
             guess = len(request.inputs) / GUESSED_BYTES_PER_SECOND
             with self._preparation.recording(guess) as recording:
                 audio = await self._prepare(recording, self._decode(request), decodes=True)
                 yield Decoded(audio.duration)
-                diarizing = self._start_diarization(recording, audio, request, left)
+                if request.speakers is not None:
+                    diarizing = self._start_diarization(
+                        recording, audio.samples, request.speakers, left
+                    )
                 starting = self.recogniser.starting_steps(audio.samples, request.options)
                 transcription = await self._prepare(recording, starting)
                 async with aclosing(self._recognise(transcription)) as events:
@@ -174,7 +189,7 @@ class Endpoint:
                             transcript = event
                         else:
                             yield event
-                diarization = await _speakers(diarizing, transcript)
+                diarization = await _speakers(diarizing, transcript.speech)
                 finish = partial(self._finish, request, audio, transcript, diarization, known)
                 yield Finished(await self._prepare(recording, in_one_step(finish)))
         finally:
@@ -182,6 +197,24 @@ class Endpoint:
             if diarizing is not None:
                 diarizing.cancel()  # while it waits it holds the samples
             self.outstanding -= 1
+
+    async def session_speakers(self, clips: Sequence[ReferenceClip]) -> SessionSpeakers:
+        """Finds who speaks in a live session, those heard in `clips` by name.
+
+        Raises Unsupported without a diarizer, InvalidReference for a clip that is no use, and what
+        `Diarizer.diarize` raises.
+        """
+        if self.diarizer is None:
+            raise Unsupported("speakers: no diarization model is loaded")
+        config, left = InferenceConfig(known_speakers=[*clips]), Flag()
+        try:
+            known = await self._enrol(config, self.diarizer, left)
+        except asyncio.CancelledError:
+            left.set()
+            raise
+        can_stream = self.diarizer.capabilities.streams
+        stream = self.diarizer.stream() if can_stream else None
+        return SessionSpeakers(self, known, stream, self._unused(config), left)
 
     # The steps
 
@@ -200,15 +233,15 @@ class Endpoint:
         options = self.recogniser.validate(_options(config, diarized=speakers is not None))
         return TranscriptionRequest(inputs, config, options, speakers, warnings)
 
-    async def _enrol(self, request: TranscriptionRequest, left: Flag) -> KnownVoices:
-        """The voices of the request's clips, before its audio is touched; their names alone where
-        it is not diarized or the diarizer has no voices. Raises InvalidReference, or what
+    async def _enrol(
+        self, config: InferenceConfig, diarizer: Diarizer | None, left: Flag
+    ) -> KnownVoices:
+        """The voices of a request's clips, before its audio is touched; their names alone where
+        there is no diarizer for it or one without voices. Raises InvalidReference, or what
         `Diarizer.diarize` raises.
         """
-        config = request.config
         if not config.known_speakers:
             return NOBODY
-        diarizer = None if request.speakers is None else self.diarizer
         enrolment = Enrolment(
             diarizer if diarizer and diarizer.capabilities.voices else None,
             self.recogniser.find_speech,
@@ -221,9 +254,8 @@ class Endpoint:
                 return NOBODY if left.is_set() else enrolment.enrol(config.known_speakers, left)
             return NOBODY
 
-        clips = Recording(CLIP_SECONDS * len(config.known_speakers))
-        work = partial(compute_beside, enrol, self._threads, self._device)
-        return await asyncio.wrap_future(self._diarization.submit(clips, in_one_step(work)))
+        seconds = CLIP_SECONDS * len(config.known_speakers)
+        return await asyncio.wrap_future(self._beside(Recording(seconds), enrol))
 
     def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:
         """The audio, all of which counts as held in the end; clips leave fewer bytes.
@@ -237,22 +269,27 @@ class Endpoint:
         return audio
 
     def _start_diarization(
-        self, recording: Recording, audio: Audio, request: TranscriptionRequest, left: Flag
-    ) -> Future[Diarization | None] | None:
-        """Diarization, begun before speech is detected; it ends when the request has `left`."""
-        diarizer, hints = self.diarizer, request.speakers
-        if diarizer is None or hints is None:
-            return None
+        self, recording: Recording, samples: NDArray[np.float32], hints: SpeakerHints, left: Flag
+    ) -> Future[Diarization | None]:
+        """Diarization of samples (n,), begun before speech is detected; it ends when who asked has
+        `left`.
+        """
+        diarizer = self.diarizer
+        assert diarizer is not None  # who asks knows of it
         between = partial(self._diarization.let_pass, recording)
 
         def diarize() -> Diarization | None:
             with endpoint_errors(), suppress(DiarizationCancelled):
                 if not left.is_set():
-                    return diarizer.diarize(audio.samples, hints, left, between)
+                    return diarizer.diarize(samples, hints, left, between)
             return None
 
-        work = partial(compute_beside, diarize, self._threads, self._device)
-        return self._diarization.submit(recording, in_one_step(work))
+        return self._beside(recording, diarize)
+
+    def _beside(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
+        """What `work` returns in the thread of diarization."""
+        computed = partial(compute_beside, work, self._threads, self._device)
+        return self._diarization.submit(recording, in_one_step(computed))
 
     async def _recognise(
         self, transcription: Transcription
@@ -317,6 +354,65 @@ class Endpoint:
         return tuple(f"{what}: {why}" for what, why, asked in unused if why and asked)
 
 
+class SessionSpeakers:
+    """Who speaks in one live session; for the event loop's thread.
+
+    `warnings` are of wishes that nobody looks at. All ends once `left` is set.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        known: KnownVoices,
+        stream: DiarizationStream | None,
+        warnings: tuple[str, ...],
+        left: Flag,
+    ) -> None:
+        self._endpoint, self._known, self._stream = endpoint, known, stream
+        self.warnings, self._left = warnings, left
+
+    @property
+    def missing(self) -> int | None:
+        """So many samples from now on `push` tells more; None where the diarizer does not stream,
+        and `find` does once all has come.
+        """
+        return None if self._stream is None else self._stream.missing
+
+    async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
+        """See `DiarizationStream.push`, with its clock; samples (n,) at 16 kHz."""
+        stream = self._stream
+        assert stream is not None
+
+        def hear() -> Diarization:
+            with endpoint_errors(), suppress(DiarizationCancelled):
+                return stream.push(samples, last, self._left)
+            return Diarization((), ())
+
+        # Without length, so that it goes between the batches of whatever runs.
+        pushed = self._endpoint._beside(Recording(0.0), hear)
+        return await asyncio.wrap_future(pushed), stream.clock
+
+    async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
+        """Who speaks when in a whole session of samples (n,) at 16 kHz, in which `speech` was
+        detected. Raises what `Diarizer.diarize` raises.
+        """
+        recording = Recording(len(samples) / SAMPLE_RATE)
+        diarizing = self._endpoint._start_diarization(
+            recording, samples, SpeakerHints(), self._left
+        )
+        try:
+            found = await _speakers(diarizing, speech)
+        finally:
+            diarizing.cancel()  # while it waits it holds the samples
+        naming = name_speakers(found, self._known)
+        told = found.warnings if found else ()
+        return replace(naming, warnings=(*told, *naming.warnings))
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._left.set()
+
+
 async def answer_of(events: AsyncGenerator[Event]) -> Answer:
     """The answer that a request's events end with; however it ends, they are closed."""
     async with aclosing(events):
@@ -360,14 +456,14 @@ def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
 
 
 async def _speakers(
-    diarizing: Future[Diarization | None] | None, transcript: Transcript
+    diarizing: Future[Diarization | None] | None, speech: Sequence[Span]
 ) -> Diarization | None:
     """Who speaks when; None where nobody asks or nobody speaks."""
-    if diarizing is None or not transcript.speech:
+    if diarizing is None or not speech:
         return None
     found = await asyncio.wrap_future(diarizing)
-    assert found is not None  # the request is still there
-    return found.touching(transcript.speech)
+    assert found is not None  # who asked is still there
+    return found.touching(speech)
 
 
 def _attribute_words(

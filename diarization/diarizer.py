@@ -103,12 +103,37 @@ class Capabilities:
 
     `hints`: it can be told the number of speakers. `voices`: it embeds them, so that known ones can
     be named. `same_voice`: from which cosine on two of its embeddings are taken for one voice; None
-    where that was never measured.
+    where that was never measured. `streams`: it keeps up with people who speak.
     """
 
     hints: bool
     voices: bool
     same_voice: float | None = None
+    streams: bool = False
+
+
+class DiarizationStream(Protocol):
+    """Who speaks in audio that is still coming; for one thread at a time."""
+
+    @property
+    def clock(self) -> float:
+        """Up to this second all turns are known."""
+
+    @property
+    def missing(self) -> int:
+        """So many samples from now on more is known."""
+
+    def push(
+        self,
+        samples: NDArray[np.float32],
+        last: bool = False,
+        cancelled: threading.Event | None = None,
+    ) -> Diarization:
+        """Hear more samples, float32 (n,) at 16 kHz: the turns of the seconds that the clock has
+        passed in this call, cut at both ends. After the `last` ones all are known.
+
+        Raises what `Diarizer.diarize` raises, and is of no use afterwards.
+        """
 
 
 class Diarizer(Protocol):
@@ -140,6 +165,9 @@ class Diarizer(Protocol):
         For diarizers whose `capabilities` say that they have voices. It may be NaN where the spans
         are too short. Raises ModelError or OutOfMemory.
         """
+
+    def stream(self) -> DiarizationStream:
+        """A stream of its own, for diarizers whose `capabilities` say that they stream."""
 
 
 def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:

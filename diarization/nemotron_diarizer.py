@@ -5,14 +5,18 @@ One network says every 10 ms how probable it is that each of its few speakers ta
 numbered as they arrive. It hears a recording in chunks, by transformers' defaults 27 s each, and
 keeps what it needs of earlier ones in a cache. transformers goes through them within one call,
 which nobody could stop; here every chunk is a call with the same cache, and gives the same
-(`tests/test_nemotron_diarizer.py`). So memory does not grow with the recording either.
+(`tests/test_nemotron_diarizer.py`). So memory does not grow with the recording either. Audio that
+is still coming is heard in the same way, in the shorter chunks of the checkpoint's streaming mode:
+1.04 s at first and 0.72 s more each time, for which all that the cache holds, some 43 s, is encoded
+again. Only GPUs do that fast enough.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForAudioFrameClassification
 from transformers.feature_extraction_utils import FeatureExtractionMixin
+from transformers.processing_utils import ProcessorMixin
 
 from diarization.computation import computing, create_stream, pause, warm_up
 from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
@@ -30,9 +35,24 @@ from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
 MODEL_TYPE = "nemotron3_diarization"  # in config.json
+# Of a checkpoint that names none: (chunk, right context), encoder frames, by transformers' default.
+STREAMING_MODE = (9, 4)
 THRESHOLD = 0.5  # the probability above which somebody speaks, as transformers' processor has it
 
 Activity = NDArray[np.bool_]  # (frames, speakers)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How audio is cut into chunks of `length`, heard with `left` and `right` around them, and how
+    many of those heard are queued before `popped` at once go to the cache; in encoder frames.
+    """
+
+    length: int
+    left: int
+    right: int
+    queued: int
+    popped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +83,35 @@ class Durations:
 class NemotronDiarizer:
     """A loaded Nemotron3DiarizationForAudioFrameClassification; any number of calls at a time.
 
-    `new_cache` makes its speaker cache. `stream` is where it computes on CUDA, so that it does not
-    wait for other threads' kernels.
+    `new_cache` makes its speaker cache, `streaming_mode` is (chunk, right context) of audio that is
+    still coming, in encoder frames. `stream` is where it computes on CUDA, so that it does not wait
+    for other threads' kernels.
     """
-
-    capabilities = Capabilities(hints=False, voices=False)
 
     def __init__(
         self,
         model: Any,  # noqa: ANN401
         features: MelFeatures,
         new_cache: Callable[..., object],
+        streaming_mode: tuple[int, int] = STREAMING_MODE,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
         self._model, self._features, self._new_cache = model, features, new_cache
         self._stream = stream
+        self.capabilities = Capabilities(hints=False, voices=False, streams=stream is not None)
         config = model.config
+        length, right = streaming_mode
+        streaming = config.streaming_config
+        self._live = Chunking(
+            length, 0, right, streaming.fifo_length, streaming.speaker_cache_update_period
+        )
+        self._whole = Chunking(
+            config.chunk_length,
+            config.chunk_left_context,
+            config.chunk_right_context,
+            config.fifo_length,
+            config.speaker_cache_update_period,
+        )
         self._stack: int = config.audio_config.subsampling_factor
         self._durations = Durations(
             float(getattr(config, "min_duration_on", 0.0)),
@@ -116,18 +149,24 @@ class NemotronDiarizer:
         """Not to be had: the model has no embeddings of speakers."""
         raise NotImplementedError("the diarization model embeds no voices")
 
+    def stream(self) -> NemotronStream:
+        """See `Diarizer.stream`."""
+        return NemotronStream(self, self._live)
+
     def _probabilities(self, samples: torch.Tensor) -> Iterator[torch.Tensor]:
         """Those of every chunk's frames, (frames, speakers), where the model computes: what its own
         forward over the whole recording says.
         """
-        config = self._model.config
-        cache = self._new_cache(
-            config.streaming_config,
-            fifo_length=config.fifo_length,
-            speaker_cache_update_period=config.speaker_cache_update_period,
-        )
-        for chunk in chunks(self._features.count(samples), config):
+        cache = self._cache(self._whole)
+        for chunk in chunks(self._features.count(samples), self._stack, self._whole):
             yield self._score(samples, chunk, cache)
+
+    def _cache(self, chunking: Chunking) -> object:
+        return self._new_cache(
+            self._model.config.streaming_config,
+            fifo_length=chunking.queued,
+            speaker_cache_update_period=chunking.popped,
+        )
 
     @torch.inference_mode()
     def _score(self, samples: torch.Tensor, chunk: Chunk, cache: object) -> torch.Tensor:
@@ -164,6 +203,107 @@ class NemotronDiarizer:
         return frames.to(self._model.device, self._model.dtype), mask
 
 
+class NemotronStream:
+    """See `DiarizationStream`. Says what `diarize` would of the whole, cut as `chunking` says."""
+
+    def __init__(self, diarizer: NemotronDiarizer, chunking: Chunking) -> None:
+        self._diarizer, self._chunking = diarizer, chunking
+        self._features, self._stack = diarizer._features, diarizer._stack
+        self._hop = self._features.hop_length
+        self._cache = diarizer._cache(chunking)
+        self._audio = torch.zeros(0)
+        self._dropped = self._start = 0  # encoder frames: before `_audio`, and before what is next
+        speakers = diarizer._model.config.head_config.num_speakers
+        self._found = TurnsSoFar(diarizer._durations, SAMPLE_RATE / self._hop, speakers)
+
+    @property
+    def clock(self) -> float:
+        """See `DiarizationStream.clock`."""
+        return self._found.clock
+
+    @property
+    def missing(self) -> int:
+        """See `DiarizationStream.missing`."""
+        frames = (self._start + self._chunking.length + self._chunking.right) * self._stack
+        return (frames - 1) * self._hop + self._features.reach - self._heard
+
+    @property
+    def _heard(self) -> int:
+        """How many samples have come."""
+        return self._dropped * self._stack * self._hop + len(self._audio)
+
+    def push(
+        self,
+        samples: NDArray[np.float32],
+        last: bool = False,
+        cancelled: threading.Event | None = None,
+    ) -> Diarization:
+        """See `DiarizationStream.push`. Cancelled, it computes at most one more chunk."""
+        self._audio = torch.cat([self._audio, torch.from_numpy(samples)])
+        parts = []
+        with computing(self._diarizer._stream):
+            pause(cancelled, None)
+            for chunk in self._chunks(last):
+                parts.append(_on_host(self._diarizer._score(self._audio, chunk, self._cache)))
+                self._move_on(chunk)
+                pause(cancelled, None)
+        self._audio = self._audio.clone()  # of what a slice leaves out nothing is freed
+        return self._found.push(parts, last)
+
+    def _chunks(self, last: bool) -> Iterator[Chunk]:
+        """Those that are complete, in encoder frames of `_audio` as it is when each comes."""
+        while last or self.missing <= 0:
+            count = self._features.count(self._audio)
+            start = self._start - self._dropped
+            if start * self._stack >= count:
+                return
+            yield chunk_at(start, count // self._stack + 1, self._chunking)
+
+    def _move_on(self, chunk: Chunk) -> None:
+        """Drop what no other chunk hears: its first frame has samples of the one before."""
+        self._start += chunk.end - chunk.start
+        unneeded = max(0, self._start - self._chunking.left - 1) - self._dropped
+        self._dropped += unneeded
+        self._audio = self._audio[unneeded * self._stack * self._hop :]
+
+
+class TurnsSoFar:
+    """Turns in probabilities that come in parts, as they are in the whole.
+
+    A frame's turns depend on as many frames around it as the `durations` last together, which are
+    kept and waited for. `rate` is frames a second.
+    """
+
+    def __init__(self, durations: Durations, rate: float, speakers: int) -> None:
+        self._durations, self._rate = durations, rate
+        self._margin = ceil((durations.on + durations.off) * rate)
+        self._kept = np.zeros((0, speakers), np.float32)  # probabilities from frame `_first` on
+        self._first = self._told = 0
+        self._over = False
+
+    @property
+    def clock(self) -> float:
+        """Up to this second turns were told."""
+        return inf if self._over else self._told / self._rate
+
+    def push(self, parts: Sequence[NDArray[np.float32]], last: bool) -> Diarization:
+        """The turns that become certain with more frames, each part (frames, speakers)."""
+        kept = np.concatenate([self._kept, *parts])
+        active = smooth(kept > THRESHOLD, self._durations, self._rate)
+        alone = likeliest(active, kept)
+        until = self._first + len(kept) - (0 if last else self._margin)
+        until = max(self._told, until)
+        new = slice(self._told - self._first, until - self._first)
+        found = Diarization(
+            turns_of(active[new], self._rate, self._told),
+            turns_of(alone[new], self._rate, self._told),
+        )
+        first = max(0, until - self._margin)
+        self._kept = kept[first - self._first :].copy()
+        self._first, self._told, self._over = first, until, last
+        return found
+
+
 def _on_host(probabilities: torch.Tensor) -> NDArray[np.float32]:
     """Raises ValueError where they are not finite, as in float16 beyond its range."""
     values: NDArray[np.float32] = probabilities.float().cpu().numpy()
@@ -172,21 +312,21 @@ def _on_host(probabilities: torch.Tensor) -> NDArray[np.float32]:
     return values
 
 
-def chunks(count: int, config: Any) -> Iterator[Chunk]:  # noqa: ANN401
-    """Those of a recording of `count` frames, as the model's forward splits it.
+def chunks(count: int, stack: int, chunking: Chunking) -> Iterator[Chunk]:
+    """Those of a recording of `count` frames, as the model's forward splits it; `stack` of them are
+    one of the encoder's.
 
     The frame that it has beyond them is scored in no chunk of its own.
     """
-    stack = config.audio_config.subsampling_factor
-    all_frames = count // stack + 1
-    for start in range(0, -(-count // stack), config.chunk_length):
-        end = min(start + config.chunk_length, all_frames)
-        yield Chunk(
-            first=max(start - config.chunk_left_context, 0),
-            start=start,
-            end=end,
-            last=min(end + config.chunk_right_context, all_frames),
-        )
+    for start in range(0, -(-count // stack), chunking.length):
+        yield chunk_at(start, count // stack + 1, chunking)
+
+
+def chunk_at(start: int, all_frames: int, chunking: Chunking) -> Chunk:
+    """The chunk that begins at `start`, of `all_frames` encoder frames."""
+    end = min(start + chunking.length, all_frames)
+    first, last = max(start - chunking.left, 0), min(end + chunking.right, all_frames)
+    return Chunk(first, start, end, last)
 
 
 def smooth(active: Activity, durations: Durations, rate: float) -> Activity:
@@ -209,15 +349,15 @@ def likeliest(active: Activity, probabilities: NDArray[np.float32]) -> Activity:
     return active & alone
 
 
-def turns_of(active: Activity, rate: float) -> tuple[SpeakerTurn, ...]:
-    """The turns in order of time; `rate` is frames a second."""
+def turns_of(active: Activity, rate: float, first: int = 0) -> tuple[SpeakerTurn, ...]:
+    """The turns in order of time; `rate` is frames a second, and the `first` frame has a number."""
     found = sorted(
         (start, speaker, end)
         for speaker, column in enumerate(active.T)
         for start, end in runs(column)
     )
     return tuple(
-        SpeakerTurn(f"SPEAKER_{speaker:02d}", start / rate, end / rate)
+        SpeakerTurn(f"SPEAKER_{speaker:02d}", (first + start) / rate, (first + end) / rate)
         for start, speaker, end in found
     )
 
@@ -240,6 +380,7 @@ def load_nemotron(
     new_cache = nemotron_speaker_cache(name)
     source: dict[str, Any] = {"revision": revision, "token": token}
     features, _ = FeatureExtractionMixin.get_feature_extractor_dict(name, **source)
+    processor, _ = ProcessorMixin.get_processor_dict(name, **source)
     loaded: Any = AutoModelForAudioFrameClassification.from_pretrained(
         name,
         **source,
@@ -252,8 +393,19 @@ def load_nemotron(
     if said["missing_keys"]:  # transformers would draw random numbers for them
         raise StartError(f"{name} lacks {min(said['missing_keys'])}")
     diarizer = NemotronDiarizer(
-        model.to(device).eval(), MelFeatures.read(name, features), new_cache, create_stream(device)
+        model.to(device).eval(),
+        MelFeatures.read(name, features),
+        new_cache,
+        streaming_mode(processor),
+        create_stream(device),
     )
     # On every device: only a run tells that features and weights belong together.
     warm_up(diarizer)
     return diarizer
+
+
+def streaming_mode(processor: Mapping[str, Any]) -> tuple[int, int]:
+    """(chunk, right context) of audio that is still coming, by a checkpoint's processor."""
+    modes = processor.get("streaming_modes") or {}
+    length, right = modes.get(processor.get("streaming_mode"), STREAMING_MODE)
+    return int(length), int(right)

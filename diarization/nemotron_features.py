@@ -76,14 +76,19 @@ class MelFeatures:
             given["preemphasis"],
         )
 
+    @property
+    def reach(self) -> int:
+        """So many samples before and after a frame's place belong to it."""
+        return self.n_fft // 2
+
     def count(self, samples: torch.Tensor) -> int:
         """How many frames `samples` have."""
         return len(samples) // self.hop_length
 
     def frames(self, samples: torch.Tensor, first: int, last: int) -> torch.Tensor:
         """Those from `first` up to `last` of `samples`, float32 (n,): (last - first, mel bins)."""
-        reach = self.n_fft // 2
-        start, end = first * self.hop_length - reach, (last - 1) * self.hop_length + reach
+        start = first * self.hop_length - self.reach
+        end = (last - 1) * self.hop_length + self.reach
         spectrum = torch.stft(
             self._stretch(samples, start, end),
             self.n_fft,

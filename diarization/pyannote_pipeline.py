@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from diarization.clustering import complete_voices
 from diarization.computation import computing, create_stream, pause, warm_up
-from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
+from diarization.diarizer import (
+    Capabilities,
+    Diarization,
+    DiarizationStream,
+    Span,
+    SpeakerHints,
+    Vector,
+)
 from diarization.embeddings import share_frames
 from diarization.networks import has_networks, load_network
 from diarization.same_voice import same_voice
@@ -88,6 +95,10 @@ class PyannoteDiarizer:
             waveform = torch.from_numpy(samples)[None, None]
             vector: Vector = self._pipeline._embedding(waveform, masks=mask)[0]
             return vector
+
+    def stream(self) -> DiarizationStream:
+        """Not to be had: the pipeline clusters the voices of a whole recording."""
+        raise NotImplementedError("the diarization model hears whole recordings alone")
 
     def _hook(
         self, cancelled: threading.Event | None, between: Callable[[], None] | None

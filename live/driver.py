@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr import Hypothesis, LivePass, Recogniser, Transcription, TranscriptionOptions
-from errors import EndpointError
+from errors import EndpointError, InvalidParameter
 from live.audio_stream import AudioStream
 from live.events import LiveEvent
 from live.session import LiveSession, WantedPass
 from live.settings import AudioFormat, LiveSettings, TurnSettings
+from live.speakers import LiveSpeakers, OpenSpeakers
 from live.turn_detection import Turn, TurnDetector
 from runtime.error_edge import endpoint_errors
 from transcript import Transcript
@@ -33,8 +34,9 @@ Heard = tuple[NDArray[np.float32], list[Turn]]
 class LiveDriver:
     """One session on a `recogniser`; for the event loop's thread.
 
-    Events go to `send`, a list at a time and in order; passes have the `options` of files. Calls
-    of `append`, `commit`, `clear`, `change` and `finish` follow one another.
+    Events go to `send`, a list at a time and in order; passes have the `options` of files. Who
+    speaks is found by what `open_speakers` returns, where the client wants to know. Calls of
+    `append`, `commit`, `clear`, `change` and `finish` follow one another.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class LiveDriver:
         detector: TurnDetector,
         options: TranscriptionOptions,
         send: Send,
+        open_speakers: OpenSpeakers,
     ) -> None:
         self._recogniser, self._workers, self._send = recogniser, workers, send
         self._detector, self._options = detector, options
@@ -53,6 +56,9 @@ class LiveDriver:
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_id)
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, asyncio.Task[None]] = {}
+        self._open_speakers = open_speakers
+        self._speakers: LiveSpeakers | None = None
+        self._wanted_speakers: object = (False, ())
         self._running = asyncio.create_task(self._run())
 
     async def append(self, data: bytes) -> None:
@@ -60,7 +66,9 @@ class LiveDriver:
         await self._hear(lambda: self._stream.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
-        """Hear what comes next otherwise. Raises InvalidParameter, or Unsupported."""
+        """Hear what comes next otherwise; speakers, from the first sample on. Raises
+        InvalidParameter, InvalidReference, Unsupported, or what diarization raises.
+        """
         options = replace(
             self._options,
             language=settings.language,
@@ -68,6 +76,7 @@ class LiveDriver:
             hotwords=settings.keywords,
         )
         known = self._recogniser.validate(options)
+        await self._change_speakers(settings)
         if audio_format is not self._format:
             await self._hear(self._stream.flush)
             self._format, self._stream = audio_format, AudioStream(audio_format)
@@ -96,11 +105,31 @@ class LiveDriver:
         self.session.finish()
         self._changed.set()
         await self._running
+        if self._speakers is not None:
+            found = await self._speakers.finish()
+            async with self._sending:
+                await self._send(found)
 
     async def close(self) -> None:
         """Forget all that is under way, and free its rows."""
         self._running.cancel()
         await asyncio.wait([self._running])
+        if self._speakers is not None:
+            await self._speakers.close()
+
+    async def _change_speakers(self, settings: LiveSettings) -> None:
+        wanted = settings.speakers, settings.known_speakers
+        if wanted == self._wanted_speakers:
+            return
+        if self.session.seconds:
+            raise InvalidParameter("speakers: should be asked for before audio comes")
+        found: LiveSpeakers | None = None
+        if settings.speakers:
+            finder = await self._open_speakers(settings.known_speakers)
+            found = LiveSpeakers(finder, self._workers, self._tell)
+        if self._speakers is not None:
+            await self._speakers.close()
+        self._speakers, self._wanted_speakers = found, wanted
 
     async def _hear(self, read: Callable[[], NDArray[np.float32]]) -> None:
         """Hear the samples that `read` returns in another thread."""
@@ -112,14 +141,20 @@ class LiveDriver:
             return samples, self._detector.push(samples)
 
         loop = asyncio.get_running_loop()
-        self.session.feed(*await loop.run_in_executor(self._workers, listen))
+        samples, turns = await loop.run_in_executor(self._workers, listen)
+        if self._speakers is not None:
+            self._speakers.hear(samples)
+        self.session.feed(samples, turns)
         self._changed.set()
         await self._tell()
 
     async def _tell(self) -> None:
         """Send what there is to be told."""
         async with self._sending:
-            if events := self.session.take_events():
+            events = self.session.take_events()
+            if self._speakers is not None:
+                events = self._speakers.passing(events)
+            if events:
                 await self._send(events)
 
     async def _run(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from errors import EndpointError
-from transcript import Transcript, Word
+from transcript import KnownSpeaker, Transcript, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,11 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one speaker says in a stretch of the item; `speaker` is None where nobody is known."""
+    """What one speaker says in a stretch of the item; `speaker` is None where nobody is known.
+
+    Those that come before the item is completed are of words that were sent without a speaker;
+    those that follow are of its whole text, and take the place of all before.
+    """
 
     item_id: str
     id: str
@@ -119,6 +123,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakersFound:
+    """All segments were sent. Who was known by name, and what a client should know of speakers."""
+
+    known_speakers: tuple[KnownSpeaker, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cadence:
     """About every so many `seconds` new words are looked for; more where the server is busy."""
 
@@ -137,5 +149,6 @@ LiveEvent = (
     | Segment
     | Completed
     | Failed
+    | SpeakersFound
     | Cadence
 )

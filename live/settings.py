@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from payload.reference_clips import ReferenceClip
+
 Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -52,7 +54,8 @@ class LiveSettings:
 
     `language` is a code or a name, None to detect it; `prompt` and `keywords` are as a file's
     `prompt` and `hotwords`. Without `turn_detection` the client commits. `delay` is how long a word
-    may be waited for, None for the server's choice.
+    may be waited for, None for the server's choice. With `speakers` the client is told who says
+    what, and `known_speakers` are called by their names, as in a file.
     """
 
     language: str | None = None
@@ -60,3 +63,5 @@ class LiveSettings:
     keywords: tuple[str, ...] = ()
     turn_detection: TurnSettings | None = TurnSettings()
     delay: Delay | None = None
+    speakers: bool = False
+    known_speakers: tuple[ReferenceClip, ...] = ()

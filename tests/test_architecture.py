@@ -129,6 +129,7 @@ ENDPOINT: dict[str, set[str]] = {
         "errors",
         "payload",
         "runtime",
+        "timebase",
         "transcript",
     },
     "live": {
@@ -138,6 +139,7 @@ ENDPOINT: dict[str, set[str]] = {
         "diarization",
         "diarization_utils",
         "errors",
+        "payload",
         "runtime",
         "timebase",
         "transcript",

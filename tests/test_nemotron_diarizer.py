@@ -192,9 +192,8 @@ def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path)
 
 @needs_the_model
 def test_a_chunk_is_heard_with_its_context_and_the_last_with_the_frame_beyond(diarizer):
-    config = diarizer._model.config
     for count in range(1, 3 * CHUNK * 8 + 1):
-        found = list(chunks(count, config))
+        found = list(chunks(count, 8, diarizer._whole))
         assert [each.start for each in found] == list(range(0, -(-count // 8), CHUNK))
         assert all(one.end == two.start for one, two in pairwise(found))
         assert all(each.last == min(each.end + RIGHT, count // 8 + 1) for each in found)
