@@ -186,7 +186,8 @@ class EngineMachine(RuleBasedStateMachine):
         works = self.device.works[done:]
         others = [each.seconds for each in works if not each.lane.live]
         assert len(others) <= 1 or not (small and self.scheduler.beside_live.small)
-        if failed or not (live_ones and self.scheduler.live_ones_may_run):
+        lost = self.executor.lost is not None
+        if failed or lost or not (live_ones and self.scheduler.live_ones_may_run):
             self.beside_live = self.of_others = 0.0
         else:
             self.others_wait_for_live_ones(works, others)
