@@ -110,7 +110,7 @@ class LiveSpeakers:
         self._finder.close()
         if self._following is not None:
             self._following.cancel()
-            await asyncio.wait([self._following])
+            await asyncio.gather(self._following, return_exceptions=True)
 
     async def _follow(self) -> None:
         """Have the finder hear the audio as it comes."""

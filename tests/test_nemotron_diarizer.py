@@ -27,8 +27,11 @@ from config import DEMO_MODELS, ModelSettings
 from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
 from diarization.loading import load_diarizer
 from diarization.nemotron_diarizer import (
+    Chunking,
     Durations,
     NemotronDiarizer,
+    NemotronStream,
+    TurnsSoFar,
     chunks,
     likeliest,
     runs,
@@ -41,6 +44,7 @@ from loading import load_endpoint
 from runtime import versions
 from runtime.model_errors import loading
 from testing.audio_files import speech, wav_file
+from transcript import SpeakerTurn
 
 CPU = torch.device("cpu")
 NO_HINTS = SpeakerHints()
@@ -405,6 +409,203 @@ def test_numbers_beyond_the_precisions_range_are_no_silence(diarizer, spoken, mo
     monkeypatch.setattr(bias, "data", torch.full_like(bias, torch.nan))
     with pytest.raises(ModelError):
         diarizer.diarize(spoken, NO_HINTS)
+
+
+# ---- audio that is still coming
+
+
+def joined(turns) -> tuple[SpeakerTurn, ...]:
+    """The turns of a stream, those that a push has cut put together."""
+    whole: dict[tuple[str, float], SpeakerTurn] = {}
+    for turn in turns:
+        before = whole.pop((turn.speaker, turn.start), turn)
+        whole[turn.speaker, turn.end] = replace(before, end=turn.end)
+    return tuple(sorted(whole.values(), key=lambda turn: (turn.start, turn.speaker)))
+
+
+def streamed(stream: NemotronStream, samples: np.ndarray, sizes: list[int]):
+    """Probabilities, turns, and turns of one speaker at a time, of samples in pieces."""
+    parts, turns, exclusive, clock = [], [], [], 0.0
+    push = stream._found.push
+    stream._found.push = lambda new, last: parts.extend(new) or push(new, last)
+    edges = np.cumsum(sizes)
+    pieces = np.split(samples, edges[edges < len(samples)])
+    for place, piece in enumerate(pieces):
+        last = place == len(pieces) - 1
+        found = stream.push(piece, last)
+        for turn in (*found.turns, *found.exclusive):
+            assert clock <= turn.start < turn.end <= stream.clock
+        turns += found.turns
+        exclusive += found.exclusive
+        clock = stream.clock
+        assert last or stream.missing > 0
+        assert clock <= edges[place] / 16_000 or last
+    assert clock == np.inf
+    return np.concatenate([np.zeros((0, 8), np.float32), *parts]), joined(turns), joined(exclusive)
+
+
+def pieces_of(seed: int) -> list[int]:
+    generator = np.random.default_rng(seed)
+    return [int(each) for each in generator.choice([1, 160, 1_000, 4_800, 60_000], 400)]
+
+
+@needs_the_model
+@pytest.mark.parametrize("durations", [Durations(), Durations(0.1, 0.05), Durations(0.3, 0.6)])
+def test_in_pieces_of_any_size_a_stream_says_what_the_whole_gives(
+    diarizer, spoken, durations, monkeypatch
+):
+    monkeypatch.setattr(diarizer, "_durations", durations)
+    for seed, size in enumerate([0, 100, *SIZES]):
+        whole = diarizer.diarize(spoken[:size], NO_HINTS)
+        stream = NemotronStream(diarizer, diarizer._whole)
+        found, turns, exclusive = streamed(stream, spoken[:size], pieces_of(seed))
+        assert turns == joined(whole.turns)
+        assert exclusive == joined(whole.exclusive)
+        expected = probabilities(diarizer, spoken[:size]) if size >= 160 else found[:0]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@given(activities, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.05, 0.3]))
+def test_turns_so_far_are_those_of_the_whole(found, seed, off):
+    durations = Durations(0.1, off)
+    generator = np.random.default_rng(seed)
+    so_far, turns = TurnsSoFar(durations, RATE, 3), []
+    parts = np.split(found, np.sort(generator.integers(0, len(found) + 1, 9)))
+    for place, part in enumerate(parts):
+        turns += so_far.push([part], last=place == 9).turns
+    assert joined(turns) == joined(turns_of(smooth(found > 0.5, durations, RATE), RATE))
+
+
+@pytest.fixture(scope="module")
+def live_model():
+    """Whose queue is short enough to run over, and whose own chunks are those of its stream."""
+    model = small_model(chunk_length=9, chunk_right_context=4, fifo_length=20).double()
+    model.config.streaming_config.fifo_length = 20
+    model.config.streaming_config.speaker_cache_update_period = 12
+    return model
+
+
+@needs_the_model
+def test_in_the_streaming_modes_chunks_it_says_what_transformers_forward_does(
+    live_model, spoken, tmp_path
+):
+    diarizer = diarizer_of(live_model, tmp_path)
+    for seed, size in enumerate(SIZES):
+        logits, mask = offline(live_model, spoken[:size])
+        found, *_ = streamed(diarizer.stream(), spoken[:size], pieces_of(seed))
+        np.testing.assert_allclose(found, logits.sigmoid()[mask].numpy(), atol=1e-6)
+
+
+@needs_the_model
+def test_it_says_what_transformers_streaming_does(live_model, spoken, tmp_path):
+    """Up to the last chunk, which is longer there."""
+    diarizer, theirs = diarizer_of(live_model, tmp_path), processor()
+    found, *_ = streamed(diarizer.stream(), spoken, pieces_of(0))
+    expected, cache, frame = [], None, 0
+    while True:
+        start = theirs.audio_chunk_start(frame) if frame else 0
+        count = (
+            theirs.num_samples_per_audio_chunk if frame else theirs.num_samples_first_audio_chunk
+        )
+        if start + count > len(spoken):
+            break
+        inputs = theirs(
+            spoken[start : start + count],
+            sampling_rate=16_000,
+            is_streaming=True,
+            is_first_audio_chunk=frame == 0,
+            return_tensors="pt",
+        )
+        with torch.no_grad():
+            output = live_model(
+                inputs["input_features"].double(),
+                inputs["attention_mask"],
+                speaker_cache=cache,
+                num_lookahead_frames=inputs["num_lookahead_frames"],
+            )
+        cache = output.speaker_cache
+        expected.append(output.logits[0].sigmoid().numpy())
+        frame += theirs.num_mel_frames_per_step
+    assert len(expected) > 14
+    both = np.concatenate(expected)
+    np.testing.assert_allclose(found[: len(both)], both, atol=1e-6)
+
+
+@needs_the_model
+def test_more_is_known_when_what_is_missing_has_come_and_little_audio_is_kept(diarizer, spoken):
+    stream, at = diarizer.stream(), 0
+    assert stream.missing == (13 * 8 - 1) * 160 + 256  # 1.04 s
+    for place in range(14):
+        missing = stream.missing
+        assert stream.push(spoken[at : at + missing - 1]).turns == ()
+        assert (stream.clock, stream.missing) == (pytest.approx(0.72 * place), 1)
+        stream.push(spoken[at + missing - 1 : at + missing])
+        assert stream.clock == pytest.approx(0.72 * (place + 1))
+        at += missing
+        assert stream.missing == 9 * 1_280
+        assert len(stream._audio) <= 20 * 1_280
+    before = stream.clock
+    rest = stream.push(spoken[at : at + 16_000], last=True)
+    assert stream.clock == np.inf
+    assert all(before <= turn.start < turn.end <= at / 16_000 + 1 for turn in rest.turns)
+    assert rest.turns
+
+
+@needs_the_model
+def test_streams_beside_each_other_know_nothing_of_each_other(diarizer, spoken):
+    alone = streamed(diarizer.stream(), spoken[:64_000], [16_000] * 4)[1]
+    streams, found = [diarizer.stream() for _ in range(3)], [[], [], []]
+    for start in range(0, 64_000, 16_000):
+        for stream, turns in zip(streams, found, strict=True):
+            turns += stream.push(spoken[start : start + 16_000], start == 48_000).turns
+    assert [joined(turns) for turns in found] == [alone] * 3
+
+
+@needs_the_model
+def test_a_cancelled_stream_computes_one_more_chunk_at_most(diarizer, spoken, monkeypatch):
+    score, scored, cancelled = diarizer._score, [], threading.Event()
+
+    def count(*given):
+        cancelled.set()
+        scored.append(given)
+        return score(*given)
+
+    monkeypatch.setattr(diarizer, "_score", count)
+    for expected in (1, 1):
+        with pytest.raises(DiarizationCancelled):
+            diarizer.stream().push(spoken, False, cancelled)
+        assert len(scored) == expected
+
+
+@needs_the_model
+def test_a_stream_that_fails_says_so_as_a_recording_does(diarizer, spoken, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr(diarizer._model, "forward", fail)
+    with pytest.raises(ModelError) as caught:
+        diarizer.stream().push(spoken)
+    assert "secret" not in str(caught.value)
+
+
+@needs_the_model
+def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
+    assert loaded(folder)._live == Chunking(9, 0, 4, 264, 222)
+    file = save(tmp_path) / "processor_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"streaming_mode": "ultra_low_latency"}))
+    assert loaded(tmp_path)._live == Chunking(3, 0, 1, 264, 222)
+    file.unlink()
+    processor().feature_extractor.save_pretrained(tmp_path)
+    assert loaded(tmp_path)._live == Chunking(9, 0, 4, 264, 222)
+
+
+@needs_the_model
+def test_it_streams_where_it_computes_on_a_gpu(diarizer):
+    assert not diarizer.capabilities.streams
+    stream = object()
+    there = NemotronDiarizer(diarizer._model, diarizer._features, object, (9, 4), stream)
+    assert there.capabilities.streams
 
 
 # ---- loading

@@ -1,0 +1,351 @@
+"""Who says what in a live session: the file's segments for every completed text, whenever turns
+become known, and speakers on words as soon as their time is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diarization.diarizer import Diarization, Span
+from diarization.known_speakers import Naming
+from diarization_utils import attribute, speaker_segments
+from errors import ModelError
+from live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
+from live.speakers import LiveSpeakers, SaidBy
+from timebase import SAMPLE_RATE
+from transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
+
+STEP = 0.25  # seconds of a word or a turn
+
+
+def spoken(count: int, begin: float = 0.0) -> list[Word]:
+    """Words of a step each, one after the other."""
+    return [
+        Word(f" w{number}", begin + number * STEP, begin + (number + 1) * STEP)
+        for number in range(count)
+    ]
+
+
+def completed(item: str, words: Sequence[Word]) -> Completed:
+    """An item's text; its audio is all speech."""
+    text = "".join(word.text for word in words)
+    span = words[0].start, words[-1].end
+    chunk = Chunk(text, *span, words=tuple(words))
+    return Completed(item, Transcript((chunk,), "en", speech=(span,)), text.strip(), 1.0)
+
+
+def turns(speakers: Sequence[str | None]) -> tuple[SpeakerTurn, ...]:
+    """Who speaks in each step, None where nobody does."""
+    steps = enumerate(speakers)
+    return tuple(SpeakerTurn(s, n * STEP, (n + 1) * STEP) for n, s in steps if s is not None)
+
+
+def between(found: Sequence[SpeakerTurn], start: float, end: float) -> Diarization:
+    """The parts of turns there, which overlap nowhere."""
+    cut = tuple(
+        replace(each, start=max(each.start, start), end=min(each.end, end))
+        for each in found
+        if each.start < end and each.end > start
+    )
+    return Diarization(cut, cut)
+
+
+def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, float, float]]:
+    """Without their names."""
+    return [
+        (each.item_id, each.text, each.speaker, each.start, each.end)
+        for each in events
+        if isinstance(each, Segment)
+    ]
+
+
+def expected(items: Sequence[Completed], found: Diarization):
+    """As in a file that has all of these texts."""
+    chunks = [chunk for each in items for chunk in each.transcript.chunks]
+    speech = [span for each in items for span in each.transcript.speech]
+    known = found.touching(speech)
+    told = []
+    for each, chunk in zip(items, attribute(chunks, known.turns, known.exclusive), strict=True):
+        told += [
+            (each.item_id, one.text, one.speaker, one.start, one.end)
+            for one in speaker_segments([chunk])
+        ]
+    return told
+
+
+speakers = st.lists(st.sampled_from(["A", "A", "B", None]), min_size=1, max_size=40)
+
+
+@given(speakers, st.lists(st.integers(1, 8), min_size=1, max_size=6), st.randoms())
+def test_known_at_the_end_texts_are_given_to_speakers_as_in_a_file(who, sizes, random):
+    items, begin = [], 0.0
+    for number, size in enumerate(sizes):
+        items.append(completed(str(number), spoken(size, begin)))
+        begin += (size + 2) * STEP
+    said, order = SaidBy(), [*items]
+    random.shuffle(order)  # they are completed as they come
+    assert said.passing(order) == order
+    assert said.speech == [span for each in items for span in each.transcript.speech]
+    found = Diarization(turns(who), turns(who))
+    said.known(found, inf)
+    told = said.passing([])
+    assert segments(told) == expected(items, found)
+    assert len({each.id for each in told if isinstance(each, Segment)}) == len(told)
+    assert said.passing([]) == []
+
+
+@given(
+    speakers,
+    st.lists(st.integers(1, 5), min_size=1, max_size=12),
+    st.lists(st.floats(0.05, 1.5), min_size=1, max_size=12),
+    st.integers(0, 12),
+)
+def test_known_bit_by_bit_every_word_is_told_once_and_the_text_as_in_a_file(
+    who, sizes, steps, last
+):
+    """Words come before or after their turns; the text is completed after `last` of the steps."""
+    words = spoken(sum(sizes))
+    item, said, events = completed("0", words), SaidBy(), []
+    sent, clock, begin = [], 0.0, 0
+    for place in range(max(len(sizes), len(steps))):
+        if place < len(sizes):
+            new = tuple(words[begin : begin + sizes[place]])
+            begin += sizes[place]
+            events += said.passing([Words("0", new, "tail")])
+            sent.append((clock, new))
+        if place < len(steps):
+            known = between(turns(who), clock, clock + steps[place])
+            clock += steps[place]
+            said.known(known, clock)
+            events += said.passing([])
+        if place == last:
+            break
+    words_told = [word for each in events if isinstance(each, Words) for word in each.words]
+    for (at, new), event in zip(sent, (e for e in events if isinstance(e, Words)), strict=True):
+        assert [replace(word, speaker=None, overlap=False) for word in event.words] == [*new]
+        assert all(word.speaker is None for word in event.words if word.end > at)
+    named = "".join(text for _, text, *_ in segments(events))
+    late = [word.text for at, new in sent for word in new if word.end > at and word.end <= clock]
+    assert named == "".join(late)
+    assert len(words_told) == sum(len(new) for _, new in sent)
+    after = said.passing([item])
+    said.known(between(turns(who), clock, 1000.0), inf)
+    after += said.passing([])
+    assert after[0] == item
+    whole = Diarization(joined(turns(who)), joined(turns(who)))
+    if item.transcript.speech[0][1] > clock:  # nothing was known too early
+        assert segments(after) == expected([item], whole)
+
+
+def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
+    """With what goes on as one turn."""
+    whole: list[SpeakerTurn] = []
+    for turn in found:
+        if whole and (whole[-1].speaker, whole[-1].end) == (turn.speaker, turn.start):
+            whole[-1] = replace(whole[-1], end=turn.end)
+        else:
+            whole.append(turn)
+    return tuple(whole)
+
+
+def test_turns_in_parts_count_as_whole_ones():
+    """A turn that touches speech in one part is kept in all of them."""
+    said = SaidBy()
+    item = completed("0", spoken(4, 10.0))
+    said.passing([item])
+    for start in np.arange(8.0, 12.0, STEP):
+        said.known(Diarization((SpeakerTurn("A", start, start + STEP),), ()), start + STEP)
+    assert [turn.start for turn in said._turns.within(0.0, inf)] == [8.0]
+    assert [each[2] for each in segments(said.passing([]))] == ["A"]
+
+
+def test_what_failed_or_holds_no_words_has_no_segments():
+    said = SaidBy()
+    nothing = Completed("1", Transcript((), "en"), "", 1.0)
+    failed = Failed("0", ModelError("broken"))
+    words = Words("0", tuple(spoken(3)))
+    assert said.passing([words, failed, nothing]) == [words, failed, nothing]
+    said.known(Diarization(turns("AAA"), turns("AAA")), inf)
+    assert said.passing([]) == []
+    assert said.speech == []
+
+
+# ---- with a finder
+
+
+class Finder:
+    """Says that A speaks, and after `change` seconds B; remembers what it heard."""
+
+    warnings = ("ignored",)
+
+    def __init__(self, missing: int | None = None, change: float = inf) -> None:
+        self.missing, self.change = missing, change
+        self.heard: list[np.ndarray] = []
+        self.asked: list[Sequence[Span]] = []
+        self.error: Exception | None = None
+        self.closed = 0
+        self.pushed = asyncio.Event()
+
+    async def push(self, samples: np.ndarray, last: bool) -> tuple[Diarization, float]:
+        if self.error:
+            self.pushed.set()
+            raise self.error
+        start = self.seconds
+        self.heard.append(samples)
+        self.pushed.set()
+        return between(self._turns(), start, self.seconds), inf if last else self.seconds
+
+    async def find(self, samples: np.ndarray, speech: Sequence[Span]) -> Naming:
+        if self.error:
+            raise self.error
+        self.heard.append(samples)
+        self.asked.append(speech)
+        found = Diarization(self._turns(), self._turns())
+        return Naming(found, (KnownSpeaker("Anna"),), ("little speech",))
+
+    def close(self) -> None:
+        self.closed += 1
+
+    @property
+    def seconds(self) -> float:
+        return sum(map(len, self.heard)) / SAMPLE_RATE
+
+    def _turns(self) -> tuple[SpeakerTurn, ...]:
+        change = min(self.change, 100.0)
+        return (SpeakerTurn("A", 0.0, change), SpeakerTurn("B", change, 200.0))
+
+
+def noise(seconds: float) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    return generator.uniform(-0.5, 0.5, round(seconds * SAMPLE_RATE)).astype(np.float32)
+
+
+def with_workers(session) -> None:
+    """Run a coroutine function that takes workers."""
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as workers:
+            await session(workers)
+
+    asyncio.run(run())
+
+
+async def nothing() -> None:
+    """There is nobody to tell."""
+
+
+def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end():
+    async def session(workers):
+        finder, samples = Finder(change=0.5), noise(3.0)
+        speakers = LiveSpeakers(finder, workers, nothing)
+        item = completed("0", spoken(4))
+        for start in range(0, len(samples), 1000):
+            speakers.hear(samples[start : start + 1000])
+        words = Words("0", tuple(spoken(4)))
+        assert speakers.passing([words, item]) == [words, item]
+        assert finder.heard == []
+        *told, last = await speakers.finish()
+        await speakers.close()
+        np.testing.assert_allclose(finder.heard[0], samples, atol=1 / 32767)
+        assert finder.asked == [[(0.0, 1.0)]]
+        assert [(each.text, each.speaker) for each in told] == [(" w0 w1", "A"), (" w2 w3", "B")]
+        assert last == SpeakersFound((KnownSpeaker("Anna"),), ("ignored", "little speech"))
+        assert finder.closed == 1
+
+    with_workers(session)
+
+
+def test_where_nobody_speaks_nothing_is_looked_at():
+    async def session(workers):
+        finder = Finder()
+        speakers = LiveSpeakers(finder, workers, nothing)
+        speakers.hear(noise(1.0))
+        assert await speakers.finish() == [SpeakersFound((), ("ignored",))]
+        assert finder.heard == []
+
+    with_workers(session)
+
+
+def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept():
+    async def session(workers):
+        finder, samples = Finder(missing=4000, change=0.5), noise(3.0)
+        events: list[LiveEvent] = []
+
+        async def tell() -> None:
+            events.extend(speakers.passing([]))
+
+        speakers = LiveSpeakers(finder, workers, tell)
+        early = speakers.passing([Words("0", tuple(spoken(2)))])
+        assert [word.speaker for word in early[0].words] == [None, None]
+        for start in range(0, 2 * SAMPLE_RATE, 1000):
+            speakers.hear(samples[start : start + 1000])
+            await asyncio.sleep(0)
+        while finder.seconds < 1.5:
+            finder.pushed.clear()
+            await finder.pushed.wait()
+        await asyncio.sleep(0)
+        assert all(len(each) >= 4000 for each in finder.heard)
+        assert "".join(each.text for each in events) == " w0 w1"
+        assert {each.speaker for each in events} == {"A"}
+        (later,) = speakers.passing([Words("0", tuple(spoken(2, 0.5)))])
+        assert [word.speaker for word in later.words] == ["B", "B"]
+        assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
+        speakers.hear(samples[2 * SAMPLE_RATE :])
+        item = completed("0", spoken(12))
+        assert segments(speakers.passing([item, Delta("0", "")])) == []
+        told = await speakers.finish()
+        await speakers.close()
+        found = [each[1:3] for each in segments([*events, *told])][-2:]
+        assert found == [(" w0 w1", "A"), ("".join(f" w{n}" for n in range(2, 12)), "B")]
+        assert told[-1] == SpeakersFound((), ("ignored",))
+        np.testing.assert_allclose(np.concatenate(finder.heard), samples, atol=1 / 32767)
+
+    with_workers(session)
+
+
+@pytest.mark.parametrize("missing", [None, 100])
+def test_a_failure_is_told_at_the_end_and_text_goes_on(missing):
+    async def session(workers):
+        finder = Finder(missing)
+        finder.error = ModelError("broken")
+        speakers = LiveSpeakers(finder, workers, nothing)
+        speakers.hear(noise(1.0))
+        if missing:
+            await finder.pushed.wait()
+        item = completed("0", spoken(4))
+        assert speakers.passing([item]) == [item]
+        speakers.hear(noise(1.0))
+        with pytest.raises(ModelError):
+            await speakers.finish()
+        await speakers.close()
+        assert finder.closed == 1
+
+    with_workers(session)
+
+
+def test_who_leaves_ends_what_is_under_way():
+    async def session(workers):
+        finder, begun = Finder(100), asyncio.Event()
+
+        async def push(samples, last):
+            begun.set()
+            await asyncio.Event().wait()
+
+        finder.push = push
+        speakers = LiveSpeakers(finder, workers, nothing)
+        speakers.hear(noise(1.0))
+        await begun.wait()
+        await speakers.close()
+        assert finder.closed == 1
+        assert speakers._following.cancelled()
+
+    with_workers(session)

@@ -1,0 +1,285 @@
+"""Live sessions of an endpoint with the models that ship: speakers as in the file, who is known by
+name, and no text that waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from config import DEMO_MODELS
+from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, SpeakerHints
+from diarization_utils import attribute, speaker_segments
+from errors import InvalidParameter, InvalidReference, ModelError, Unsupported
+from live.audio_buffer import AudioBuffer
+from live.driver import LiveDriver
+from live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
+from live.settings import AudioFormat, LiveSettings
+from payload.reference_clips import ReferenceClip
+from testing.audio_files import conversation, speech, wav_file
+from transcript import KnownSpeaker, SpeakerTurn
+
+SETTINGS = LiveSettings(language="en", turn_detection=None, speakers=True)
+PIECE = 8_000  # bytes
+needs_demo = pytest.mark.skipif(not DEMO_MODELS.is_dir(), reason="the demo models are not here")
+
+
+class NoTurns:
+    """A detector that hears nothing: no text is looked for before its item ends."""
+
+    def push(self, samples: np.ndarray) -> list[Any]:
+        return []
+
+    def change(self, settings: object) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+
+class TurnsOfSeconds:
+    """A diarizer that has two people take turns; `hear` is called with what it is given."""
+
+    def __init__(self, hear: Callable[[threading.Event], None] = lambda cancelled: None) -> None:
+        self.capabilities = Capabilities(hints=True, voices=False)
+        self.hear = hear
+
+    def diarize(self, samples, hints, cancelled, between=None):
+        self.hear(cancelled)
+        seconds = range(int(len(samples) / 16_000) + 1)
+        turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
+        return Diarization(turns, turns, hints)
+
+
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    """Twenty seconds of three people."""
+    return conversation()[: 20 * 16_000]
+
+
+@pytest.fixture
+def endpoint(demo_endpoint, monkeypatch):
+    """Whose diarizer a test may change."""
+    monkeypatch.setattr(demo_endpoint, "diarizer", demo_endpoint.diarizer)
+    return demo_endpoint
+
+
+def asked(endpoint, samples: np.ndarray, **parameters):
+    """A file's request."""
+    inputs = base64.b64encode(wav_file(samples, 16_000)).decode()
+    return endpoint.parse({"inputs": inputs, "parameters": {"language": "en", **parameters}})
+
+
+@asynccontextmanager
+async def session(endpoint, told: list[LiveEvent]):
+    """A driver whose events are `told`."""
+
+    async def send(events: list[LiveEvent]) -> None:
+        told.extend(events)
+
+    options = asked(endpoint, np.zeros(160)).options
+    with ThreadPoolExecutor(1) as workers:
+        driver = LiveDriver(
+            endpoint.recogniser, workers, NoTurns(), options, send, endpoint.session_speakers
+        )
+        try:
+            yield driver
+        finally:
+            await driver.close()
+
+
+async def say(driver: LiveDriver, samples: np.ndarray) -> None:
+    """Append samples as 16-bit integers, bit by bit."""
+    data = np.rint(samples * 32_768).clip(-32_768, 32_767).astype("<i2").tobytes()
+    for start in range(0, len(data), PIECE):
+        await driver.append(data[start : start + PIECE])
+
+
+async def spoken(endpoint, samples: np.ndarray, settings: LiveSettings) -> list[LiveEvent]:
+    """All that a session tells."""
+    told: list[LiveEvent] = []
+    async with session(endpoint, told) as driver:
+        await driver.change(settings, AudioFormat.PCM_16000)
+        await say(driver, samples)
+        await driver.finish()
+    return told
+
+
+def place(told: list[LiveEvent], kind: type) -> list[int]:
+    return [place for place, each in enumerate(told) if isinstance(each, kind)]
+
+
+@needs_demo
+def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, samples):
+    clip = {
+        "name": "Anna",
+        "reference": base64.b64encode(wav_file(speech(4.0), 16_000)).decode(),
+    }
+    request = asked(endpoint, samples, known_speakers=[clip])
+    answer = asyncio.run(endpoint.answer(request))
+    known = tuple(request.config.known_speakers)
+    told = asyncio.run(spoken(endpoint, samples, replace(SETTINGS, known_speakers=known)))
+    segments = [each for each in told if isinstance(each, Segment)]
+    assert [(each.text, each.speaker) for each in segments] == [
+        (each.text, each.speaker) for each in answer.segments
+    ]
+    assert {"Anna"} < {each.speaker for each in segments}
+    for each, other in zip(segments, answer.segments, strict=True):
+        assert (each.start, each.end) == pytest.approx((other.start, other.end), abs=0.05)
+    assert isinstance(told[-1], SpeakersFound)
+    (found,), (expected,) = told[-1].known_speakers, answer.known_speakers
+    assert (found.name, found.label, found.matched) == (expected.name, expected.label, True)
+    assert place(told, Completed)[-1] < place(told, Segment)[0]
+
+
+@needs_demo
+def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
+    go_on = threading.Event()
+    endpoint.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))
+    told: list[LiveEvent] = []
+
+    async def run() -> None:
+        async with session(endpoint, told) as driver:
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            await say(driver, samples[: 5 * 16_000])
+            finishing = asyncio.ensure_future(driver.finish())
+            while not place(told, Completed):
+                await asyncio.sleep(0.01)
+            assert not finishing.done()
+            assert place(told, Segment) == []
+            go_on.set()
+            await finishing
+
+    asyncio.run(run())
+    assert {each.speaker for each in told if isinstance(each, Segment)} <= {
+        "SPEAKER_00",
+        "SPEAKER_01",
+    }
+    assert place(told, Segment)
+
+
+@needs_demo
+def test_who_vanishes_ends_the_diarization(endpoint, samples):
+    begun, ended = threading.Event(), threading.Event()
+
+    def hear(cancelled: threading.Event) -> None:
+        begun.set()
+        assert cancelled.wait(60)
+        ended.set()
+        raise DiarizationCancelled
+
+    endpoint.diarizer = TurnsOfSeconds(hear)
+
+    async def run() -> None:
+        async with session(endpoint, []) as driver:
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            await say(driver, samples[: 3 * 16_000])
+            finishing = asyncio.ensure_future(driver.finish())
+            assert await asyncio.to_thread(begun.wait, 60)
+            finishing.cancel()
+            await asyncio.wait([finishing])
+        assert await asyncio.to_thread(ended.wait, 60)
+
+    asyncio.run(run())
+
+
+@needs_demo
+def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
+    def fail(_: threading.Event) -> None:
+        raise ModelError("broken")
+
+    endpoint.diarizer = TurnsOfSeconds(fail)
+    told: list[LiveEvent] = []
+
+    async def run() -> None:
+        async with session(endpoint, told) as driver:
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            await say(driver, samples[: 3 * 16_000])
+            with pytest.raises(ModelError):
+                await driver.finish()
+
+    asyncio.run(run())
+    assert place(told, Completed)
+    assert not place(told, Segment)
+
+
+@needs_demo
+def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, samples):
+    useless = (ReferenceClip(name="Anna", reference="AAAA"),)
+    told: list[LiveEvent] = []
+
+    async def run() -> None:
+        async with session(endpoint, told) as driver:
+            with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
+                await driver.change(
+                    replace(SETTINGS, known_speakers=useless), AudioFormat.PCM_16000
+                )
+            endpoint.diarizer = None
+            with pytest.raises(Unsupported, match="no diarization model"):
+                await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            plain = replace(SETTINGS, speakers=False)
+            await driver.change(plain, AudioFormat.PCM_16000)
+            await say(driver, samples[:16_000])
+            endpoint.diarizer = TurnsOfSeconds()
+            with pytest.raises(InvalidParameter, match="before audio comes"):
+                await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            await driver.change(replace(plain, delay="high"), AudioFormat.PCM_16000)
+            await driver.finish()
+
+    asyncio.run(run())
+    assert not place(told, Segment)
+    assert not place(told, SpeakersFound)
+
+
+@needs_demo
+def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, samples):
+    endpoint.diarizer = TurnsOfSeconds()
+    known = (ReferenceClip(name="Anna", reference="AAAA"),)
+    told = asyncio.run(
+        spoken(endpoint, samples[: 3 * 16_000], replace(SETTINGS, known_speakers=known))
+    )
+    warning = "known_speakers are ignored: the diarization model compares no voices"
+    assert told[-1] == SpeakersFound((KnownSpeaker("Anna"),), (warning,))
+
+
+# ---- a diarizer that streams
+
+
+@needs_demo
+def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples, tmp_path):
+    """In one thread with the clips and recordings of others, whatever the pieces."""
+    nemotron = pytest.importorskip("test_nemotron_diarizer")
+    if not nemotron.HERE:
+        pytest.skip("transformers has the model from 5.18 on")
+    samples = samples[: 8 * 16_000]
+    diarizer = nemotron.loaded(nemotron.save(tmp_path))
+    diarizer.capabilities = replace(diarizer.capabilities, streams=True)
+    endpoint.diarizer = diarizer
+    told = asyncio.run(spoken(endpoint, samples, SETTINGS))
+    (completed,) = [each for each in told if isinstance(each, Completed)]
+    found = diarizer.stream().push(as_kept(samples), last=True)
+    found = found.touching(completed.transcript.speech)
+    chunks = attribute(completed.transcript.chunks, found.turns, found.exclusive)
+    segments = [each for each in told if isinstance(each, Segment)]
+    assert [(each.text, each.speaker, each.start, each.end) for each in segments] == [
+        (each.text, each.speaker, each.start, each.end) for each in speaker_segments(chunks)
+    ]
+    assert len({each.speaker for each in segments}) > 1
+    assert any(isinstance(each, Words) for each in told)
+    assert diarizer.diarize(samples, SpeakerHints()).turns
+
+
+def as_kept(samples: np.ndarray) -> np.ndarray:
+    """The samples as a session keeps them."""
+    kept = AudioBuffer()
+    kept.append((np.rint(samples * 32_768) / 32_768).astype(np.float32))
+    return kept.samples(0, kept.stop)
