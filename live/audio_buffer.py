@@ -32,4 +32,4 @@ class AudioBuffer:
         for piece in self._pieces:
             found.append(piece[max(0, start - begin) : max(0, stop - begin)])
             begin += len(piece)
-        return np.concatenate(found).astype(np.float32) / 32767
+        return np.concatenate(found).astype(np.float32) / np.float32(32767)

@@ -12,11 +12,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asr import Hypothesis, LivePass, Recogniser, Transcription, TranscriptionOptions
+from asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
 from errors import EndpointError, InvalidParameter
 from live.audio_stream import AudioStream
 from live.events import LiveEvent
@@ -27,6 +28,7 @@ from live.turn_detection import Turn, TurnDetector
 from runtime.error_edge import endpoint_errors
 from transcript import Transcript
 
+T = TypeVar("T")
 Send = Callable[[list[LiveEvent]], Awaitable[None]]
 Heard = tuple[NDArray[np.float32], list[Turn]]
 
@@ -166,7 +168,7 @@ class LiveDriver:
                 for wanted, task in self._passes.items():
                     if not wanted.final and wanted is not self.session.partial:
                         task.cancel()
-                while (wanted := self.session.next_pass()) is not None:
+                for wanted in iter(self.session.next_pass, None):
                     self._passes[wanted] = group.create_task(self._decode(wanted))
                 await self._tell()
 
@@ -182,9 +184,9 @@ class LiveDriver:
             del self._passes[wanted]
             if result is None or isinstance(result, EndpointError):
                 self.session.failed(wanted, result)
+            self._changed.set()
         if not isinstance(result, EndpointError):
             self.session.passed(wanted, result)
-        self._changed.set()
 
     async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
         """Raises EndpointError; frees the rows however it ends."""
@@ -198,12 +200,17 @@ class LiveDriver:
                 wanted.samples, wanted.options, wanted.prefix, wanted.draft
             )
 
-        loop = asyncio.get_running_loop()
-        job = self._recogniser.submit(await loop.run_in_executor(self._workers, start))
-        try:
-            return await asyncio.wrap_future(job.result)
-        finally:
-            job.cancel()
+        begun = await asyncio.get_running_loop().run_in_executor(self._workers, start)
+        if isinstance(begun, LivePass):
+            return await _result(self._recogniser.submit(begun))
+        return await _result(self._recogniser.submit(begun))
+
+
+async def _result(job: Job[T]) -> T:
+    try:
+        return await asyncio.wrap_future(job.result)
+    finally:
+        job.cancel()
 
 
 def _new_id() -> str:

@@ -212,9 +212,8 @@ class LiveSession:
         at a time. It is under way until `passed` or `failed` is called with it.
         """
         if self._ended:
-            item = self._ended.pop(0)
-            self._finishing.append(item)
-            return self._final_pass(item)
+            self._finishing.append(self._ended.pop(0))
+            return self._final_pass(self._finishing[-1])
         item = self._current
         if item is None or self._partial is not None or not self._is_due(item):
             return None

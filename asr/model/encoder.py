@@ -163,7 +163,7 @@ class Encoder:
             part.config = copy.copy(encoder.config)
             part.config.max_source_positions = frames
             positions = encoder.embed_positions.weight[:frames]
-            part.embed_positions = nn.Embedding.from_pretrained(positions)
+            part.embed_positions = nn.Embedding(frames, positions.shape[1], _weight=positions)
             self._parts[frames] = part
         return self._parts[frames]
 
