@@ -25,6 +25,7 @@ from model_sources.choice import (
 )
 from server.app import create_app
 from server.lifecycle import DrainingServer, bind
+from server.realtime.drivers import LiveDrivers
 
 logger = logging.getLogger("server")
 
@@ -59,7 +60,7 @@ def load_server(
         models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes, notice=notice
     )
     return DrainingServer(
-        create_app(endpoint, settings),
+        create_app(endpoint, settings, LiveDrivers(endpoint)),
         endpoint,
         settings.drain_timeout,
         settings.forwarded_allow_ips,

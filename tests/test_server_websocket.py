@@ -17,6 +17,7 @@ from asgi import FakeEndpoint
 from live_stand_ins import Drivers, live
 from test_server_attacks import CANARY, GUARDS
 from test_server_lifecycle import listening
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from server.lifecycle import DrainingServer
 from server.websocket import MOST_PIECES
@@ -275,26 +276,35 @@ def test_a_client_that_vanishes_frees_what_it_had(abruptly):
         wait_for(draining, lambda: not draining.server_state.connections)
 
 
-def test_a_client_without_a_pong_is_gone(monkeypatch):
-    monkeypatch.setattr("server.lifecycle.PING_S", 0.05)
+def ping(draining: DrainingServer, raw: Raw) -> WebSocketsSansIOProtocol:
+    """The server's side of the only connection, which has just pinged, and waits for an answer."""
+    (protocol,) = draining.server_state.connections
+    draining.loops[0].call_soon_threadsafe(protocol.send_keepalive_ping)
+    assert raw.read()[0] == PING
+    return protocol
+
+
+def test_a_client_without_a_pong_is_gone():
     drivers = Drivers()
     with server(drivers) as (draining, where), opened(where) as raw:
-        assert raw.read()[0] == PING
-        wait_for(draining, lambda: drivers.opened[0].closed == 1)
+        protocol = ping(draining, raw)
+        draining.loops[0].call_soon_threadsafe(protocol.keepalive_timeout)
         assert raw.status() == 1011
+        wait_for(draining, lambda: drivers.opened[0].closed == 1)
 
 
-def test_a_client_that_is_not_read_is_kept_though_its_pong_is_not_either(monkeypatch):
-    """While its driver takes no more audio; it is pinged again and again."""
-    monkeypatch.setattr("server.lifecycle.PING_S", 0.02)
+def test_a_client_that_is_not_read_is_kept_though_its_pong_is_not_either():
+    """While its driver takes no more audio; it is pinged again later."""
     drivers = Drivers(lambda driver: driver.free.clear())
     with server(drivers) as (draining, where), opened(where) as raw:
         for _ in range(2):
             raw.send(BINARY, bytes(4))
-        for _ in range(5):
-            kind, data = raw.read()
-            assert kind == PING
-            raw.send(PONG, data)
+        (protocol,) = draining.server_state.connections
+        wait_for(draining, lambda: protocol.read_paused)
+        ping(draining, raw)
+        draining.loops[0].call_soon_threadsafe(protocol.keepalive_timeout)
+        wait_for(draining, lambda: protocol.pong_timer is None and protocol.ping_timer is not None)
+        ping(draining, raw)
         draining.loops[0].call_soon_threadsafe(drivers.opened[0].free.set)
         raw.send(TEXT, b'{"type": "input_audio_buffer.commit", "final": true}')
         assert raw.status() == 1000

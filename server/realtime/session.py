@@ -42,6 +42,8 @@ from server.realtime.session_config import SessionConfig, below, merged
 
 # A client that takes nothing of what is sent for so long is gone.
 STALLED_S = 60.0
+# Audio is handed on in pieces, so that others' is heard between them.
+PIECE_SECONDS = 8
 # Longer messages are read in a thread of their own.
 LONG = 2**16
 
@@ -222,7 +224,9 @@ class RealtimeSession:
             seconds = len(event.data) / self._config.format.bytes_per_second
             self._place.audio_seconds += seconds
             self._ahead.came(seconds)
-            await self._driver.append(event.data)
+            size = PIECE_SECONDS * self._config.format.bytes_per_second
+            for place in range(0, len(event.data), size):
+                await self._driver.append(event.data[place : place + size])
         elif isinstance(event, Commit):
             if event.final:
                 self._place.finish(Ending(NORMAL))

@@ -1,0 +1,39 @@
+"""Live drivers on one endpoint's models: what all sessions share."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from asr.frontend.vad import SpeechDetector
+from endpoint import Endpoint
+from live.driver import LiveDriver
+from live.settings import TurnSettings
+from live.turn_detection import TurnDetector
+from runtime.openmp import set_threads
+from server.realtime.session import SendEvents
+
+# Threads that read audio and look for speech, a moment at a time each.
+THREADS = 4
+# What an item's audio is transcribed with, as a file: its words are timed.
+PARAMETERS = {"return_timestamps": "word", "diarize": False}
+
+
+class LiveDrivers:
+    """Opens drivers on an `endpoint`'s recogniser."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._recogniser = endpoint.recogniser
+        self._options = endpoint.parse({"inputs": "", "parameters": PARAMETERS}).options
+        detect = endpoint.recogniser.transcriber.detect_speech
+        self._detector = detect if isinstance(detect, SpeechDetector) else SpeechDetector()
+        self._workers = ThreadPoolExecutor(THREADS, "live", partial(set_threads, 1))
+
+    def __call__(self, send: SendEvents) -> LiveDriver:
+        """A driver with the default settings."""
+        detector = TurnDetector(self._detector, TurnSettings())
+        return LiveDriver(self._recogniser, self._workers, detector, self._options, send)
+
+    def close(self) -> None:
+        """End the threads; nothing that waits is begun."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
