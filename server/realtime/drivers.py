@@ -23,7 +23,7 @@ class LiveDrivers:
     """Opens drivers on an `endpoint`'s recogniser."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._recogniser = endpoint.recogniser
+        self._recogniser, self._open_speakers = endpoint.recogniser, endpoint.session_speakers
         self._options = endpoint.parse({"inputs": "", "parameters": PARAMETERS}).options
         detect = endpoint.recogniser.transcriber.detect_speech
         self._detector = detect if isinstance(detect, SpeechDetector) else SpeechDetector()
@@ -32,8 +32,6 @@ class LiveDrivers:
     def __call__(self, send: SendEvents) -> LiveDriver:
         """A driver with the default settings."""
         detector = TurnDetector(self._detector, TurnSettings())
-        return LiveDriver(self._recogniser, self._workers, detector, self._options, send)
-
-    def close(self) -> None:
-        """End the threads; nothing that waits is begun."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        return LiveDriver(
+            self._recogniser, self._workers, detector, self._options, send, self._open_speakers
+        )

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from answer.response import known_speakers_json
 from errors import EndpointError
 from live.events import (
     Cadence,
@@ -24,6 +25,7 @@ from live.events import (
     ItemDone,
     LiveEvent,
     Segment,
+    SpeakersFound,
     SpeechStartedEvent,
     SpeechStoppedEvent,
     Words,
@@ -85,6 +87,9 @@ class Told:
                 return _item("conversation.item.done", item, previous)
             case Cadence(seconds):
                 return named("session.cadence", seconds=round(seconds, 2)) if self._words else None
+            case SpeakersFound(known, warnings):
+                told = {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
+                return named("session.speakers", **told) if self._segments else None
             case _:
                 return self._of_text(event)
 

@@ -17,6 +17,7 @@ from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
 from endpoint import Endpoint
 from errors import ClientError
 from live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
+from payload.reference_clips import MAX_CLIPS, ReferenceClip
 from server.openai_api.errors import FieldError
 from server.openai_api.form import shown
 from server.openai_api.models import OPENAI_NAMES, model_id
@@ -39,8 +40,16 @@ LONGEST_NAME, LONGEST_KEYWORD = 200, 100
 DEFAULT_RATE = 24_000
 TRANSCRIPTION = "audio.input.transcription"
 # The endpoint's parameters by OpenAI's names.
-FIELDS = {"language": "language", "prompt": "prompt", "hotwords": "keywords"}
-NAMED = re.compile(r"[A-Z_]+: (?P<field>\w+): (?P<text>.*)", re.ASCII)
+FIELDS = {
+    "language": "language",
+    "prompt": "prompt",
+    "hotwords": "keywords",
+    "known_speakers": "known_speaker_references",
+}
+NAMED = re.compile(r"[A-Z_]+: (?P<field>\w+)[][\d.\w]*: (?P<text>.*)", re.ASCII)
+
+
+Texts = Annotated[list[str], Field(max_length=MAX_CLIPS)]
 
 
 class Given(BaseModel):
@@ -74,6 +83,8 @@ class TranscriptionGiven(Given):
         | None
     ) = None
     delay: Delay | None = None
+    known_speaker_names: Texts | None = None
+    known_speaker_references: Texts | None = None
 
 
 class TurnsGiven(Given):
@@ -150,6 +161,7 @@ class SessionConfig:
                         "prompt": given.prompt or "",
                         "keywords": list(given.keywords),
                         "delay": given.delay,
+                        "known_speaker_names": [each.name for each in given.known_speakers],
                     },
                     "turn_detection": turns
                     and {
@@ -169,6 +181,10 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
         raise UnsupportedValue("this server has transcription sessions alone", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
+        speakers = SEGMENTS in config.include
+        if speakers and endpoint.diarizer is None:
+            raise UnsupportedValue("no diarization model is loaded to find speakers", "include")
+        config = replace(config, settings=replace(config.settings, speakers=speakers))
     part = given.audio and given.audio.input
     if not part:
         return config
@@ -188,7 +204,10 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
             require_live_model(part.transcription.model, endpoint, f"{TRANSCRIPTION}.model")
             config = replace(config, model=part.transcription.model)
         settings = _transcription(settings, part.transcription)
-        _check(settings, endpoint)
+        clips = _clips(part.transcription)
+        known_speakers = _check(settings, clips, endpoint)
+        if clips is not None:
+            settings = replace(settings, known_speakers=known_speakers)
     return replace(config, settings=settings)
 
 
@@ -279,19 +298,37 @@ def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSet
     return replace(settings, **changes)
 
 
-def _check(settings: LiveSettings, endpoint: Endpoint) -> None:
-    """Raises FieldError where a file could not be transcribed with these settings."""
+def _clips(given: TranscriptionGiven) -> list[dict[str, str]] | None:
+    """The clips of known speakers, None where the update names none."""
+    names, references = given.known_speaker_names, given.known_speaker_references
+    if not given.model_fields_set & {"known_speaker_names", "known_speaker_references"}:
+        return None
+    if len(names or ()) != len(references or ()):
+        text = "should be as many as known_speaker_names"
+        raise InvalidValue(text, f"{TRANSCRIPTION}.known_speaker_references")
+    pairs = zip(names or (), references or (), strict=True)
+    return [{"name": name, "reference": reference} for name, reference in pairs]
+
+
+def _check(
+    settings: LiveSettings, clips: list[dict[str, str]] | None, endpoint: Endpoint
+) -> tuple[ReferenceClip, ...]:
+    """The `clips` as an endpoint has them. Raises FieldError where a file could not be transcribed
+    with these settings.
+    """
     parameters = {
         "language": settings.language,
         "prompt": settings.prompt,
         "hotwords": list(settings.keywords),
         "diarize": False,
+        "known_speakers": clips or [],
     }
     try:
-        endpoint.parse({"inputs": "", "parameters": parameters})
+        request = endpoint.parse({"inputs": "", "parameters": parameters})
     except ClientError as error:
         found = NAMED.fullmatch(str(error))
         if not found:
             raise
         name = FIELDS.get(found["field"], found["field"])
         raise InvalidValue(found["text"], f"{TRANSCRIPTION}.{name}") from error
+    return tuple(request.config.known_speakers)
