@@ -119,7 +119,9 @@ def live(drivers: Drivers, **settings):
     """The app that holds sessions."""
     key = settings.pop("api_key", None)
     wanted = ServerSettings(page=False, api_key=key and SecretStr(key))
-    return create_app(FakeEndpoint(), wanted.model_copy(update=settings), drivers)
+    endpoint = FakeEndpoint()
+    endpoint.diarizer = settings.pop("diarizer", "somebody tells speakers apart")
+    return create_app(endpoint, wanted.model_copy(update=settings), drivers)
 
 
 class Socket:

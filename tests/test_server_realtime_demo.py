@@ -18,7 +18,7 @@ from server.realtime.drivers import LiveDrivers
 from testing.audio_files import conversation
 
 PREFIX = "conversation.item.input_audio_transcription"
-WORDS = "item.input_audio_transcription.words"
+WORDS, SEGMENTS = (f"item.input_audio_transcription.{name}" for name in ("words", "segments"))
 PIECE = 4_000  # samples, a quarter of a second
 
 
@@ -39,21 +39,18 @@ def listens(endpoint):
     drivers = LiveDrivers(endpoint)
     settings = ServerSettings(page=False, live_ahead_seconds=3600)
     app = create_app(endpoint, settings, drivers)
-    try:
-        with listening(DrainingServer(app, endpoint, 600)) as (host, port):
-            yield f"http://{host}:{port}/v1"
-    finally:
-        drivers.close()
+    with listening(DrainingServer(app, endpoint, 600)) as (host, port):
+        yield f"http://{host}:{port}/v1"
 
 
-async def talk(url: str, audio: bytes, given: dict) -> list:
+async def talk(url: str, audio: bytes, given: dict, include=(WORDS,)) -> list:
     """All events of a session that hears the audio and is then completed."""
     async with (
         openai.AsyncOpenAI(base_url=url, api_key="none") as client,
         client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
     ):
         given = {"format": {"type": "audio/pcm", "rate": 16000}, **given}
-        session = {"type": "transcription", "audio": {"input": given}, "include": [WORDS]}
+        session = {"type": "transcription", "audio": {"input": given}, "include": [*include]}
         await connection.session.update(session=session)
         for place in range(0, len(audio), 2 * PIECE):
             data = base64.b64encode(audio[place : place + 2 * PIECE]).decode()
@@ -84,6 +81,19 @@ def test_a_conversation_is_written_as_it_is_said_and_ends_as_its_file_would(url)
         (start,) = [event.audio_start_ms for event in own if event.type.endswith("speech_started")]
         assert times[0][0] >= start / 1000 - 0.5
         assert kinds.index(f"{PREFIX}.completed") < len(kinds) - 1
+
+
+@pytest.mark.slow
+def test_speakers_follow_the_last_commit_where_the_diarizer_needs_the_whole(url):
+    events = asyncio.run(talk(url, pcm(10.2), {}, (WORDS, SEGMENTS)))
+    assert events[-1].type == "session.speakers"
+    completed = [event for event in events if event.type == f"{PREFIX}.completed"]
+    segments = [event for event in events if event.type == f"{PREFIX}.segment"]
+    assert {event.item_id for event in segments} == {event.item_id for event in completed}
+    said = " ".join(event.text.strip() for event in segments)
+    assert said == " ".join(event.transcript for event in completed)
+    assert segments[0].speaker != segments[-1].speaker
+    assert None not in {event.speaker for event in segments}
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from live_stand_ins import Drivers, Socket, error_of, failing, live
 from openai.types.realtime import RealtimeClientEvent
 from pydantic import TypeAdapter
 
-from errors import ModelError
+from errors import InvalidParameter, ModelError
 from live.settings import AudioFormat, LiveSettings, TurnSettings
 from server.realtime.client_events import MOST_VALUES, REFUSED, SERVED
 from server.realtime.pace import Ahead
@@ -153,6 +153,7 @@ def test_updates_change_what_they_name_and_null_turns_off():
         "prompt": "Hello.",
         "keywords": ["Ada", "Bo"],
         "delay": "high",
+        "known_speaker_names": [],
     }
     turns = [each["turn_detection"] for each in told]
     assert (turns[2]["threshold"], turns[2]["silence_duration_ms"]) == (0.75, 500)
@@ -172,6 +173,58 @@ def test_updates_change_what_they_name_and_null_turns_off():
         AudioFormat.PCMU,
     )
     assert heard[8] == (LiveSettings(), AudioFormat.PCM_24000)
+
+
+KNOWN = {
+    "known_speaker_names": ["Ada", "Ada"],
+    "known_speaker_references": ["AAAA", "A" * 20_000],
+}
+
+
+def test_speakers_are_looked_for_where_segments_are_included_and_known_ones_are_named():
+    async def talk(socket):
+        told = []
+        for session in (
+            {"audio": {"input": {"transcription": KNOWN}}},
+            {"include": ALL, "audio": {"input": {"transcription": KNOWN}}},
+            {"audio": {"input": {"transcription": {"known_speaker_names": ["Ada"]}}}},
+            {"audio": {"input": {"transcription": KNOWN | {"known_speaker_names": ["", "B"]}}}},
+            {"audio": {"input": {"transcription": dict.fromkeys(KNOWN)}}, "include": None},
+        ):
+            socket.send("session.update", session=session)
+            told.append(await socket.read())
+        drivers.opened[0].error = InvalidParameter("speakers: should be asked for before")
+        socket.send("session.update", session={"include": ALL})
+        return told, await socket.read()
+
+    drivers = Drivers()
+    (told, late), _ = run(talk, drivers)
+    field = f"{INPUT}.transcription.known_speaker_references"
+    assert error_of(told[0]) == ("unsupported_value", field, None)
+    assert told[1]["session"]["include"] == ALL
+    assert told[1]["session"]["audio"]["input"]["transcription"]["known_speaker_names"] == [
+        "Ada",
+        "Ada",
+    ]
+    assert "AAAA" not in json.dumps(told)
+    assert error_of(told[2]) == ("invalid_value", field, None)
+    names = f"{INPUT}.transcription.known_speaker_names[0]"
+    assert error_of(told[3]) == ("invalid_value", names, None)
+    assert told[4]["session"]["include"] is None
+    first, second, _ = (call[1] for call in drivers.opened[0].calls)
+    assert (first.speakers, len(first.known_speakers)) == (True, 2)
+    assert (second.speakers, second.known_speakers) == (False, ())
+    assert error_of(late) == ("invalid_value", "session.include", None)
+
+
+def test_segments_are_refused_where_nobody_tells_speakers_apart():
+    async def talk(socket):
+        socket.send("session.update", session={"include": ALL})
+        return await socket.read()
+
+    told, drivers = run(talk, diarizer=None)
+    assert error_of(told) == ("unsupported_value", "session.include", None)
+    assert drivers.opened[0].calls == []
 
 
 def test_every_event_of_the_sdk_is_served_or_refused_by_its_name():

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from binascii import Error as Base64Error
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, PlainValidator, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError
 
 from payload.base64_text import Base64Text, base64_digits, decode_digits
 from payload.bounded_json import TooMuchJson, parse_json
@@ -26,7 +25,7 @@ from server.realtime.errors import (
     UnknownEvent,
     UnsupportedEvent,
 )
-from server.realtime.session_config import Given, SessionGiven, at_fault
+from server.realtime.session_config import Given, SessionGiven, Text, at_fault
 
 # OpenAI's bound on the name that a client gives an event.
 LONGEST_ID = 512
@@ -48,13 +47,6 @@ REFUSED = {
 }
 
 
-def _text(value: object) -> object:
-    """JSON's text, long or short."""
-    if not isinstance(value, Base64Text | str):
-        raise PydanticCustomError("string_type", "should be a string")
-    return value
-
-
 class EventGiven(Given):
     """What every event has."""
 
@@ -71,7 +63,7 @@ class Update(EventGiven):
 class Append(EventGiven):
     """`input_audio_buffer.append`: more audio, in base64."""
 
-    audio: Annotated[Base64Text | str, PlainValidator(_text)]
+    audio: Text
 
 
 class Commit(EventGiven):

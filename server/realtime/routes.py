@@ -82,7 +82,8 @@ def router(
     async def create(request: Request) -> JSONResponse:
         given = await _read(request)
         session = given.session or SessionGiven()
-        config = below("session", lambda: merged(SessionConfig(), session, endpoint))
+        with below("session"):
+            config = merged(SessionConfig(), session, endpoint)
         secret = secrets.create((given.expires_after or Expiry()).seconds, config)
         ends = int(time.time() + settings.live_session_seconds)
         body = {

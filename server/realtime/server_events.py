@@ -1,7 +1,8 @@
 """The events that a client reads, typed as the SDK's classes say.
 
-Beside OpenAI's there are two, which come only where `include` names words: `...words` with the
-times of what is final, and the guess of what follows, and `session.cadence`.
+Beside OpenAI's there are three. Where `include` names words: `...words` with the times of what is
+final, and the guess of what follows, and `session.cadence`. Where it names segments, and after the
+last of them, `session.speakers`.
 """
 
 from __future__ import annotations

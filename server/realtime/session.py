@@ -235,9 +235,8 @@ class RealtimeSession:
         elif isinstance(event, Clear):
             await self._driver.clear()
         else:
-            given = event.session
-            config = below("session", lambda: merged(self._config, given, self._endpoint))
-            await self._change(config)
+            with below("session"):
+                await self._change(merged(self._config, event.session, self._endpoint))
             await self._send(named("session.updated", session=self._shown()))
 
     async def _change(self, config: SessionConfig) -> None:

@@ -7,16 +7,19 @@ default where there is nothing to turn off. An update that is refused changes no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import PydanticCustomError
 
 from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
 from endpoint import Endpoint
-from errors import ClientError
+from errors import ClientError, Unsupported
 from live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
+from payload.base64_text import Base64Text
 from payload.reference_clips import MAX_CLIPS, ReferenceClip
 from server.openai_api.errors import FieldError
 from server.openai_api.form import shown
@@ -39,17 +42,25 @@ LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME, LONGEST_KEYWORD = 200, 100
 DEFAULT_RATE = 24_000
 TRANSCRIPTION = "audio.input.transcription"
-# The endpoint's parameters by OpenAI's names.
+# Where a session has the endpoint's parameters.
 FIELDS = {
-    "language": "language",
-    "prompt": "prompt",
-    "hotwords": "keywords",
-    "known_speakers": "known_speaker_references",
+    "language": f"{TRANSCRIPTION}.language",
+    "prompt": f"{TRANSCRIPTION}.prompt",
+    "hotwords": f"{TRANSCRIPTION}.keywords",
+    "known_speakers": f"{TRANSCRIPTION}.known_speaker_references",
+    "speakers": "include",
 }
-NAMED = re.compile(r"[A-Z_]+: (?P<field>\w+)[][\d.\w]*: (?P<text>.*)", re.ASCII)
+NAMED = re.compile(r"[A-Z_]+: (?P<field>\w+)(?P<part>[\w.\[\]]*): (?P<text>.*)", re.ASCII)
 
 
-Texts = Annotated[list[str], Field(max_length=MAX_CLIPS)]
+def _text(value: object) -> object:
+    """JSON's text, long or short."""
+    if not isinstance(value, Base64Text | str):
+        raise PydanticCustomError("string_type", "should be a string")
+    return value
+
+
+Text = Annotated[Base64Text | str, PlainValidator(_text)]
 
 
 class Given(BaseModel):
@@ -83,8 +94,11 @@ class TranscriptionGiven(Given):
         | None
     ) = None
     delay: Delay | None = None
-    known_speaker_names: Texts | None = None
-    known_speaker_references: Texts | None = None
+    known_speaker_names: (
+        Annotated[list[Annotated[str, Field(max_length=LONGEST_NAME)]], Field(max_length=MAX_CLIPS)]
+        | None
+    ) = None
+    known_speaker_references: Annotated[list[Text], Field(max_length=MAX_CLIPS)] | None = None
 
 
 class TurnsGiven(Given):
@@ -176,18 +190,26 @@ class SessionConfig:
 
 
 def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> SessionConfig:
-    """The settings after an update. Raises FieldError, whose `param` begins below `session`."""
+    """The settings after an update.
+
+    Raises ClientError; a FieldError's `param` begins below `session`.
+    """
     if given.type not in (None, "transcription"):
         raise UnsupportedValue("this server has transcription sessions alone", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
-        speakers = SEGMENTS in config.include
-        if speakers and endpoint.diarizer is None:
-            raise UnsupportedValue("no diarization model is loaded to find speakers", "include")
-        config = replace(config, settings=replace(config.settings, speakers=speakers))
-    part = given.audio and given.audio.input
-    if not part:
-        return config
+    speakers = SEGMENTS in config.include
+    if speakers and endpoint.diarizer is None:
+        raise UnsupportedValue("no diarization model is loaded to find speakers", "include")
+    if given.audio and given.audio.input:
+        config = _merged_input(config, given.audio.input, endpoint)
+    if config.settings.known_speakers and not speakers:
+        text = f"include should have {SEGMENTS}"
+        raise UnsupportedValue(text, FIELDS["known_speakers"])
+    return replace(config, settings=replace(config.settings, speakers=speakers))
+
+
+def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -> SessionConfig:
     if part.noise_reduction is not None:
         raise UnsupportedValue("is not offered; null is", "audio.input.noise_reduction")
     names = part.model_fields_set
@@ -205,9 +227,8 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
             config = replace(config, model=part.transcription.model)
         settings = _transcription(settings, part.transcription)
         clips = _clips(part.transcription)
-        known_speakers = _check(settings, clips, endpoint)
-        if clips is not None:
-            settings = replace(settings, known_speakers=known_speakers)
+        known = _check(settings, clips or [], endpoint)
+        settings = settings if clips is None else replace(settings, known_speakers=known)
     return replace(config, settings=settings)
 
 
@@ -233,13 +254,17 @@ def at_fault(error: ValidationError, below: str = "") -> FieldError:
     return (InvalidType if kind.endswith("_type") else InvalidValue)(text, path)
 
 
-def below(path: str, change: Callable[[], SessionConfig]) -> SessionConfig:
-    """What `change` returns; the `param` of a FieldError that it raises goes on from `path`."""
+@contextmanager
+def below(path: str) -> Iterator[None]:
+    """Errors that are raised inside name fields of `path`, by the name that a session has them."""
     try:
-        return change()
-    except FieldError as error:
-        text = str(error).removeprefix(f"{error.code}: ").removeprefix(f"{error.param}: ")
-        raise type(error)(text, f"{path}.{error.param}") from error
+        yield
+    except ClientError as error:
+        ours = in_session(error)
+        if not isinstance(ours, FieldError):
+            raise
+        text = str(ours).removeprefix(f"{ours.code}: ").removeprefix(f"{ours.param}: ")
+        raise type(ours)(text, f"{path}.{ours.param}") from error
 
 
 def _format(given: FormatGiven | None) -> AudioFormat:
@@ -298,37 +323,41 @@ def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSet
     return replace(settings, **changes)
 
 
-def _clips(given: TranscriptionGiven) -> list[dict[str, str]] | None:
-    """The clips of known speakers, None where the update names none."""
-    names, references = given.known_speaker_names, given.known_speaker_references
+def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
+    """The clips of known speakers as the endpoint's parameter; None where the update names none."""
     if not given.model_fields_set & {"known_speaker_names", "known_speaker_references"}:
         return None
-    if len(names or ()) != len(references or ()):
+    names, references = given.known_speaker_names or [], given.known_speaker_references or []
+    if len(names) != len(references):
         text = "should be as many as known_speaker_names"
-        raise InvalidValue(text, f"{TRANSCRIPTION}.known_speaker_references")
-    pairs = zip(names or (), references or (), strict=True)
+        raise InvalidValue(text, FIELDS["known_speakers"])
+    pairs = zip(names, references, strict=True)
     return [{"name": name, "reference": reference} for name, reference in pairs]
 
 
 def _check(
-    settings: LiveSettings, clips: list[dict[str, str]] | None, endpoint: Endpoint
+    settings: LiveSettings, clips: list[dict[str, Any]], endpoint: Endpoint
 ) -> tuple[ReferenceClip, ...]:
-    """The `clips` as an endpoint has them. Raises FieldError where a file could not be transcribed
-    with these settings.
+    """The `clips`, checked. Raises ClientError where a file could not be transcribed with these
+    settings.
     """
     parameters = {
         "language": settings.language,
         "prompt": settings.prompt,
         "hotwords": list(settings.keywords),
         "diarize": False,
-        "known_speakers": clips or [],
+        "known_speakers": clips,
     }
-    try:
-        request = endpoint.parse({"inputs": "", "parameters": parameters})
-    except ClientError as error:
-        found = NAMED.fullmatch(str(error))
-        if not found:
-            raise
-        name = FIELDS.get(found["field"], found["field"])
-        raise InvalidValue(found["text"], f"{TRANSCRIPTION}.{name}") from error
+    request = endpoint.parse({"inputs": "", "parameters": parameters})
     return tuple(request.config.known_speakers)
+
+
+def in_session(error: ClientError) -> ClientError:
+    """A refusal of the endpoint's parameters, by the field of `session` that has said so."""
+    found = NAMED.fullmatch(str(error))
+    if isinstance(error, FieldError) or not found or found["field"] not in FIELDS:
+        return error
+    kind = UnsupportedValue if isinstance(error, Unsupported) else InvalidValue
+    place, _, part = found["part"].partition(".")
+    field = f"{TRANSCRIPTION}.known_speaker_names" if part == "name" else FIELDS[found["field"]]
+    return kind(found["text"], field + place)
