@@ -7,7 +7,7 @@ keeps what it needs of earlier ones in a cache. transformers goes through them w
 which nobody could stop; here every chunk is a call with the same cache, and gives the same
 (`tests/test_nemotron_diarizer.py`). So memory does not grow with the recording either. Audio that
 is still coming is heard in the same way, in the shorter chunks of the checkpoint's streaming mode:
-1.04 s at first and 0.72 s more each time, for which all that the cache holds, some 43 s, is encoded
+1.04 s at first and 0.72 s more each time, for which all that the cache holds, some 42 s, is encoded
 again. Only GPUs do that fast enough.
 """
 

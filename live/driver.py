@@ -123,7 +123,7 @@ class LiveDriver:
         wanted = settings.speakers, settings.known_speakers
         if wanted == self._wanted_speakers:
             return
-        if self.session.seconds:
+        if settings.speakers and self.session.seconds:
             raise InvalidParameter("speakers: should be asked for before audio comes")
         found: LiveSpeakers | None = None
         if settings.speakers:

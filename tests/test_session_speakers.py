@@ -254,6 +254,25 @@ def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, sam
 
 
 @needs_demo
+def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
+    endpoint.diarizer = TurnsOfSeconds(lambda _: pytest.fail("nobody asks any more"))
+    told: list[LiveEvent] = []
+
+    async def run() -> None:
+        async with session(endpoint, told) as driver:
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            await say(driver, samples[:16_000])
+            await driver.change(replace(SETTINGS, speakers=False), AudioFormat.PCM_16000)
+            await say(driver, samples[16_000:32_000])
+            await driver.finish()
+
+    asyncio.run(run())
+    assert place(told, Completed)
+    assert not place(told, Segment)
+    assert not place(told, SpeakersFound)
+
+
+@needs_demo
 def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, samples):
     endpoint.diarizer = TurnsOfSeconds()
     known = (ReferenceClip(name="Anna", reference="AAAA"),)

@@ -475,6 +475,21 @@ def test_words_have_speakers_before_the_text_is_complete():
     ]
 
 
+def test_the_segments_of_a_text_replace_those_of_its_words():
+    transcript = LiveTranscript()
+    said = words("good morning", 0.5, None)
+    transcript.take(event("delta", delta=" good morning"))
+    transcript.take(event("words", words=said, unstable=""))
+    transcript.take(event("segment", id="1", text="good", speaker="Ann", start=0.5, end=0.9))
+    transcript.take(event("completed", transcript="good morning", words=said))
+    fields = {"id": "2", "text": "good morning", "speaker": "Bob", "start": 0.5, "end": 1.5}
+    transcript.take(event("segment", **fields))
+    (item,) = transcript.items.values()
+    assert [(each.speaker, each.text.strip()) for each in item.blocks()] == [
+        ("Bob", "good morning")
+    ]
+
+
 # ---- a server of this process
 
 

@@ -168,6 +168,7 @@ class LiveTranscript:
     def _complete(self, item: Item, event: Event) -> None:
         item.done, item.text, item.unstable = True, event["transcript"], ""
         item.words = [*map(_word, event.get("words", ()))]
+        item.segments.clear()  # those of words; those of the text follow
         languages = event.get("languages") or [{}]
         item.language = languages[0].get("code")
         self.warnings += map(str, event.get("warnings", ()))

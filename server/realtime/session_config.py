@@ -198,13 +198,11 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
         raise UnsupportedValue("this server has transcription sessions alone", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
-    speakers = SEGMENTS in config.include
-    if speakers and endpoint.diarizer is None:
-        raise UnsupportedValue("no diarization model is loaded to find speakers", "include")
+    speakers = SEGMENTS in config.include and endpoint.diarizer is not None
     if given.audio and given.audio.input:
         config = _merged_input(config, given.audio.input, endpoint)
     if config.settings.known_speakers and not speakers:
-        text = f"include should have {SEGMENTS}"
+        text = f"include should have {SEGMENTS}, and a diarization model be loaded"
         raise UnsupportedValue(text, FIELDS["known_speakers"])
     return replace(config, settings=replace(config.settings, speakers=speakers))
 
