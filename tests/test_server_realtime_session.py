@@ -217,14 +217,22 @@ def test_speakers_are_looked_for_where_segments_are_included_and_known_ones_are_
     assert error_of(late) == ("invalid_value", "session.include", None)
 
 
-def test_segments_are_refused_where_nobody_tells_speakers_apart():
+def test_a_session_that_asks_for_segments_goes_on_where_nobody_tells_speakers_apart():
     async def talk(socket):
         socket.send("session.update", session={"include": ALL})
-        return await socket.read()
+        updated = await socket.read()
+        clip = {"known_speaker_names": ["Ann"], "known_speaker_references": ["AAAA"]}
+        update = {"audio": {"input": {"transcription": clip}}}
+        socket.send("session.update", session=update, event_id="clip")
+        return updated, await socket.read()
 
-    told, drivers = run(talk, diarizer=None)
-    assert error_of(told) == ("unsupported_value", "session.include", None)
-    assert drivers.opened[0].calls == []
+    (updated, refused), drivers = run(talk, diarizer=None)
+    assert updated["type"] == "session.updated"
+    (changed,) = drivers.opened[0].calls
+    assert not changed[1].speakers
+    code, param, event_id = error_of(refused)
+    assert (code, event_id) == ("unsupported_value", "clip")
+    assert param == "session.audio.input.transcription.known_speaker_references"
 
 
 def test_every_event_of_the_sdk_is_served_or_refused_by_its_name():
