@@ -63,6 +63,11 @@ class LiveDriver:
         self._wanted_speakers: object = (False, ())
         self._running = asyncio.create_task(self._run())
 
+    @property
+    def slowed(self) -> float:
+        """See LiveSession.slowed."""
+        return self.session.slowed
+
     async def append(self, data: bytes) -> None:
         """Hear more audio, in the session's format."""
         await self._hear(lambda: self._stream.push(data))

@@ -150,6 +150,16 @@ class LiveSession:
         return self._audio.stop / SAMPLE_RATE
 
     @property
+    def slowed(self) -> float:
+        """How many times as long as it asked for the client waits for new words now; 0 where there
+        are none to be heard.
+        """
+        item, (cadence, _) = self._current, self._delay
+        if item is None or self._spoken_until <= item.heard:
+            return 0.0
+        return (self._audio.stop - item.heard) / SAMPLE_RATE / cadence
+
+    @property
     def partial(self) -> WantedPass | None:
         """The pass under way over what is still spoken; None where its result is of no use now."""
         wanted = self._partial

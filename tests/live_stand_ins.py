@@ -48,6 +48,7 @@ class FakeDriver:
         self.free.set()
         self.done.set()
         self.closed = 0
+        self.slowed = 0.0
 
     def _called(self, *what: object) -> None:
         self.calls.append(what if len(what) > 1 else what[0])

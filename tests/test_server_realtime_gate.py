@@ -20,6 +20,7 @@ from live.settings import AudioFormat, TurnSettings
 from server.errors import Busy, Unauthorized
 from server.lifecycle import DrainingServer
 from server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
+from server.realtime.places import MOST_SLOWED
 from server.realtime.session_config import SessionConfig
 
 KEY = "the-right-key-of-this-test"
@@ -381,3 +382,20 @@ def test_sessions_that_are_not_completed_in_time_are_closed(fails, status):
     events, closed, freed = asyncio.run(run())
     assert {each["type"] for each in events} == {"error", "closed"}
     assert (closed, freed) == (status, 1)
+
+
+def test_where_words_come_late_nobody_new_is_let_in_until_they_do_not():
+    async def run():
+        drivers = Drivers()
+        app = live(drivers)
+        async with Socket(app) as first:
+            await first.read()
+            drivers.opened[0].slowed = MOST_SLOWED + 0.1
+            async with Socket(app) as second:
+                refused = await second.refused()
+            drivers.opened[0].slowed = MOST_SLOWED
+            async with Socket(app) as third:
+                let_in = await third.read()
+        return second.status, refused["code"], let_in["type"]
+
+    assert asyncio.run(run()) == (429, "BUSY", "session.created")

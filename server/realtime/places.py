@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from errors import EndpointError
 from server.errors import Busy
@@ -15,6 +16,8 @@ from server.errors import Busy
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011
 # After which a refused client may ask again: sessions end when people stop speaking.
 RETRY_AFTER_S = 10
+# Where somebody waits so many times as long for words as they asked for nobody new is let in.
+MOST_SLOWED = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,21 @@ class Ending:
     error: EndpointError | None = None
 
 
+class Paced(Protocol):
+    """What hears a session's audio."""
+
+    @property
+    def slowed(self) -> float:
+        """How many times as long as it asked for the client waits for new words now."""
+
+
 class LivePlace:
     """One session's place. The session looks at `finishing`, which asks it to complete what it has
-    heard, and at `ended`, which asks it to end at once; it counts its `audio_seconds`.
+    heard, and at `ended`, which asks it to end at once; it counts its `audio_seconds`, and is heard
+    by its `driver`.
     """
+
+    driver: Paced | None = None
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -68,10 +82,12 @@ class LivePlaces:
 
     @contextmanager
     def take(self) -> Iterator[LivePlace]:
-        """A place until the block ends. Raises Busy."""
+        """A place until the block ends. Raises Busy where there is none, or sessions lag behind."""
         if self.taken >= self.most:
             text = f"{self.most} live sessions are open, and no more may be"
             raise Busy(text, RETRY_AFTER_S)
+        if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
+            raise Busy("live sessions wait for their words already", RETRY_AFTER_S)
         place = LivePlace()
         self.opened += 1
         self._taken.add(place)

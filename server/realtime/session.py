@@ -56,6 +56,10 @@ class Driver(Protocol):
     It begins with the default settings. Every call may raise EndpointError, but for `close`.
     """
 
+    @property
+    def slowed(self) -> float:
+        """How many times as long as it asked for the client waits for new words now."""
+
     async def append(self, data: bytes) -> None:
         """Hear more audio; returns when still more may come."""
 
@@ -100,7 +104,7 @@ class RealtimeSession:
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
         self._gone = asyncio.get_running_loop().create_future()
-        self._driver = open_driver(self._send_events)
+        place.driver = self._driver = open_driver(self._send_events)
 
     async def run(self) -> None:
         """Serve the client until it or the server ends the session, then free all it had."""
