@@ -189,7 +189,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.publish &= not options.quick
     options.clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
-    options.seconds = options.seconds or (5.0 if options.quick else 180.0)
+    options.seconds = options.seconds or (3.0 if options.quick else 180.0)
     if options.recordings and not options.model:
         options.model = whisper_base.cached(cache_folder())
         if options.model is None and not options.render:

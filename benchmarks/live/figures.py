@@ -29,7 +29,7 @@ def figures(results: Results) -> dict[str, str]:
     """Every table of the page."""
     return {
         "heard": _heard(results),
-        "bounds": table(("", "bound", "measured", ""), list(_bounds(results))),
+        "bounds": table(("", "bound", "measured", ""), _bounds(results)),
         "delays": table_of([_delays(name, cell) for name, cell in _cells(results)]),
         "errors": _errors(results),
         "faults": table_of([_faults(name, cell) for name, cell in _cells(results)]),
@@ -242,14 +242,8 @@ def _memory(results: Results) -> str:
     return table(("minute", "MiB"), kept) + "\n\n" + listed(said)
 
 
-def _bounds(results: Results) -> Iterable[tuple[str, str, str, str]]:
+def _bounds(results: Results) -> list[tuple[str, ...]]:
     """What is promised, what was measured, and whether it is met."""
-
-    def line(what: str, bound: float, measured: float | None, unit: str) -> tuple[str, ...]:
-        if measured is None:
-            return what, f"{bound:g}{unit}", "", ""
-        met = "met" if measured <= bound else "MISSED"
-        return what, f"{bound:g}{unit}", f"{measured:.2f}{unit}", met
 
     cells = dict(_cells(results))
     alone, beside = _p50(cells, "1 client"), _p50(cells, "1 client, beside a file")
@@ -259,22 +253,29 @@ def _bounds(results: Results) -> Iterable[tuple[str, str, str, str]]:
     taken_back = sum(each["retracted"] for each in sessions)
     twice = sum(each["said twice"] for each in sessions)
     invented = max(scores.invented("deltas"), scores.invented("completed"))
-    rows = [
-        line("words final, p50", MOST_TOLD, alone, " s"),
-        line("`completed`, p50", MOST_COMPLETED, _p50(cells, "1 client", "waits"), " s"),
-        line(f"words final of {STREAMS} clients, p50", MOST_TOLD, several, " s"),
-        line("words final beside a file / alone, p50", MOST_BESIDE, _ratio(beside, alone), ""),
-        line("words final / LocalAgreement's, p50", 1.0, _ratio(alone, theirs), ""),
-        line("errors of deltas over the file's", MOST_POINTS, scores.beyond_file("deltas"), " pts"),
-        line("errors of `completed` over the file's", 0.0, scores.beyond_file("completed"), " pts"),
-        line("words taken back", 0, taken_back, ""),
-        line("words said twice", 0, twice, ""),
-        line("words where nobody speaks", 0, invented, ""),
+    measured = [
+        ("words final, p50", MOST_TOLD, alone, " s"),
+        ("`completed`, p50", MOST_COMPLETED, _p50(cells, "1 client", "waits"), " s"),
+        (f"words final of {STREAMS} clients, p50", MOST_TOLD, several, " s"),
+        ("words final beside a file / alone, p50", MOST_BESIDE, _ratio(beside, alone), ""),
+        ("words final / LocalAgreement's, p50", 1, _ratio(alone, theirs), ""),
+        ("errors of deltas over the file's", MOST_POINTS, scores.beyond_file("deltas"), " points"),
+        ("errors of `completed` over the file's", 0, scores.beyond_file("completed"), " points"),
+        ("words taken back", 0, taken_back, ""),
+        ("words said twice", 0, twice, ""),
+        ("words where nobody speaks", 0, invented, ""),
     ]
     if theirs is not None:
         more = scores.beyond_file("deltas") - scores.beyond_file(THEIRS)
-        rows.append(line("errors of deltas over LocalAgreement's", 0.0, more, " pts"))
-    return [(what, bound, measured, met) for what, bound, measured, met in rows]
+        measured.append(("errors of deltas over LocalAgreement's", 0, more, " points"))
+    return [_bound(*each) for each in measured]
+
+
+def _bound(what: str, bound: float, measured: float | None, unit: str) -> tuple[str, ...]:
+    if measured is None:
+        return what, f"{bound:g}{unit}", "", ""
+    met = "met" if round(measured, 2) <= bound else "MISSED"
+    return what, f"{bound:g}{unit}", f"{round(measured, 2):g}{unit}", met
 
 
 def _p50(cells: Mapping[str, Results], name: str, column: str = "told") -> float | None:

@@ -17,11 +17,12 @@ from testing import sounds
 from timebase import SAMPLE_RATE
 
 SEED = 27
-# Seconds of a sound that is no speech; of a dialogue; of a quick run's dialogue.
-SOUND, DIALOGUE, QUICK = 20.0, 30.0, 8.0
+# Seconds of a dialogue, and of a sound that is no speech; and those of a quick run.
+DIALOGUE, SOUND = 30.0, 20.0
+QUICK_DIALOGUE, QUICK_SOUND = 6.0, 1.5
 DIALOGUES = 4
 # Silence after each recording, as of somebody who has said all: the detector hears the end.
-PAUSE = 2.0
+PAUSE = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,31 +39,29 @@ class Speech:
 
 
 def real(folder: Path, silent: Iterable[str], only: str) -> list[Speech]:
-    """The recordings of a folder's manifest, and the files beside them in which nobody speaks;
-    those whose name holds `only`. Raises ValueError where the manifest is wrong or none is left.
+    """The recordings of a folder's manifest whose name holds `only`, and the files beside it in
+    which nobody speaks. Raises ValueError where the manifest is wrong or nothing is left.
     """
-    recordings = [
-        *load_manifests([folder / "manifest.json"]),
-        *(Recording((folder / name).resolve()) for name in silent),
-    ]
-    for each in recordings:
-        if not each.audio.is_file():
-            raise ValueError(f"there is no {each.audio}")
-    left = [each for each in recordings if only in each.name]
-    if not left:
+    spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
+    if not spoken:
         raise ValueError("no recording is left to replay")
-    return [Speech(each, np.asarray(decoded(each), np.float32)) for each in left]
+    nobody = [Recording((folder / name).resolve()) for name in silent]
+    if missing := [each.name for each in nobody if not each.audio.is_file()]:
+        raise ValueError(f"there is no {missing[0]}")
+    return [Speech(each, np.asarray(decoded(each), np.float32)) for each in (*spoken, *nobody)]
 
 
 def synthetic(quick: bool) -> list[Speech]:
     """Dialogues that the demo models understand; with `quick` a short one."""
-    return [_dialogue(number, QUICK if quick else DIALOGUE) for number in range(_count(quick))]
+    if quick:
+        return [_dialogue(0, QUICK_DIALOGUE)]
+    return [_dialogue(number, DIALOGUE) for number in range(DIALOGUES)]
 
 
 def without_words(quick: bool) -> list[Speech]:
     """Silence and noise; with `quick` a little noise."""
     if quick:
-        return [_sound("noise", 3.0)]
+        return [_sound("noise", QUICK_SOUND)]
     return [_sound("silence", SOUND), _sound("noise", SOUND)]
 
 
@@ -76,10 +75,6 @@ def joined(speech: Sequence[Speech], seconds: float) -> Samples:
 def with_pause(samples: Samples) -> Samples:
     """The samples, and the pause after them."""
     return np.pad(samples, (0, round(PAUSE * SAMPLE_RATE)))
-
-
-def _count(quick: bool) -> int:
-    return 1 if quick else DIALOGUES
 
 
 def _dialogue(number: int, seconds: float) -> Speech:
