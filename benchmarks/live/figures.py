@@ -244,7 +244,6 @@ def _memory(results: Results) -> str:
 
 def _bounds(results: Results) -> list[tuple[str, ...]]:
     """What is promised, what was measured, and whether it is met."""
-
     cells = dict(_cells(results))
     alone, beside = _p50(cells, "1 client"), _p50(cells, "1 client, beside a file")
     theirs, several = _p50(cells, THEIRS), _p50(cells, f"{STREAMS} clients")
