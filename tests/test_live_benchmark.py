@@ -255,7 +255,7 @@ def test_recordings_are_those_of_the_manifest_and_those_without_speech(tmp_path,
     assert found[0].seconds == 1.0
     with pytest.raises(ValueError, match="no recording is left"):
         real(tmp_path, [], "c")
-    with pytest.raises(ValueError, match="there is no d.wav"):
+    with pytest.raises(ValueError, match=r"there is no d\.wav"):
         real(tmp_path, ["d.wav"], "a")
 
 

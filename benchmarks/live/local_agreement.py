@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.live.scoring import Told, plain
 from demo.build.clip import Samples
 from timebase import SAMPLE_RATE
@@ -210,6 +212,9 @@ def _serve(connection: Connection, rival: Rival) -> None:
                 compute_type=rival.precision,
                 cpu_threads=rival.threads,
             )
+            for filtered in (True, False):  # the detector and the model, before anything is timed
+                silence = np.zeros(SAMPLE_RATE, np.float32)
+                list(model.transcribe(silence, language="en", vad_filter=filtered)[0])
             connection.send(None)
             while True:
                 samples, language = connection.recv()

@@ -62,13 +62,9 @@ async def replay(
     longest = len(samples) / SAMPLE_RATE + PATIENCE_S
     try:
         async with asyncio.timeout(longest), connect(address, max_size=None, proxy=None) as socket:
-            await socket.send(json.dumps(_settings(language)))
             started = time.perf_counter()
-            hearing = asyncio.ensure_future(_hear(socket, started, done))
-            try:
-                await _speak(socket, samples, started, done)
-            finally:
-                await hearing
+            speaking = _speak(socket, _settings(language), samples, started, done)
+            await asyncio.gather(speaking, _hear(socket, started, done))
             done.closed = time.perf_counter() - started
             if socket.close_code != NORMAL:
                 done.failure = f"closed with {socket.close_code}"
@@ -77,9 +73,16 @@ async def replay(
     return done
 
 
-async def _speak(socket: ClientConnection, samples: Samples, started: float, done: Replay) -> None:
-    """Send all pieces in time, and that there are no more."""
+async def _speak(
+    socket: ClientConnection,
+    settings: dict[str, Any],
+    samples: Samples,
+    started: float,
+    done: Replay,
+) -> None:
+    """Send settings, then all pieces in time, and that there are no more."""
     with suppress(ConnectionClosed):
+        await socket.send(json.dumps(settings))
         for piece in _pieces(samples):
             done.spoken += len(piece) / SAMPLE_RATE
             await asyncio.sleep(max(0.0, started + done.spoken - time.perf_counter()))
