@@ -363,8 +363,9 @@ def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
     assert not any(each["failure"] or each["errors"] or each["retracted"] for each in sessions)
     dialogue, noise = measured["ours"][0]["sessions"]
     assert dialogue["whole"]
-    assert dialogue["completed"] == measured["recordings"]["dialogue 0"]["file"]
-    assert len(dialogue["told"]) == len(measured["recordings"]["dialogue 0"]["text"].split())
+    assert dialogue["completed"]
+    spoken = measured["recordings"]["dialogue 0"]["text"].split()
+    assert 0 < len(dialogue["told"]) == len(dialogue["shown"]) <= 2 * len(spoken)
     assert (noise["deltas"], noise["completed"]) == ("", "")
     assert [each["recording"] for each in measured["theirs"]] in ([], ["dialogue 0", "noise"])
     assert "1 client, beside a file" in [row[0] for row in rows if row]

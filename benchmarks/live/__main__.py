@@ -23,7 +23,7 @@ from benchmarks.live.figures import charts, figures, summary
 from benchmarks.live.local_agreement import Rival, RivalFailed, RivalProcess
 from benchmarks.live.sessions import Plays, body_of
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
-from benchmarks.load.servers import OURS, demo_models, started
+from benchmarks.load.servers import OURS, started
 from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
 from benchmarks.report import RESULTS, read, save, settings
@@ -83,9 +83,7 @@ def run(plan: Plan, path: Path) -> None:
     }
     results: dict[str, Any] = {"settings": facts, "recordings": {}, "ours": [], "theirs": []}
     environment = {
-        **demo_models(diarization=False),
         "ASR_MODEL": str(plan.model.resolve()),
-        "ASSISTANT_MODEL": "",
         "DTYPE": plan.precision,
         "MAX_LIVE_SESSIONS": str(max(plan.clients)),
         "LIVE_SESSION_SECONDS": str(60 * plan.minutes + 3600),
