@@ -20,6 +20,7 @@ BENCHMARKS = {
     "voices": ("benchmarks.voices", "diarization, words' speakers and names in real conversations"),
     "real": ("benchmarks.real", "word errors and speed of Whisper base on real recordings"),
     "load": ("benchmarks.load", "latency and rate of the server under load, beside hf-serve"),
+    "live": ("benchmarks.live", "when words of live sessions come, beside faster-whisper's"),
     "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's"),
     "archive": ("benchmarks.archive", "what python -m archive adds to a plain loop"),
     "throughput": ("benchmarks.load.throughput", "audio a second of a server that is full"),

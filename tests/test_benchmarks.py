@@ -40,6 +40,7 @@ SCRIPTS = (
     "voices.__main__",
     "real.__main__",
     "load.__main__",
+    "live.__main__",
     "medusa.__main__",
     "archive.__main__",
     "speed.kernels",

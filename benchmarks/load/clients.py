@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,23 +101,33 @@ async def beside(
     """`most` short requests, one every `pause` seconds, while `long` ones run, so many `at_once`;
     and the long ones'.
     """
-    load, of_long = Load(), Load()
-    async with _client() as client:
-
-        async def keep_busy() -> None:
-            while True:
-                await _ask(client, url, long, time.perf_counter(), of_long)
-
-        running = [asyncio.ensure_future(keep_busy()) for _ in range(at_once)]
+    load = Load()
+    async with _client() as client, busy(url, long, at_once) as of_long:
         asked = []
         for _ in range(most):
             await asyncio.sleep(pause)
             asked.append(asyncio.ensure_future(_ask(client, url, body, time.perf_counter(), load)))
         await asyncio.gather(*asked)
-        for each in running:
-            each.cancel()
-        await asyncio.wait(running)
     return load, of_long
+
+
+@asynccontextmanager
+async def busy(url: str, body: bytes, at_once: int = 1) -> AsyncIterator[Load]:
+    """So many requests at once, each anew when it is answered, until the block ends."""
+    load = Load()
+    async with _client() as client:
+
+        async def keep_busy() -> None:
+            while True:
+                await _ask(client, url, body, time.perf_counter(), load)
+
+        running = [asyncio.ensure_future(keep_busy()) for _ in range(at_once)]
+        try:
+            yield load
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
 
 
 def _client() -> httpx2.AsyncClient:

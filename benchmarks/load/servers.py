@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from config import DEMO_MODELS, REPOSITORY
@@ -39,6 +40,14 @@ ENVIRONMENT = {
 MODELS = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that listens at `url`, and its process."""
+
+    url: str
+    process: int
+
+
 def demo_models(diarization: bool) -> dict[str, str]:
     """The environment that names the demo's recogniser and assistant, and who tells speakers."""
     folders = ("asr", "assistant", "diarization")[: 3 if diarization else 2]
@@ -51,23 +60,26 @@ def running(models: Mapping[str, str]) -> Iterator[dict[str, str]]:
     not start.
     """
     with ExitStack() as stack:
-        yield {name: stack.enter_context(_running(name, models)) for name in SERVERS}
+        yield {name: stack.enter_context(started(name, models)).url for name in SERVERS}
 
 
 @contextmanager
-def _running(name: str, models: Mapping[str, str]) -> Iterator[str]:
+def started(name: str, environment: Mapping[str, str]) -> Iterator[Running]:
+    """The server `name` with these models, and whatever else its environment says. Raises OSError
+    where it does not start.
+    """
     program = Path(sys.executable)
     commands = {
         HF_SERVE: [str(program.with_name("hf-serve")), "--host", "127.0.0.1", "--port", "0"],
         OURS: [str(program), "-m", "server"],
     }
     unset = [part for variable in MODELS for part in ("-u", variable)]
-    variables = [f"{key}={value}" for key, value in {**ENVIRONMENT, **models}.items()]
+    variables = [f"{key}={value}" for key, value in {**ENVIRONMENT, **environment}.items()]
     with tempfile.TemporaryFile("w+") as log:
         command = ["env", *unset, *variables, *commands[name]]
         with subprocess.Popen(command, cwd="/", stdout=log, stderr=subprocess.STDOUT) as process:
             try:
-                yield _address(name, process, log.fileno())
+                yield Running(_address(name, process, log.fileno()), process.pid)
             finally:
                 process.terminate()
 

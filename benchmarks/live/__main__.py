@@ -1,0 +1,199 @@
+"""Live sessions in real time: `scripts/bench live [--recordings FOLDER] [--model FOLDER]`.
+
+A server of its own process hears recordings as people would say them, one client at first and then
+several, alone and beside a file of ten minutes that is sent again and again. In the first turn
+faster-whisper hears each recording too, when the server has heard it. Results are kept in
+build/bench/live.json after every measurement; `--render` makes the page again without measuring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.live.figures import charts, figures, summary
+from benchmarks.live.local_agreement import Rival, RivalFailed, RivalProcess
+from benchmarks.live.sessions import Plays, body_of
+from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
+from benchmarks.load.servers import OURS, started
+from benchmarks.pages import write_page
+from benchmarks.real.converted import convert
+from benchmarks.report import RESULTS, read, save, settings
+from config import DEMO_MODELS, cache_folder
+from model_sources import whisper_base
+
+PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
+CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
+FILE, QUICK_FILE = 600.0, 30.0  # seconds of the file beside
+MEMORY_EVERY = 60.0  # seconds
+DEMO = "demo model"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: `clients` at once, several of them for `seconds`, beside a file of `file`
+    seconds; and a session of `minutes`, if any.
+    """
+
+    model: Path
+    precision: str
+    speech: Sequence[Speech]
+    clients: Sequence[int]
+    seconds: float
+    file: float
+    minutes: float
+    rival: bool
+
+
+def main() -> int:
+    """Measure what is asked for and write the page; exit status 1 where that cannot be."""
+    options = _options()
+    path = RESULTS / ("live-quick.json" if options.quick else "live.json")
+    try:
+        if not options.render:
+            run(_plan(options), path)
+        results = read(path)
+    except (ValueError, OSError) as error:
+        print(f"scripts/bench live: {error}", file=sys.stderr)
+        return 1
+    copy = None if options.publish else path.with_suffix(".md")
+    write_page("live", results, figures(results), charts(results), copy)
+    return 0
+
+
+def run(plan: Plan, path: Path) -> None:
+    """Measure; `path` is written after each measurement. Raises OSError where the server does not
+    start.
+    """
+    began = time.perf_counter()
+    facts: dict[str, Any] = {
+        **settings(PACKAGES),
+        "model": DEMO if plan.model.is_relative_to(DEMO_MODELS) else plan.model.name,
+        "precision": plan.precision,
+        "seconds of several clients": plan.seconds,
+        "seconds of the file beside": plan.file,
+    }
+    results: dict[str, Any] = {"settings": facts, "recordings": {}, "ours": [], "theirs": []}
+    environment = {
+        "ASR_MODEL": str(plan.model.resolve()),
+        "DTYPE": plan.precision,
+        "MAX_LIVE_SESSIONS": str(max(plan.clients)),
+        "LIVE_SESSION_SECONDS": str(60 * plan.minutes + 3600),
+    }
+    with started(OURS, environment) as server, _rival(plan) as rival:
+        plays = Plays(server, plan.speech)
+        for each in plan.speech:
+            results["recordings"][each.recording.name] = {
+                "language": each.recording.language,
+                "text": each.recording.text,
+                "reference": each.recording.reference,
+                "seconds": round(each.seconds, 2),
+                "file": plays.known[each.recording.name].text,
+            }
+        for part, measured in _measured(plays, plan, rival):
+            if part == "long":
+                results[part] = measured
+            else:
+                results[part].append(measured)
+            facts["minutes"] = round((time.perf_counter() - began) / 60, 1)
+            save(path, results)
+            line = f"{facts['minutes']:5.1f} min  {summary(part, measured)}"
+            print(line, file=sys.stderr, flush=True)
+
+
+def _measured(
+    plays: Plays, plan: Plan, rival: RivalProcess | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every measurement with its part of the results."""
+    sessions = []
+    for each in plan.speech:
+        sessions.append(plays.one(each))
+        if rival is not None:
+            yield "theirs", plays.theirs(rival, each)
+    yield "ours", {"clients": 1, "beside": False, "sessions": sessions, "files": []}
+    file = body_of(joined(plan.speech, plan.file), None)
+    for clients in plan.clients:
+        most = None if clients == 1 else plan.seconds
+        for beside in (None, file):
+            if clients > 1 or beside:
+                yield "ours", plays.together(clients, most, beside)
+    if plan.minutes:
+        yield "long", plays.long(60 * plan.minutes, MEMORY_EVERY)
+
+
+@contextmanager
+def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
+    """The other engine where it can be had; else it is named, and None."""
+    rival = None
+    if plan.rival:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        about = Rival(convert(plan.model), device, plan.precision, torch.get_num_threads())
+        try:
+            rival = RivalProcess(about)
+        except RivalFailed as error:
+            print(f"left out: faster-whisper: {error}", file=sys.stderr, flush=True)
+    try:
+        yield rival
+    finally:
+        if rival is not None:
+            rival.close()
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """Raises ValueError where recordings are wrong."""
+    quick: bool = options.quick
+    if options.recordings:
+        speech = real(options.recordings, options.silent, options.only)
+    else:
+        speech = synthetic(quick)
+    return Plan(
+        model=options.model or DEMO_MODELS / "asr",
+        precision=options.precision,
+        speech=[*speech, *without_words(quick)],
+        clients=options.clients,
+        seconds=options.seconds,
+        file=QUICK_FILE if quick else FILE,
+        minutes=options.minutes,
+        rival=options.rival,
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench live",
+        description="Delays and word errors of live sessions, beside faster-whisper's.",
+    )
+    add = parser.add_argument
+    add("--recordings", type=Path, metavar="FOLDER", help="with a manifest (synthetic dialogues)")
+    add("--silent", nargs="+", default=[], metavar="FILE", help="of FOLDER: nobody speaks in them")
+    add("--only", default="", metavar="TEXT", help="recordings whose name holds this")
+    add("--model", type=Path, metavar="FOLDER", help="a Whisper (base where it is cached)")
+    add("--precision", default="float32", help="of both engines (float32)")
+    add("--clients", type=int, nargs="+", metavar="COUNT", help="at once (1 4 16)")
+    add("--seconds", type=float, help="of a measurement of several clients (180)")
+    add("--minutes", type=float, default=0.0, help="of one long session, for its memory (none)")
+    add("--no-rival", dest="rival", action="store_false", help="without faster-whisper")
+    add("--quick", action="store_true", help="demo models, a few seconds; proves nothing")
+    add("--render", action="store_true", help="make the page from the last results")
+    add("--publish", action="store_true", help="write the page and picture of docs/benchmarks")
+    options = parser.parse_args()
+    options.publish &= not options.quick
+    options.clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
+    options.seconds = options.seconds or (3.0 if options.quick else 180.0)
+    if options.recordings and not options.model:
+        options.model = whisper_base.cached(cache_folder())
+        if options.model is None and not options.render:
+            parser.error("--model is needed")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

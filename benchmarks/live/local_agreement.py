@@ -1,0 +1,226 @@
+"""faster-whisper driven as whisper_streaming drives it: LocalAgreement with two passes (Machacek,
+Dabre and Bojar 2023, arXiv 2307.14743).
+
+The audio that is not settled is heard again after each second of new audio. Words are final that
+two passes in a row agree on, from the beginning on. Once the audio is longer than 15 s it is cut at
+the end of the last segment whose words are final; the text before the cut, 200 letters of it, is
+the prompt. Passes are greedy, and hear where faster-whisper's Silero finds speech.
+
+The engine has a process of its own, as in `benchmarks.real.process`, and hears in real time: a pass
+that takes long lets the next one begin later, with all the audio that has come meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.live.scoring import Told, plain
+from demo.build.clip import Samples
+from timebase import SAMPLE_RATE
+
+CADENCE, LONGEST = 1.0, 15.0  # seconds
+PROMPT = 200  # letters
+# What is heard again overlaps what is final: words that begin so many seconds before its end are
+# looked at, and among so many words copies are looked for.
+SLACK, NEAR, COPIES = 0.1, 1.0, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A word in seconds of the recording."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass
+class Agreement:
+    """Which words are `final`, and the last pass's guess of what follows them."""
+
+    final: list[Timed] = field(default_factory=list)
+    guess: list[Timed] = field(default_factory=list)
+
+    @property
+    def until(self) -> float:
+        """Where the final words end."""
+        return self.final[-1].end if self.final else 0.0
+
+    def heard(self, words: Sequence[Timed]) -> list[Timed]:
+        """The words of a pass; those of them that become final."""
+        new = [word for word in words if word.start > self.until - SLACK]
+        if new and self.final and abs(new[0].start - self.until) < NEAR:
+            new = new[self._copied(new) :]
+        count = 0
+        for word, before in zip(new, self.guess, strict=False):
+            if word.text != before.text:
+                break
+            count += 1
+        self.final += new[:count]
+        self.guess = new[count:]
+        return new[:count]
+
+    def finish(self) -> list[Timed]:
+        """What follows is final, as nothing more is heard."""
+        rest, self.guess = self.guess, []
+        self.final += rest
+        return rest
+
+    def _copied(self, new: Sequence[Timed]) -> int:
+        """How many of the first words are the last final ones once more."""
+        for count in range(1, min(len(self.final), len(new), COPIES) + 1):
+            if [word.text for word in self.final[-count:]] == [word.text for word in new[:count]]:
+                return count
+        return 0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What the engine is: the converted model's folder and its settings."""
+
+    model: Path
+    device: str
+    precision: str
+    threads: int
+
+
+@dataclass
+class Listener:
+    """The engine on one recording; `model` is faster-whisper's WhisperModel."""
+
+    model: Any
+    language: str | None
+    found: Agreement = field(default_factory=Agreement)
+    told: list[Told] = field(default_factory=list)
+    shown: dict[int, tuple[str, float]] = field(default_factory=dict)
+    begin: float = 0.0  # of the audio that is heard again
+
+    def listen(self, samples: Samples) -> list[Told]:
+        """Hear a recording in real time; its words and when they were told."""
+        started, heard, whole = time.perf_counter(), 0.0, len(samples) / SAMPLE_RATE
+        while heard < whole:
+            wanted = min(heard + CADENCE, whole)
+            time.sleep(max(0.0, started + wanted - time.perf_counter()))
+            heard = min(max(wanted, time.perf_counter() - started), whole)
+            start, stop = round(self.begin * SAMPLE_RATE), round(heard * SAMPLE_RATE)
+            words, ends = self._pass(samples[start:stop])
+            final = self.found.heard(words)
+            self._tell(final, time.perf_counter() - started)
+            self._cut(heard, ends)
+        self._tell(self.found.finish(), time.perf_counter() - started)
+        return self.told
+
+    def _pass(self, samples: Samples) -> tuple[list[Timed], list[float]]:
+        """The words of the audio, and where its segments end, in seconds of the recording."""
+        before = [word.text for word in self.found.final if word.end <= self.begin]
+        segments, _ = self.model.transcribe(
+            samples,
+            language=self.language,
+            initial_prompt="".join(before)[-PROMPT:] or None,
+            beam_size=1,
+            word_timestamps=True,
+            condition_on_previous_text=True,
+            vad_filter=True,
+        )
+        kept = [each for each in segments if each.no_speech_prob <= 0.9]
+        words = [
+            Timed(word.word, self.begin + word.start, self.begin + word.end)
+            for each in kept
+            for word in each.words
+        ]
+        return words, [self.begin + each.end for each in kept]
+
+    def _tell(self, final: Sequence[Timed], second: float) -> None:
+        for word in final:
+            text, at = self.shown.get(len(self.told), ("", second))
+            shown = at if text == plain(word.text) else second
+            self.told.append(Told(word.text, second, shown))
+        guesses = enumerate(self.found.guess, len(self.told))
+        after = {place: plain(word.text) for place, word in guesses}
+        self.shown = {
+            place: before
+            if (before := self.shown.get(place)) and before[0] == text
+            else (text, second)
+            for place, text in after.items()
+        }
+
+    def _cut(self, heard: float, ends: Sequence[float]) -> None:
+        """Where the audio has grown too long, begin after a segment whose words are final."""
+        if heard - self.begin > LONGEST:
+            final = [end for end in ends[:-1] if end <= self.found.until]
+            self.begin = max(final, default=self.begin)
+
+
+class RivalFailed(Exception):
+    """The engine cannot be loaded, or has failed; one line."""
+
+
+class RivalProcess:
+    """A running engine. Raises RivalFailed where it cannot be loaded."""
+
+    def __init__(self, rival: Rival) -> None:
+        context = get_context("spawn")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, rival), daemon=True)
+        self._process.start()
+        other.close()
+        self._receive()
+
+    def listen(self, samples: Samples, language: str | None) -> list[Told]:
+        """What the engine tells of a recording, in as long as that is. Raises RivalFailed."""
+        self._connection.send((samples, language))
+        told: list[Told] = self._receive()
+        return told
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self._process.join()
+
+    def _receive(self) -> Any:  # noqa: ANN401
+        try:
+            answer = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            raise RivalFailed(f"its process ended with status {self._process.exitcode}") from None
+        if isinstance(answer, RivalFailed):
+            self.close()
+            raise answer
+        return answer
+
+
+def _serve(connection: Connection, rival: Rival) -> None:
+    """The engine's process: an answer for every recording until the other end is closed."""
+    warnings.simplefilter("ignore")
+    with suppress(EOFError, BrokenPipeError):
+        try:
+            from faster_whisper import WhisperModel
+
+            model = WhisperModel(
+                str(rival.model),
+                device=rival.device,
+                compute_type=rival.precision,
+                cpu_threads=rival.threads,
+            )
+            for filtered in (True, False):  # the detector and the model, before anything is timed
+                silence = np.zeros(SAMPLE_RATE, np.float32)
+                list(model.transcribe(silence, language="en", vad_filter=filtered)[0])
+            connection.send(None)
+            while True:
+                samples, language = connection.recv()
+                connection.send(Listener(model, language).listen(samples))
+        except (EOFError, BrokenPipeError):
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            connection.send(RivalFailed(reason))

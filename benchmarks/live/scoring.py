@@ -1,0 +1,177 @@
+"""What a live session is worth: when each word came, and whether all was said once.
+
+A word's end is where the endpoint's answer for the whole file has it, for every engine; so nobody
+is measured by times of its own. Words are set beside the file's by an alignment of the texts
+(Levenshtein), and those that are the same in both are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import jiwer
+
+from benchmarks.live.replay import Arrival, Replay
+
+# A word's text and the second at which it ends.
+Ended = tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A word, when it was `told` for good, and when first `shown`: as a guess at the earliest. All
+    in seconds of the audio's clock.
+    """
+
+    text: str
+    told: float
+    shown: float
+
+
+@dataclass
+class Session:
+    """What a client was told in one session.
+
+    `deltas` and `completed` are texts. `waits` are the seconds from the end of an item's audio, the
+    silence after which the detector calls it ended, to its `completed`; `gaps` are those between
+    two looks for words in one item. `retracted` counts what took back what was told, and `errors`
+    the server's error events and failed items.
+    """
+
+    words: list[Told] = field(default_factory=list)
+    deltas: str = ""
+    completed: str = ""
+    waits: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    retracted: int = 0
+    errors: int = 0
+
+
+@dataclass
+class _Item:
+    """One item's part of a session; `shown` are all texts at which the client has looked, each with
+    its second: the final words, and those with the guess.
+    """
+
+    deltas: list[str] = field(default_factory=list)
+    words: list[tuple[str, float]] = field(default_factory=list)
+    shown: list[tuple[float, list[str]]] = field(default_factory=list)
+    completed: str | None = None
+    late: int = 0  # deltas after `completed`
+
+    @property
+    def retracted(self) -> int:
+        """Deltas that came when all was said, and whether they said otherwise than the words."""
+        words = "".join(text for text, _ in self.words)
+        return self.late + ("".join(self.deltas).strip() != words.strip())
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between looks; the last one of a completed item is at the whole of it."""
+        seconds = [second for second, _ in self.shown]
+        looks = seconds if self.completed is None else seconds[:-1]
+        return [after - before for before, after in pairwise(looks)]
+
+    def told(self) -> list[Told]:
+        """Its words with their seconds: a word was shown once it stood in its place."""
+        found = []
+        for place, (text, second) in enumerate(self.words):
+            stood = (
+                at
+                for at, texts in self.shown
+                if len(texts) > place and plain(texts[place]) == plain(text)
+            )
+            found.append(Told(text, second, min(second, next(stood, second))))
+        return found
+
+
+def session_of(done: Replay) -> Session:
+    """Read what a replay's client was told."""
+    items: dict[str, _Item] = {}
+    session = Session()
+    ends: dict[str, float] = {}
+    for each in done.arrivals:
+        event = each.event
+        kind = event["type"].rpartition(".")[2]
+        if kind in ("delta", "words", "completed"):
+            _note(items.setdefault(event["item_id"], _Item()), kind, each)
+        if kind == "completed" and event["item_id"] in ends:
+            session.waits.append(each.second - ends[event["item_id"]])
+        elif kind == "speech_stopped":
+            ends[event["item_id"]] = event["audio_end_ms"] / 1000
+        elif kind in ("error", "failed"):
+            session.errors += 1
+    for item in items.values():
+        session.words += item.told()
+        session.gaps += item.gaps
+        session.retracted += item.retracted
+    session.deltas = " ".join("".join(item.deltas).strip() for item in items.values())
+    session.completed = " ".join(item.completed or "" for item in items.values())
+    return session
+
+
+def _note(item: _Item, kind: str, arrival: Arrival) -> None:
+    event = arrival.event
+    if kind == "delta":
+        item.deltas.append(event["delta"])
+        item.late += item.completed is not None
+    elif kind == "completed":
+        item.completed = event["transcript"]
+    else:
+        item.words += [(word["word"], arrival.second) for word in event["words"]]
+        texts = [text for text, _ in item.words] + event["unstable"].split()
+        item.shown.append((arrival.second, texts))
+
+
+def plain(word: str) -> str:
+    """A word as it is compared: its letters and digits in lower case."""
+    return "".join(filter(str.isalnum, word.casefold()))
+
+
+def aligned(found: Sequence[str], expected: Sequence[str]) -> list[tuple[int, int]]:
+    """Places of words that are the same in both, in order."""
+    ours, theirs = ([plain(word) or "-" for word in words] for words in (found, expected))
+    if not ours or not theirs:
+        return []
+    (chunks,) = jiwer.process_words(" ".join(theirs), " ".join(ours)).alignments
+    return [
+        (chunk.hyp_start_idx + step, chunk.ref_start_idx + step)
+        for chunk in chunks
+        if chunk.type == "equal"
+        for step in range(chunk.hyp_end_idx - chunk.hyp_start_idx)
+    ]
+
+
+def delays(words: Sequence[Told], expected: Sequence[Ended]) -> tuple[list[float], list[float]]:
+    """Seconds from the end of each word to when it was told for good, and to when first shown."""
+    places = aligned([word.text for word in words], [text for text, _ in expected])
+    told = [words[ours].told - expected[theirs][1] for ours, theirs in places]
+    return told, [words[ours].shown - expected[theirs][1] for ours, theirs in places]
+
+
+def said_twice(found: str, expected: str) -> int:
+    """Words that follow the same words and are not in the text that was expected.
+
+    A run of k inserted words counts where the k words before some place in it or just before it are
+    those that follow: alignments are free to call either of two copies the inserted one.
+    """
+    ours = [word for word in map(plain, found.split()) if word]
+    theirs = [word for word in map(plain, expected.split()) if word]
+    if not ours or not theirs:
+        return 0
+    (chunks,) = jiwer.process_words(" ".join(theirs), " ".join(ours)).alignments
+    runs = [
+        (chunk.hyp_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
+        for chunk in chunks
+        if chunk.type == "insert"
+    ]
+    return sum(length for start, length in runs if _is_copy(ours, start, length))
+
+
+def _is_copy(words: Sequence[str], start: int, length: int) -> bool:
+    return any(
+        words[place : place + length] == words[place + length : place + 2 * length]
+        for place in range(max(0, start - length), start + 1)
+    )

@@ -1,0 +1,171 @@
+"""Runs what is measured: clients beside each other, beside a file, and one that speaks for long."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import numpy as np
+import psutil
+
+from benchmarks.live.local_agreement import RivalProcess
+from benchmarks.live.replay import Replay, replay
+from benchmarks.live.scoring import Ended, Session, delays, said_twice, session_of
+from benchmarks.live.speech import Speech, joined, with_pause
+from benchmarks.load.clients import TIMEOUT_S, Load, busy
+from benchmarks.load.servers import Running
+from benchmarks.timing import MIB
+from demo.build.clip import Samples
+from testing.audio_files import wav_file
+from timebase import SAMPLE_RATE
+
+# A measurement, as JSON has it.
+Cell = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The endpoint's own answer for a recording: its text, and where its words end."""
+
+    text: str
+    words: tuple[Ended, ...]
+
+
+def body_of(samples: Samples, language: str | None, **parameters: object) -> bytes:
+    """A request for the text of some samples, a WAV file in JSON."""
+    file = wav_file(samples.astype(np.float64), SAMPLE_RATE)
+    asked = {"language": language, "diarize": False, **parameters}
+    content = {"inputs": base64.b64encode(file).decode(), "parameters": asked}
+    return json.dumps(content).encode()
+
+
+def ask(url: str, each: Speech) -> Known:
+    """What the endpoint answers for a recording as a file."""
+    body = body_of(each.samples, each.recording.language, return_timestamps="word")
+    headers = {"content-type": "application/json"}
+    with httpx2.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+        answer = client.post(url, content=body, headers=headers).raise_for_status().json()
+    words = ((word["word"], word["timestamp"][1]) for word in answer["words"])
+    return Known(answer["text"], tuple(words))
+
+
+class Plays:
+    """Recordings through a server, whose answers for them are `known`."""
+
+    def __init__(self, server: Running, speech: Sequence[Speech]) -> None:
+        self.server, self.speech = server, speech
+        self.known = {each.recording.name: ask(server.url, each) for each in speech}
+
+    def one(self, each: Speech) -> Cell:
+        """One client alone with one recording."""
+        return asyncio.run(self._session(each, None))
+
+    def theirs(self, rival: RivalProcess, each: Speech) -> Cell:
+        """The same recording by the other engine. Raises RivalFailed."""
+        told = rival.listen(with_pause(each.samples), each.recording.language)
+        text = "".join(word.text for word in told)
+        return self._kept(each, Session(told, text, text))
+
+    def together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
+        """So many clients at once, each with the recordings from another one on, for `most`
+        seconds, or each once where that is None; and the same body again and again `beside`.
+        """
+        return asyncio.run(self._together(clients, most, beside))
+
+    def long(self, seconds: float, every: float) -> Cell:
+        """One session of so many seconds; the server's memory after `every` so many of them."""
+        return asyncio.run(self._long(seconds, every))
+
+    async def _together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
+        files = busy(self.server.url, beside) if beside else nullcontext(Load())
+        async with files as load:
+            played = (self._client(number, clients, most) for number in range(clients))
+            sessions = await asyncio.gather(*played)
+        return {
+            "clients": clients,
+            "beside": beside is not None,
+            "sessions": [each for client in sessions for each in client],
+            "files": [round(each, 2) for each in load.seconds],
+            "refused files": load.statuses,
+        }
+
+    async def _client(self, number: int, clients: int, most: float | None) -> list[Cell]:
+        """One client's sessions; clients begin within the first second, as their pieces would
+        else all go out at once.
+        """
+        await asyncio.sleep(number / clients)
+        loop = asyncio.get_running_loop()
+        end = None if most is None else loop.time() + most
+        sessions: list[Cell] = []
+        while len(sessions) < len(self.speech) if end is None else loop.time() < end:
+            each = self.speech[(number + len(sessions)) % len(self.speech)]
+            left = None if end is None else end - loop.time()
+            sessions.append(await self._session(each, left))
+            if sessions[-1]["failure"]:
+                break
+        return sessions
+
+    async def _session(self, each: Speech, most: float | None) -> Cell:
+        samples = with_pause(each.samples)
+        done = await replay(self.server.url, samples, each.recording.language, most)
+        return self._kept(each, session_of(done), done)
+
+    def _kept(self, each: Speech, session: Session, done: Replay | None = None) -> Cell:
+        """What is kept of a session; a recording that was broken off is not `whole`."""
+        known = self.known[each.recording.name]
+        told, shown = delays(session.words, known.words)
+        expected = each.recording.text or known.text
+        whole = done is None or (done.spoken >= each.seconds and not done.failure)
+        return {
+            "recording": each.recording.name,
+            "whole": whole,
+            "deltas": session.deltas,
+            "completed": session.completed,
+            "told": _rounded(told),
+            "shown": _rounded(shown),
+            "waits": _rounded(session.waits),
+            "gaps": _rounded(session.gaps),
+            "behind": round(done.closed - done.spoken, 3) if done else 0.0,
+            "said twice": said_twice(session.deltas, expected),
+            "retracted": session.retracted,
+            "errors": session.errors,
+            "failure": done.failure if done else "",
+        }
+
+    async def _long(self, seconds: float, every: float) -> Cell:
+        samples, memory = joined(self.speech, seconds), [self._memory(0.0)]
+        playing = asyncio.ensure_future(replay(self.server.url, samples, None))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for count in range(1, int(seconds // every) + 1):
+            await asyncio.wait([playing], timeout=started + count * every - loop.time())
+            memory.append(self._memory(count * every))
+        done = await playing
+        session = session_of(done)
+        once = " ".join(self.known[each.recording.name].text for each in self.speech)
+        times = 1 + int(seconds // sum(each.seconds for each in self.speech))
+        return {
+            "seconds": seconds,
+            "memory": memory,
+            "words": len(session.words),
+            "said twice": said_twice(session.deltas, " ".join([once] * times)),
+            "retracted": session.retracted,
+            "errors": session.errors,
+            "behind": round(done.closed - done.spoken, 3),
+            "failure": done.failure,
+        }
+
+    def _memory(self, second: float) -> list[float]:
+        """A second of the session, and MiB that the server's process holds then."""
+        held: int = psutil.Process(self.server.process).memory_info().rss
+        return [second, round(held / MIB, 1)]
+
+
+def _rounded(seconds: Sequence[float]) -> list[float]:
+    return [round(each, 3) for each in seconds]

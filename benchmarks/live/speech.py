@@ -1,0 +1,91 @@
+"""What is replayed: recordings of a folder, or dialogues of synthetic voices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.real.engines import decoded
+from benchmarks.real.manifest import Recording, load_manifests
+from demo.build.clip import Samples
+from demo.build.dialogue import Style, draw_dialogue
+from demo.build.voices import draw_voice, espeak_speakers
+from testing import sounds
+from timebase import SAMPLE_RATE
+
+SEED = 27
+# Seconds of a dialogue, and of a sound that is no speech; and those of a quick run.
+DIALOGUE, SOUND = 30.0, 20.0
+QUICK_DIALOGUE, QUICK_SOUND = 6.0, 1.5
+DIALOGUES = 4
+# Silence after each recording, as of somebody who has said all: the detector hears the end.
+PAUSE = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Speech:
+    """A recording with its samples (n,), float32 at 16 kHz. Without a text nobody speaks in it."""
+
+    recording: Recording
+    samples: Samples
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return len(self.samples) / SAMPLE_RATE
+
+
+def real(folder: Path, silent: Iterable[str], only: str) -> list[Speech]:
+    """The recordings of a folder's manifest whose name holds `only`, and the files beside it in
+    which nobody speaks. Raises ValueError where the manifest is wrong or nothing is left.
+    """
+    spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
+    if not spoken:
+        raise ValueError("no recording is left to replay")
+    nobody = [Recording((folder / name).resolve()) for name in silent]
+    if missing := [each.name for each in nobody if not each.audio.is_file()]:
+        raise ValueError(f"there is no {missing[0]}")
+    return [Speech(each, np.asarray(decoded(each), np.float32)) for each in (*spoken, *nobody)]
+
+
+def synthetic(quick: bool) -> list[Speech]:
+    """Dialogues that the demo models understand; with `quick` a short one."""
+    if quick:
+        return [_dialogue(0, QUICK_DIALOGUE)]
+    return [_dialogue(number, DIALOGUE) for number in range(DIALOGUES)]
+
+
+def without_words(quick: bool) -> list[Speech]:
+    """Silence and noise; with `quick` a little noise."""
+    if quick:
+        return [_sound("noise", QUICK_SOUND)]
+    return [_sound("silence", SOUND), _sound("noise", SOUND)]
+
+
+def joined(speech: Sequence[Speech], seconds: float) -> Samples:
+    """Recordings one after the other with pauses, again and again, cut to so many seconds."""
+    pause = np.zeros(round(PAUSE * SAMPLE_RATE), np.float32)
+    once = np.concatenate([part for each in speech for part in (each.samples, pause)])
+    return np.resize(once, round(seconds * SAMPLE_RATE))
+
+
+def with_pause(samples: Samples) -> Samples:
+    """The samples, and the pause after them."""
+    return np.pad(samples, (0, round(PAUSE * SAMPLE_RATE)))
+
+
+def _dialogue(number: int, seconds: float) -> Speech:
+    generator = np.random.default_rng([SEED, number])
+    names = generator.choice(espeak_speakers("development"), 2, replace=False)
+    voices = [draw_voice(str(name), generator) for name in names]
+    scene = draw_dialogue(voices, seconds, Style(), generator)
+    text = " ".join(word.text.strip() for word in scene.words)
+    return Speech(Recording(Path(f"dialogue {number}"), "en", text), scene.samples)
+
+
+def _sound(name: str, seconds: float) -> Speech:
+    samples = getattr(sounds, name)(seconds, np.random.default_rng(SEED))
+    return Speech(Recording(Path(name)), samples)

@@ -1,0 +1,371 @@
+"""The benchmark of live sessions: what is read from events, which words agree, and that a client
+speaks as a microphone would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+import numpy as np
+import pytest
+from websockets.asyncio.server import serve
+
+from benchmarks.live import __main__ as bench
+from benchmarks.live import speech
+from benchmarks.live.figures import OURS, THEIRS, charts
+from benchmarks.live.local_agreement import Agreement, Listener, Timed
+from benchmarks.live.replay import PIECE, Arrival, Replay, replay
+from benchmarks.live.scoring import Told, delays, said_twice, session_of
+from benchmarks.live.speech import joined, real, with_pause
+from benchmarks.report import read
+from tests.benchmark_pages import render, rows_of, run_quick
+from timebase import SAMPLE_RATE
+
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
+
+
+def of(second, kind, item="one", **fields):
+    return Arrival(second, {"type": kind, "item_id": item, **fields})
+
+
+def delta(second, text, item="one"):
+    return of(second, f"{TRANSCRIPTION}.delta", item, delta=text)
+
+
+def words(second, final, unstable="", item="one"):
+    told = [{"word": word} for word in final]
+    return of(second, f"{TRANSCRIPTION}.words", item, words=told, unstable=unstable)
+
+
+def completed(second, text, item="one"):
+    return of(second, f"{TRANSCRIPTION}.completed", item, transcript=text)
+
+
+def stopped(second, milliseconds, item="one"):
+    return of(second, "input_audio_buffer.speech_stopped", item, audio_end_ms=milliseconds)
+
+
+# One sentence: "nun" is a wrong guess, "hears" is known at 2.0 and final at 3.5.
+SENTENCE = [
+    words(1.0, [], " Nun"),
+    delta(2.0, "No"),
+    words(2.0, [" No"], " one hears"),
+    delta(2.9, " one"),
+    words(2.9, [" one"], " hears"),
+    stopped(3.0, 2900),
+    delta(3.5, " hears."),
+    words(3.5, [" hears."]),
+    completed(3.5, "No one hears."),
+]
+
+
+def test_a_session_is_read_from_its_events():
+    second = [delta(6.0, "Yes.", "two"), words(6.0, [" Yes."], item="two")]
+    found = session_of(Replay([*SENTENCE, *second, completed(6.1, "Yes!", "two")]))
+    assert found.words == [
+        Told(" No", 2.0, 2.0),
+        Told(" one", 2.9, 2.0),
+        Told(" hears.", 3.5, 2.0),
+        Told(" Yes.", 6.0, 6.0),
+    ]
+    assert (found.deltas, found.completed) == ("No one hears. Yes.", "No one hears. Yes!")
+    # The second item's end was not the detector's; the last look is at a whole item.
+    assert found.waits == [pytest.approx(0.6)]
+    assert found.gaps == [pytest.approx(1.0), pytest.approx(0.9)]
+    assert (found.retracted, found.errors) == (0, 0)
+
+
+def test_what_takes_back_what_was_told_is_counted():
+    other = [delta(1.0, "No"), words(1.0, [" Yes"]), completed(2.0, "No")]
+    late = [*SENTENCE, delta(4.0, " Never"), words(4.0, [" Never"])]
+    failed = of(5.0, f"{TRANSCRIPTION}.failed", error={})
+    assert session_of(Replay(other)).retracted == 1
+    assert session_of(Replay(late)).retracted == 1
+    assert session_of(Replay([failed, Arrival(6.0, {"type": "error"})])).errors == 2
+
+
+def test_a_word_is_late_by_its_end_in_the_file():
+    told = [Told(" No,", 2.0, 1.0), Told(" two", 3.0, 3.0), Told(" HEAR", 4.0, 3.5)]
+    final, shown = delays(told, [("no", 0.5), ("one", 1.0), ("hear.", 2.5)])
+    assert final == [1.5, 1.5]
+    assert shown == [0.5, 1.0]
+    assert delays(told, []) == delays([], [("no", 0.5)]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "twice"),
+    [
+        ("a b c", "a b c", 0),
+        ("a b b c", "a b c", 1),
+        ("a b c b c d", "a b c d", 2),
+        ("a b c d a b c d e", "a b c d e", 4),
+        ("very very good", "very very good", 0),
+        ("a b x c", "a b c", 0),
+        ("And so, and so my", "and so my", 2),
+        ("a b", "", 0),
+    ],
+)
+def test_words_said_twice_are_those_that_nobody_said_again(found, expected, twice):
+    assert said_twice(found, expected) == twice
+
+
+def timed(text, start=0.0):
+    """Words of half a second each."""
+    return [
+        Timed(f" {word}", start + place / 2, start + place / 2 + 0.5)
+        for place, word in enumerate(text.split())
+    ]
+
+
+def texts(found):
+    return "".join(word.text for word in found).split()
+
+
+def test_words_are_final_that_two_passes_agree_on():
+    agreement = Agreement()
+    assert agreement.heard(timed("and so my")) == []
+    assert texts(agreement.heard(timed("and so your fellow"))) == ["and", "so"]
+    # Final words are not looked at again; what was guessed before decides.
+    assert texts(agreement.heard(timed("or so your fellow men"))) == ["your", "fellow"]
+    assert texts(agreement.finish()) == ["men"]
+    assert texts(agreement.final) == ["and", "so", "your", "fellow", "men"]
+
+
+def test_what_is_heard_again_is_not_told_again():
+    agreement = Agreement(final=timed("ask what you"))
+    heard = timed("what you can do", start=1.45)  # the same words a little later
+    assert agreement.heard(heard) == []
+    assert texts(agreement.guess) == ["can", "do"]
+
+
+class Model:
+    """faster-whisper's of one segment: the words of `answers`, one after the other."""
+
+    def __init__(self, *answers):
+        self.answers, self.heard = list(answers), []
+
+    def transcribe(self, samples, **options):
+        self.heard.append((len(samples), options["initial_prompt"]))
+        found = timed(self.answers.pop(0))
+        segment = type("Segment", (), {})
+        segment.words = [
+            type("Word", (), {"word": each.text, "start": each.start, "end": each.end})
+            for each in found
+        ]
+        segment.end, segment.no_speech_prob = found[-1].end, 0.0
+        return [segment], None
+
+
+def test_the_other_engine_hears_all_that_is_not_settled(monkeypatch):
+    """By a clock of its own, in which hearing takes no time."""
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    model = Model("one", "one two", "one two three", "one two tree")
+    told = Listener(model, "en").listen(np.zeros(round(3.5 * SAMPLE_RATE), np.float32))
+    assert [count / SAMPLE_RATE for count, _ in model.heard] == [1, 2, 3, 3.5]
+    assert told == [
+        Told(" one", 2.0, 1.0),
+        Told(" two", 3.0, 2.0),
+        Told(" tree", 3.5, 3.5),
+    ]
+
+
+@asynccontextmanager
+async def listening(handler, **options):
+    async with serve(handler, "127.0.0.1", 0, **options) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def played(handler, samples, **options):
+    async def run():
+        async with listening(handler, **options) as url:
+            return await replay(url, samples, "en")
+
+    return asyncio.run(run())
+
+
+def test_a_client_sends_its_samples_in_pieces_and_times_what_comes():
+    samples = np.linspace(-1, 1, 2 * PIECE + 100, dtype=np.float32)
+    events = []
+
+    async def answer(socket):
+        async for message in socket:
+            events.append(json.loads(message))
+            if len(events) == 3:
+                await socket.send(json.dumps({"type": "session.updated"}))
+            if events[-1].get("final"):
+                await socket.close(1000)
+
+    done = played(answer, samples)
+    update, *pieces, commit = events
+    assert update["session"]["audio"]["input"]["transcription"] == {"language": "en"}
+    assert commit == {"type": "input_audio_buffer.commit", "final": True}
+    sent = b"".join(base64.b64decode(each["audio"]) for each in pieces)
+    assert np.array_equal(np.frombuffer(sent, "<i2"), (samples * 32767).astype("<i2"))
+    assert len(pieces) == 3
+    assert done.spoken == pytest.approx(len(samples) / SAMPLE_RATE)
+    (arrival,) = done.arrivals
+    # The second piece was spoken at 0.2 s, and not sent before.
+    assert 0.2 <= arrival.second <= done.closed
+    assert done.closed >= done.spoken
+    assert done.failure == ""
+
+
+def test_a_session_that_is_refused_or_ends_otherwise_has_failed():
+    async def leave(socket):
+        await socket.close(1011)
+
+    def refuse(connection, request):
+        return connection.respond(HTTPStatus.TOO_MANY_REQUESTS, "no place")
+
+    silence = np.zeros(PIECE, np.float32)
+    assert played(leave, silence).failure == "closed with 1011"
+    refused = played(leave, silence, process_request=refuse)
+    assert "429" in refused.failure
+    assert (refused.spoken, refused.arrivals) == (0.0, [])
+    assert asyncio.run(replay("http://127.0.0.1:1", silence, None)).failure
+
+
+def test_a_long_session_has_every_recording_and_pauses():
+    pieces = [speech.Speech(None, np.full(SAMPLE_RATE, value, np.float32)) for value in (0.25, 0.5)]
+    samples = joined(pieces, 12.0)
+    assert len(samples) == 12 * SAMPLE_RATE
+    middle = samples[SAMPLE_RATE // 4 :: SAMPLE_RATE // 2]
+    assert middle.tolist() == ([0.25] * 2 + [0] * 3 + [0.5] * 2 + [0] * 3) * 2 + [0.25] * 2 + [0, 0]
+    assert np.array_equal(with_pause(samples)[: len(samples)], samples)
+
+
+def test_recordings_are_those_of_the_manifest_and_those_without_speech(tmp_path, monkeypatch):
+    monkeypatch.setattr(speech, "decoded", lambda each: np.zeros(SAMPLE_RATE))
+    for name in ("a.wav", "b.wav", "laugh.wav"):
+        (tmp_path / name).touch()
+    entries = [{"audio": name, "text": "words"} for name in ("a.wav", "b.wav")]
+    (tmp_path / "manifest.json").write_text(json.dumps(entries))
+    found = real(tmp_path, ["laugh.wav"], "b")
+    assert [(each.recording.name, each.recording.text) for each in found] == [
+        ("b.wav", "words"),
+        ("laugh.wav", ""),
+    ]
+    assert found[0].seconds == 1.0
+    with pytest.raises(ValueError, match="no recording is left"):
+        real(tmp_path, [], "c")
+    with pytest.raises(ValueError, match=r"there is no d\.wav"):
+        real(tmp_path, ["d.wav"], "a")
+
+
+def session(told, deltas, recording="talk", **others):
+    return {
+        "recording": recording,
+        "whole": True,
+        "deltas": deltas,
+        "completed": "red green blue grey",
+        "told": told,
+        "shown": [0.5] * len(told),
+        "waits": [0.3, 0.5],
+        "gaps": [0.8, 1.0],
+        "behind": 0.4,
+        "said twice": 0,
+        "retracted": 0,
+        "errors": 0,
+        "failure": "",
+        **others,
+    }
+
+
+def results():
+    talk = {"language": "en", "text": "red green blue grey", "reference": "truth", "seconds": 9.0}
+    noise = {"language": None, "text": "", "reference": "truth", "seconds": 3.0, "file": ""}
+    quiet = session([], "", "noise", completed="")
+    alone = [session([1.0, 2.0, 3.0], "red green blue gray"), quiet]
+    crowd = [session([4.0], "red", whole=False), session([], "", failure="closed with 1011")]
+    cell = {"clients": 1, "beside": False, "files": []}
+    settings = {
+        "device": "CPU",
+        "processor": "Z80",
+        "torch threads": 2,
+        "model": "base",
+        "precision": "float32",
+    }
+    return {
+        "settings": settings,
+        "recordings": {"talk": {**talk, "file": "red green blue grey"}, "noise": noise},
+        "ours": [
+            {**cell, "sessions": alone},
+            {**cell, "beside": True, "files": [40.0], "sessions": [session([5.0], "")]},
+            {**cell, "clients": 4, "sessions": crowd},
+        ],
+        "theirs": [
+            session([3.0, 5.0], "red green", said=1),
+            session([], "oh no", "noise"),
+        ],
+        "long": {
+            "memory": [[60.0 * minute, 900.0 + minute] for minute in range(31)],
+            "words": 4000,
+            "said twice": 0,
+            "retracted": 0,
+            "errors": 0,
+            "behind": 0.5,
+            "failure": "",
+        },
+    }
+
+
+def test_the_page_tells_what_was_measured(tmp_path, monkeypatch):
+    rows = rows_of(render(bench, "live", results(), tmp_path, monkeypatch))
+    assert ["words final, p50", "2 s", "2 s", "met"] in rows
+    assert ["words final of 4 clients, p50", "2 s", "4 s", "MISSED"] in rows
+    assert ["words final beside a file / alone, p50", "1.5", "2.5", "MISSED"] in rows
+    assert ["words final / LocalAgreement's, p50", "1", "0.5", "met"] in rows
+    assert ["errors of deltas over the file's", "1 points", "0 points", "met"] in rows
+    assert ["errors of deltas over LocalAgreement's", "0 points", "-50 points", "met"] in rows
+    alone = ["1 client", "3", "0.50 / 0.50", "2.00 / 2.90", "4", "0.40 / 0.50", "0.90 / 1.00"]
+    assert [*alone, "0.90 / 1.00", "0.4 s", ""] in rows
+    assert [THEIRS, "50.0% of 4", "50.0% of 4", "+50.0", "2"] in rows
+    assert ["4 clients", "2", "0", "0", "0", "1", "closed with 1011"] in rows
+    talk = ["talk (en, 9 s)", "0.0%", "0.0%", "0.0%", "50.0%", "2.00 / 2.90", "4.00 / 4.90"]
+    assert talk in rows
+    assert ["30", "930"] in rows
+
+
+def test_the_picture_has_both_engines_alone():
+    drawn = charts(results())
+    assert list(drawn["live"].bars) == [OURS, "LocalAgreement"]
+    assert drawn["live"].bars[OURS] == pytest.approx((2.0, 2.9))
+    assert charts({**results(), "theirs": []}) == {}
+
+
+def test_where_nothing_can_be_measured_there_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    folder = str(tmp_path / "none")
+    arguments = ["bench", "--recordings", folder, "--model", folder]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert bench.main() == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
+    rows = rows_of(run_quick(bench, "live", tmp_path, monkeypatch))
+    measured = read(tmp_path / "live-quick.json")
+    assert [(each["clients"], each["beside"]) for each in measured["ours"]] == [
+        (1, False),
+        (1, True),
+        (2, False),
+        (2, True),
+    ]
+    sessions = [each for cell in measured["ours"] for each in cell["sessions"]]
+    assert not any(each["failure"] or each["errors"] or each["retracted"] for each in sessions)
+    dialogue, noise = measured["ours"][0]["sessions"]
+    assert dialogue["whole"]
+    assert dialogue["completed"]
+    spoken = measured["recordings"]["dialogue 0"]["text"].split()
+    assert 0 < len(dialogue["told"]) == len(dialogue["shown"]) <= 2 * len(spoken)
+    assert (noise["deltas"], noise["completed"]) == ("", "")
+    assert [each["recording"] for each in measured["theirs"]] in ([], ["dialogue 0", "noise"])
+    assert "1 client, beside a file" in [row[0] for row in rows if row]
