@@ -53,7 +53,7 @@ def create_app(
     secrets = ClientSecrets()
     if open_driver is not None and settings.max_live_sessions:
         app.include_router(realtime.router(endpoint, settings, secrets, open_driver))
-    app.include_router(info.router(endpoint))
+    app.include_router(info.router(endpoint, admission.live))
     if settings.page:
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)

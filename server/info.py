@@ -14,6 +14,7 @@ from config import DEMO_MODELS
 from endpoint import Endpoint
 from server.description import refusals
 from server.openai_api.models import model_id
+from server.realtime.places import LivePlaces
 
 
 class Language(BaseModel):
@@ -37,24 +38,29 @@ class Info(BaseModel):
         description="What drafts where `assisted` is true; null: nothing does"
     )
     diarization: bool = Field(description="Whether speakers can be told apart")
+    live_places: int | None = Field(
+        description="How many more live sessions may be opened now; null: none are held here"
+    )
     max_audio_seconds: float
     max_audio_bytes: int
 
 
-def router(endpoint: Endpoint) -> APIRouter:
-    """The route; it asks nothing of the engine."""
+def router(endpoint: Endpoint, live: LivePlaces) -> APIRouter:
+    """The route; it asks nothing of the engine. `live` are the places of live sessions."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
     @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
     async def info() -> Info:
-        return describe(endpoint)
+        return describe(endpoint, live.most - live.taken if live.most else None)
 
     return routes
 
 
-def describe(endpoint: Endpoint) -> Info:
-    """What a request to this endpoint may ask for without being refused or warned."""
+def describe(endpoint: Endpoint, live_places: int | None = None) -> Info:
+    """What a request to this endpoint may ask for without being refused or warned, where so many
+    more live sessions may be opened.
+    """
     models = endpoint.recogniser.models
     tokens = models.special_tokens
     languages = [
@@ -71,6 +77,7 @@ def describe(endpoint: Endpoint) -> Info:
         prompts=tokens.start_of_previous is not None,
         drafts="assistant" if models.assistant else drafts,
         diarization=endpoint.diarizer is not None,
+        live_places=live_places,
         max_audio_seconds=endpoint.limits.max_seconds,
         max_audio_bytes=endpoint.limits.max_bytes,
     )

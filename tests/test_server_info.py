@@ -12,10 +12,14 @@ from oracle import random_heads
 
 from asr import DecodeOptions, Transcriber, TranscriptionOptions
 from asr.checkpoint.languages import language_code
+from config import ServerSettings
 from errors import EndpointError
 
 pytest.importorskip("fastapi")
 
+from live_stand_ins import Drivers, Socket
+
+from server.app import create_app
 from server.info import describe
 from testing.audio_files import conversation
 
@@ -103,3 +107,19 @@ def test_what_every_answer_warns_of_is_told_beforehand(tiny_endpoint):
     assert asyncio.run(call(app, "GET", "/info")).json["notice"] == endpoint.notice
     endpoint.notice = None
     assert asyncio.run(call(app, "GET", "/info")).json["notice"] is None
+
+
+def test_places_of_live_sessions_are_counted(tiny_endpoint):
+    async def places(app) -> int | None:
+        return (await call(app, "GET", "/info")).json["live_places"]
+
+    async def count(app) -> list[int | None]:
+        found = [await places(app)]
+        async with Socket(app) as socket:
+            await socket.read()
+            found.append(await places(app))
+        return [*found, await places(app)]
+
+    settings = ServerSettings(max_live_sessions=2)
+    assert asyncio.run(count(create_app(tiny_endpoint, settings, Drivers()))) == [2, 1, 2]
+    assert asyncio.run(places(create_app(tiny_endpoint, settings))) is None

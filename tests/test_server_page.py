@@ -10,6 +10,7 @@ import base64
 import json
 import random
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from asgi import FakeEndpoint
 from renamed import renamed
 
 from answer.response import Answer, response
+from answer.subtitles import display_width
 from audio.decode import AudioLimits, decode_audio, decode_base64
 from config import REPOSITORY, InferenceConfig, ServerSettings
 from endpoint import Decoded, Endpoint, Finished
@@ -29,31 +31,18 @@ from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
 
-from axe_selenium_python import Axe
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service as Driver
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
 from server.app import create_app
 from tests.live_app import live
+from tests.page_person import Person, chromium, using
 
-CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 20
 OUTPUT = ["srt", "vtt", "txt", "tsv", "rttm"]
 CONFIG = InferenceConfig(return_timestamps="word", output=OUTPUT)
 NASTY = "<img src=x onerror=alert(1)>"
 KEY = "a schlüssel"
-ARGUMENTS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-dev-shm-usage",
-    "--autoplay-policy=no-user-gesture-required",
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-)
 
 
 @contextmanager
@@ -93,124 +82,14 @@ def downloads(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(downloads):
-    if not (Path(CHROMIUM).is_file() and Path(DRIVER).is_file()):
-        pytest.skip("no chromium: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ARGUMENTS:
-        options.add_argument(argument)
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Driver(DRIVER))
-    yield driver
-    driver.quit()
-
-
-class Person:
-    """Does with the page what a person does."""
-
-    def __init__(self, browser) -> None:
-        self.browser = browser
-
-    def wait(self, condition, seconds: float = 60):
-        return WebDriverWait(self.browser, seconds, poll_frequency=0.02).until(
-            lambda _: condition()
-        )
-
-    def all(self, selector: str):
-        return self.browser.find_elements("css selector", selector)
-
-    def see(self, selector: str):
-        """The first of these elements, once it is shown."""
-        return self.wait(lambda: [each for each in self.all(selector) if each.is_displayed()])[0]
-
-    def do(self, script: str, *arguments):
-        return self.browser.execute_script(f"return {script}", *arguments)
-
-    def texts(self, selector: str) -> list[str]:
-        script = f"[...document.querySelectorAll({json.dumps(selector)})]"
-        return self.do(f"{script}.map(each => each.textContent)")
-
-    def look(self, dark: bool = False, width: int = 1280, height: int = 900) -> None:
-        """Look at the page in the light or in the dark, through a window of this size."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-
-    def open(self, url: str, kept: dict | None = None) -> None:
-        """Open the page in a tab that has kept this answer, or nothing."""
-        self.look()
-        self.browser.get(f"{url}/app/favicon.svg")
-        self.do("sessionStorage.clear()")
-        if kept is not None:
-            self.do("sessionStorage.setItem('transcript', arguments[0])", json.dumps(kept))
-        self.browser.get(f"{url}/app/")
-        self.see("#source, #login")
-
-    def choose(self, file: Path) -> None:
-        self.all("#file")[0].send_keys(str(file))
-        assert file.name in self.see("#chosen").text
-
-    def transcribe(self, file: Path) -> None:
-        self.choose(file)
-        self.see("#run").click()
-
-    def rename(self, lane: int, name: str) -> None:
-        field = self.all("#timeline input")[lane]
-        field.send_keys(Keys.CONTROL, "a")
-        field.send_keys(Keys.DELETE, name, Keys.ENTER)
-
-    def press(self, *names: str) -> str:
-        """Press keys on what has the focus; the text of what has it afterwards."""
-        for name in names:
-            self.browser.switch_to.active_element.send_keys(getattr(Keys, name))
-        return self.do("document.activeElement.textContent")
-
-    def focus(self) -> str:
-        return self.do("document.activeElement.id")
-
-    def download(self, name: str, folder: Path) -> str:
-        for old in folder.iterdir():
-            old.unlink()
-        self.see(f"#download-{name}").click()
-        path = folder / f"a talk.{name}"
-        self.wait(path.exists)
-        return path.read_text(encoding="utf-8")
-
-    def requests(self) -> set[str]:
-        """Every URL that the browser asked for since the last look."""
-        messages = [
-            json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")
-        ]
-        return {
-            message["params"]["request"]["url"]
-            for message in messages
-            if message["method"] == "Network.requestWillBeSent"
-        }
-
-    def complaints(self) -> list[str]:
-        """What the browser's console has said since the last look, violated policies included;
-        answers that are refusals it tells as well.
-        """
-        said = [entry["message"] for entry in self.browser.get_log("browser")]
-        return [message for message in said if "the server responded with a status" not in message]
-
-    def violations(self) -> dict[str, list[str]]:
-        """What axe has against the page as it is, by rule."""
-        axe = Axe(self.browser)
-        axe.inject()
-        found = axe.run()["violations"]
-        return {each["id"]: [node["html"] for node in each["nodes"]] for each in found}
+    with chromium(downloads) as driver:
+        yield driver
 
 
 @pytest.fixture
 def person(browser) -> Iterator[Person]:
-    person = Person(browser)
-    person.complaints()
-    yield person
-    assert person.complaints() == []
-    assert not person.do("document.cookie")
+    with using(browser) as someone:
+        yield someone
 
 
 def kept(answer: dict, recording: Path | None = None, **names: str) -> dict:
@@ -298,6 +177,7 @@ def test_a_name_goes_into_the_transcript_and_all_downloads(
     assert rttm == answer["output"]["rttm"].replace(label, name.replace(" ", "_"))
     for format in ("srt", "vtt", "tsv"):
         assert "Zoë" in person.download(format, downloads)
+    assert (downloads / "a talk.tsv").is_file()
 
     person.rename(0, "")
     assert person.all("#timeline input")[0].get_attribute("value") == label
@@ -307,65 +187,77 @@ def test_a_name_goes_into_the_transcript_and_all_downloads(
 def random_answer(chance: random.Random) -> Answer:
     """Words that could be taken for labels, tags or fields, by up to four speakers and nobody."""
     said = ["so", "SPEAKER_01:", "<v", "A>", "&amp;", '"yes"', "a", "extraordinarily", "no.", "{x}"]
+    said += ["=1", "\u8bed\u97f3" * 12, "l" * 60, "\u3042\U0001f600\u3002", "-->"]
     words, now = [], 0.0
-    speakers = [None, *(f"SPEAKER_{i:02d}" for i in range(4))]
+    known = chance.random() < 0.7
+    speakers = [None, *(f"SPEAKER_{i:02d}" for i in range(4))] if known else [None]
     speaker = None
-    for _ in range(chance.randrange(1, 40)):
+    for _ in range(chance.randrange(0, 40)):
         speaker = chance.choice(speakers) if chance.random() < 0.3 else speaker
         start, end = now, now + chance.choice([0.2, 0.5, 1.5])
         words.append(Word(" " + chance.choice(said), start, end, speaker, 0.5))
         now = end + chance.choice([0, 0, 2.0])
-    segments = [SpeakerSegment(w.speaker, w.text, w.start, w.end, (w,)) for w in words]
+    timed = chance.random() < 0.8
+    per_chunk = chance.choice([1, 5])
+    groups = [words[i : i + per_chunk] for i in range(0, len(words), per_chunk)]
+    chunks = tuple(
+        Chunk(
+            "".join(w.text for w in group),
+            group[0].start,
+            group[-1].end,
+            words=tuple(group) if timed else (),
+        )
+        for group in groups
+    )
+    duration = now + chance.choice([0, 0, 0.1, 3.0])
+    if not known:
+        return Answer(duration, Transcript(chunks, "en"))
+    segments = [
+        SpeakerSegment(w.speaker, w.text, w.start, w.end, (w,) if timed else ()) for w in words
+    ]
     turns = [SpeakerTurn(w.speaker, w.start, w.end) for w in words if w.speaker]
-    chunks = tuple(Chunk(w.text, w.start, w.end, words=(w,)) for w in words)
-    return Answer(now, Transcript(chunks, "en"), segments, turns)
+    return Answer(duration, Transcript(chunks, "en"), segments, turns)
 
 
-def test_renamed_files_are_those_that_the_server_makes_of_renamed_speakers(person, url):
-    """But for SubRip's line breaks, which the server alone chooses by the words' bounds."""
+def test_files_are_those_that_the_server_makes_under_the_same_names(person, url):
+    """With speakers and without, with times of words and without."""
     chance = random.Random(5)
-    names = ["Ada", 'Bo "b": <i>', "Zoë & Zuse", "A name as long as it may", ""]
-    answers = [random_answer(chance) for _ in range(60)]
+    names = ["Ada", 'Bo "b": <i>', "Zoë & Zuse", "A name as long as it may", "=1", ""]
+    answers = [random_answer(chance) for _ in range(120)]
     labels = [f"SPEAKER_{i:02d}" for i in range(4)]
     given = [dict(zip(labels, chance.sample(names, 4), strict=True)) for _ in answers]
     person.open(url)
     script = """
         const [answers, given, formats, done] = arguments;
-        Promise.all([import("./downloads.js"), import("./speakers.js")]).then(
-          ([{ fileText }, { Speakers }]) => done(answers.map((answer, i) => formats.map(
-            (format) => fileText(format, answer, new Speakers(answer, given[i])),
+        Promise.all([import("./files.js"), import("./speakers.js")]).then(
+          ([{ fileText, formatsOf }, { Speakers }]) => done(answers.map((answer, i) => formats.map(
+            (format) => formatsOf(answer).includes(format)
+              ? fileText(format, answer, new Speakers(answer, given[i])) : "",
           ))),
         );
     """
     bodies = [response(answer, CONFIG) for answer in answers]
-    made = person.browser.execute_async_script(script, bodies, given, OUTPUT)
-    for answer, body, called, files in zip(answers, bodies, given, made, strict=True):
-        spoken = {turn.speaker for turn in answer.turns}
+    sent = [{**body, "output": {"rttm": body["output"]["rttm"]}} for body in bodies]
+    made = person.browser.execute_async_script(script, sent, given, OUTPUT)
+    for answer, called, files in zip(answers, given, made, strict=True):
+        spoken = {turn.speaker for turn in answer.turns or ()}
         called = {label: name for label, name in called.items() if name and label in spoken}
         expected = response(renamed(answer, called), CONFIG)["output"]
-        srt, *others = files
-        assert dict(zip(OUTPUT[1:], others, strict=True)) == {
-            name: expected[name] for name in OUTPUT[1:]
-        }
-        check_cues(body["output"]["srt"], srt, called)
+        assert dict(zip(OUTPUT, files, strict=True)) == {name: expected[name] for name in OUTPUT}
 
 
-def check_cues(before: str, after: str, names: dict[str, str]) -> None:
-    """The same times and words under other names, on two lines or one, neither needlessly wide."""
-    lookalikes = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
-    cues = [[cue.split("\n") for cue in text.strip().split("\n\n")] for text in (before, after)]
-    for (number, times, *old), (*head, first, second) in zip(
-        cues[0], ([*cue, ""][:4] for cue in cues[1]), strict=True
-    ):
-        text = " ".join(old)
-        for label, name in names.items():
-            if text.startswith(f"{label}: "):
-                text = name.translate(lookalikes) + text.removeprefix(label)
-                break
-        assert [head, f"{first} {second}".strip()] == [[number, times], text]
-        longest = max(map(len, text.split()))
-        assert max(len(first), len(second)) <= max(42, len(text) / 2 + longest)
-    assert len(cues[1]) == len(cues[0])
+def test_letters_are_as_wide_as_the_server_takes_them(person, url):
+    """Those of Unicode's first plane: browsers know newer pictures than Python."""
+    person.open(url)
+    script = """
+        const [letters, done] = arguments;
+        import("./subtitles.js").then(({ columns }) => done([...letters].map(columns)));
+    """
+    letters = "".join(
+        letter for letter in map(chr, range(32, 0xFFFE)) if unicodedata.category(letter)[0] != "C"
+    )
+    widths = person.browser.execute_async_script(script, letters)
+    assert widths == [*map(display_width, letters)]
 
 
 class Telling(FakeEndpoint):
@@ -510,10 +402,14 @@ def test_films_are_taken(person, url, source, tmp_path):
 
 def test_the_microphone_is_recorded(person, url):
     person.open(url)
+    assert not person.all("#live-field")[0].is_displayed()
     person.see("#record").click()
-    person.wait(lambda: person.texts("#record-text") == ["Stop recording (0:01)"])
-    person.see("#record").click()
-    assert re.fullmatch(r"Recording [\d-]+ [\d.]+\.webm \d+ KB", person.see("#chosen").text)
+    person.wait(lambda: person.texts("#listened") == ["0:01"])
+    assert person.texts("#listening-state") == ["Recording"]
+    person.see("#stop").click()
+    said = person.see("#chosen").text
+    found = re.fullmatch(r"Recording [\d-]+ [\d.]+\.wav (\d+) KB", said)
+    assert int(found[1]) >= 48
     person.see("#player")
     person.see("#run").click()
     person.see("#found")

@@ -1,4 +1,5 @@
-/* The server's routes as the page uses them: what it can do, and a recording's transcript. */
+/* The server's routes as the page uses them: what it can do, a recording's transcript, and what
+   opens a live session. */
 
 import { EventReader } from "./event_stream.js";
 
@@ -11,7 +12,7 @@ export class ApiError extends Error {
    * @param {number} [status] HTTP's; 0 where nothing was answered
    */
   constructor(line, status = 0) {
-    const [, code, reason] = /^([A-Z_]+): ([^]*)$/.exec(line) ?? [line, "", line];
+    const [, code, reason] = /^([A-Za-z_]+): ([^]*)$/.exec(line) ?? [line, "", line];
     super(reason);
     this.code = code;
     this.status = status;
@@ -47,7 +48,8 @@ const address = (route) => new URL(`../${route}`, document.baseURI);
  */
 function refusal(body, status) {
   try {
-    return new ApiError(JSON.parse(body).detail, status);
+    const { detail, error } = JSON.parse(body);
+    return new ApiError(detail ?? error.message, status);
   } catch {
     return new ApiError(`The server answered with status ${status} and no reason.`, status);
   }
@@ -56,17 +58,41 @@ function refusal(body, status) {
 const UNREACHABLE = "The server cannot be reached.";
 
 /**
- * What the server can do (`GET /info`). Throws ApiError.
+ * The JSON that a route answers with. Throws ApiError.
+ * @param {string} route
+ * @param {RequestInit} [given]
  */
-export async function info() {
+async function ask(route, given = {}) {
+  const headers = { ...authorization(), ...given.headers };
   let response;
   try {
-    response = await fetch(address("info"), { headers: authorization(), credentials: "omit" });
+    response = await fetch(address(route), { ...given, headers, credentials: "omit" });
   } catch {
     throw new ApiError(UNREACHABLE);
   }
   if (!response.ok) throw refusal(await response.text(), response.status);
   return response.json();
+}
+
+/** What the server can do (`GET /info`). Throws ApiError. */
+export const info = () => ask("info");
+
+/**
+ * A WebSocket to a live session that begins with these settings. Throws ApiError; what a browser
+ * is not told of, a refusal of the socket itself, is an event of the socket.
+ *
+ * Browsers send no key with a WebSocket, so it is opened by a secret that lives for minutes.
+ * @param {object} session as of `session.update`
+ */
+export async function liveSocket(session) {
+  const secret = await ask("v1/realtime/client_secrets", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ session }),
+  });
+  const url = address("v1/realtime?intent=transcription");
+  url.protocol = url.protocol.replace("http", "ws");
+  return new WebSocket(url, ["realtime", `openai-insecure-api-key.${secret.value}`]);
 }
 
 /**

@@ -8,7 +8,8 @@ const NAME = "transcript";
  * @property {any} answer
  * @property {string} file the recording's name
  * @property {number} bytes its size
- * @property {number} seconds that the answer took
+ * @property {number} seconds that the answer took; where words came live, the delay of most words
+ * @property {boolean} [isLive] whether words came live
  * @property {Record<string, string>} names of speakers, by label
  * @property {boolean} diarizes whether speakers were asked for
  */

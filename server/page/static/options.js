@@ -2,9 +2,9 @@
 
 import { byId, element } from "./dom.js";
 
-/** Made for every recording: the page plays words, and hands out files. */
+/** Asked of every recording: the page plays words, and shows when somebody speaks. */
 const ALWAYS = { return_timestamps: "word" };
-const OUTPUT = ["srt", "vtt", "txt", "tsv"];
+const TURNS = { output: ["rttm"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
 
 export class Options {
@@ -36,11 +36,17 @@ export class Options {
     byId("prompt-fields").hidden = !info.prompts;
     byId("speaker-options").hidden = !info.diarization;
     byId("no-speakers").hidden = info.diarization;
+    byId("live-field").hidden = info.live_places === null;
   }
 
   /** Whether speakers are asked for. */
   get diarizes() {
     return this.#diarization && byId("diarize").checked;
+  }
+
+  /** Whether words are wanted while somebody speaks. */
+  get live() {
+    return !byId("live-field").hidden && byId("live").checked;
   }
 
   /**
@@ -54,7 +60,7 @@ export class Options {
       field.reportValidity();
       return null;
     }
-    const parameters = { ...ALWAYS, output: this.diarizes ? [...OUTPUT, "rttm"] : OUTPUT };
+    const parameters = { ...ALWAYS, ...(this.diarizes && TURNS) };
     const language = byId("language");
     if (!language.disabled && language.value) parameters.language = language.value;
     if (this.place.querySelector("[name=task]:checked").value === "translate")

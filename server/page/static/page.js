@@ -1,14 +1,16 @@
 /* What happens on the page: from a recording to its transcript. */
 
 import * as api from "./api.js";
+import { Dictation } from "./dictation.js";
 import { byId, element } from "./dom.js";
-import { fileText, formatsOf, save } from "./downloads.js";
+import { save } from "./downloads.js";
+import { fileText, formatsOf } from "./files.js";
 import { clock, count, size } from "./format.js";
 import { keep, kept } from "./kept.js";
+import { settings } from "./live_session.js";
 import { Options } from "./options.js";
 import { Player } from "./player.js";
 import { Progress } from "./progress.js";
-import { Recorder } from "./recorder.js";
 import { Speakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
@@ -27,6 +29,8 @@ const MEANINGS = {
   MODEL_ERROR: "The server failed on this recording.",
   OUT_OF_MEMORY: "The server has too little memory for this recording.",
   UNSUPPORTED: "The server's model cannot do that.",
+  session_expired: "The server holds no live session for longer.",
+  session_idle: "The server has heard nothing for too long.",
 };
 
 /** @type {any} the answer of `GET /info` */
@@ -41,11 +45,15 @@ let speakers = null;
 let running = null;
 let safe = true; // a reload loses nothing
 
-const recorder = new Recorder();
 const options = new Options(byId("options"));
 const progress = new Progress(announce);
 const player = new Player(byId("player"), markTime);
 const transcript = new Transcript(byId("transcript"), (seconds) => player.playFrom(seconds));
+const dictation = new Dictation(transcript, {
+  announce,
+  onLost: () => stopListening(),
+  onFailure: (error, consequence) => fail(error, consequence),
+});
 const timeline = new Timeline(byId("timeline"), {
   onSeek: (seconds) => player.playFrom(seconds),
   onRename: rename,
@@ -122,8 +130,13 @@ byId("login").onsubmit = async (/** @type {Event} */ event) => {
 
 /** @param {File} chosen */
 function choose(chosen) {
-  file = chosen;
   byId("failure").textContent = "";
+  take(chosen);
+}
+
+/** @param {File} chosen */
+function take(chosen) {
+  file = chosen;
   byId("chosen").replaceChildren(
     element("b", { textContent: chosen.name }),
     ` ${size(chosen.size)}`,
@@ -149,43 +162,57 @@ for (const name of ["dragover", "dragleave", "drop"]) {
   });
 }
 
-async function stopRecording() {
-  clearInterval(Number(byId("record").dataset.timer));
-  byId("record").classList.remove("recording");
-  byId("record-text").textContent = "Record with the microphone";
-  choose(await recorder.stop());
-}
-
-async function startRecording() {
+async function startListening() {
+  if (dictation.active) return;
+  const isLive = options.live && !running;
+  const parameters = isLive && options.read();
+  if (isLive && !parameters) return;
+  byId("failure").textContent = "";
+  byId("record").setAttribute("aria-disabled", "true");
   try {
-    await recorder.start();
+    await dictation.start(isLive ? settings(parameters, options.diarizes) : null);
   } catch (error) {
     fail(error);
+    byId("record").removeAttribute("aria-disabled");
     return;
   }
-  const began = performance.now();
-  const tell = () => {
-    byId("record-text").textContent =
-      `Stop recording (${clock((performance.now() - began) / 1000)})`;
-  };
-  tell();
-  byId("failure").textContent = "";
-  byId("record").classList.add("recording");
-  byId("record").dataset.timer = String(setInterval(tell, 1000));
+  if (isLive) clearResult();
+  byId("stop").focus();
 }
 
-byId("record").onclick = () => (recorder.active ? stopRecording() : startRecording());
+async function stopListening() {
+  const before = result;
+  const { diarizes } = options;
+  const made = await dictation.stop();
+  if (!made) return;
+  byId("record").removeAttribute("aria-disabled");
+  if (byId("stop") === document.activeElement) byId("record").focus();
+  const { recording, answer, delay } = made;
+  if (answer) {
+    const about = { file: recording.name, bytes: recording.size, names: {}, diarizes };
+    show({ answer, ...about, seconds: delay ?? 0, isLive: true });
+    safe = keep(result);
+  } else if (!running) bringBack(before);
+  take(recording);
+}
+
+byId("record").onclick = startListening;
+byId("stop").onclick = stopListening;
 
 // The request, from its first byte to the transcript or the reason why there is none.
 
-/** @param {Error & {code?: string}} error */
-function fail(error) {
+/**
+ * @param {Error & {code?: string, status?: number}} error
+ * @param {string} [consequence] what it means here
+ */
+function fail(error, consequence = "") {
   const meaning = MEANINGS[error.code ?? ""];
   const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
   const said = meaning
     ? [element("b", { textContent: meaning }), ` ${error.message}`]
     : [error.message];
-  byId("failure").replaceChildren(...said, ...code);
+  byId("failure").replaceChildren(...said, ...code, ` ${consequence}`.trimEnd());
+  if (error.status === 401) showStartFailure(error);
 }
 
 /** Why a request would be in vain; null where nothing is known against it. */
@@ -197,7 +224,7 @@ function reasonAgainst() {
 
 async function transcribe() {
   if (running) return;
-  if (recorder.active) await stopRecording();
+  if (dictation.active) await stopListening();
   const reason = reasonAgainst();
   if (reason) {
     fail(new Error(reason));
@@ -244,9 +271,13 @@ async function run(recording, parameters) {
 function begin() {
   byId("failure").textContent = "";
   byId("run").setAttribute("aria-disabled", "true");
+  clearResult();
+  progress.start();
+}
+
+function clearResult() {
   for (const id of ["summary", "timeline", "hint", "empty"]) byId(id).hidden = true;
   transcript.clear();
-  progress.start();
 }
 
 function end() {
@@ -263,12 +294,16 @@ function end() {
  * @param {Result | null} before
  */
 function showNothingNew(error, before) {
+  bringBack(before);
+  if (error.name !== "AbortError") fail(error);
+  else announce("Cancelled.");
+}
+
+/** @param {Result | null} before what was shown, if anything was */
+function bringBack(before) {
   transcript.clear();
   if (before) show(before);
   byId("empty").hidden = Boolean(before);
-  if (error.name !== "AbortError") fail(error);
-  else announce("Cancelled.");
-  if (error.status === 401) showStartFailure(error);
 }
 
 byId("run").onclick = transcribe;
@@ -295,7 +330,7 @@ function show(shown) {
 }
 
 /** @param {Result} shown */
-function summary({ answer, seconds }) {
+function summary({ answer, seconds, isLive }) {
   const language =
     info.languages.find(({ code }) => code === answer.language)?.name ?? answer.language;
   const voices = speakers.labels.length && count(speakers.labels.length, "speaker");
@@ -303,16 +338,18 @@ function summary({ answer, seconds }) {
     `${clock(answer.duration)} of audio`,
     language,
     voices,
-    `ready in ${seconds.toFixed(1)} s`,
+    `${isLive ? "words after" : "ready in"} ${seconds.toFixed(1)} s`,
   ];
   return facts.filter(Boolean);
 }
 
 /** Why something is missing, and the server's warnings. @param {Result} shown */
-function notes({ answer, diarizes }) {
+function notes({ answer, diarizes, isLive }) {
   const said = answer.chunks.length && !speakers.labels.length;
   const missing = diarizes
-    ? "No speakers: nobody's voice could be told apart here."
+    ? isLive
+      ? "No speakers yet: Transcribe tells them apart in the recording, and follows all options."
+      : "No speakers: nobody's voice could be told apart here."
     : info.diarization
       ? "No speakers: they were not asked for."
       : "No speakers: the server has no diarization model (--diarization).";
@@ -351,7 +388,7 @@ function rename(label, name) {
 }
 
 window.addEventListener("beforeunload", (event) => {
-  if (running || recorder.active || !safe) event.preventDefault();
+  if (running || dictation.active || !safe) event.preventDefault();
 });
 
 start();

@@ -39,7 +39,7 @@ export class Speakers {
    * @param {Record<string, string>} [names] given before
    */
   constructor(answer, names = {}) {
-    this.turns = readTurns(answer.output.rttm ?? "");
+    this.turns = readTurns(answer.output?.rttm ?? "");
     const spoken = answer.speakers.filter((each) => each.speaker !== null);
     const starts = [
       ...this.turns.map((turn) => [turn.start, turn.speaker]),

@@ -1,5 +1,6 @@
 /* The text: turns under their speakers' names, words that know when they were said. */
 
+import { blocksOf } from "./blocks.js";
 import { element } from "./dom.js";
 import { clock } from "./format.js";
 
@@ -13,6 +14,8 @@ export class Transcript {
   #now = null;
   /** @type {HTMLElement | null} the word that was said last */
   #last = null;
+  /** @type {Map<string, HTMLElement>} parts that still change, by name */
+  #parts = new Map();
 
   /**
    * @param {HTMLElement} place
@@ -40,6 +43,7 @@ export class Transcript {
     this.place.replaceChildren();
     this.#words = [];
     this.#now = this.#last = null;
+    this.#parts.clear();
   }
 
   /**
@@ -51,14 +55,32 @@ export class Transcript {
   }
 
   /**
+   * Show a part that still changes as it is now. The page scrolls along with who watches the end.
+   * @param {string} id its name
+   * @param {any[]} blocks with what may change as `unstable`, behind their text
+   * @param {Speakers} speakers
+   */
+  follow(id, blocks, speakers) {
+    const last = this.place.lastElementChild;
+    const watched = !last || endIsVisible(last);
+    let part = this.#parts.get(id);
+    if (!part) {
+      part = element("div");
+      this.#parts.set(id, part);
+      this.place.append(part);
+    }
+    part.replaceChildren(...blocks.map((block) => this.#turn(block, speakers)));
+    const end = this.place.lastElementChild;
+    if (watched && !endIsVisible(end)) end.scrollIntoView({ block: "end" });
+  }
+
+  /**
    * @param {any} answer with the words' times
    * @param {Speakers} speakers
    */
   draw(answer, speakers) {
     this.clear();
-    const blocks = answer.speakers.length
-      ? answer.speakers
-      : withWords(answer.chunks, answer.words);
+    const blocks = blocksOf(answer);
     this.place.append(...blocks.map((block) => this.#turn(block, speakers)));
     if (!blocks.length)
       this.place.append(element("p", { className: "quiet", textContent: "No speech was found." }));
@@ -115,12 +137,17 @@ export class Transcript {
   #turn(block, speakers) {
     const [at] = block.timestamp;
     const colour = block.speaker ? speakers.colourOf(block.speaker) : "";
-    const time = {
-      type: "button",
-      className: "at",
-      textContent: clock(at),
-      title: "Play from here",
-    };
+    // What still changes cannot be played yet, and would take the focus away with it.
+    const time =
+      block.unstable === undefined
+        ? element("button", {
+            type: "button",
+            className: "at",
+            textContent: clock(at),
+            title: "Play from here",
+            dataset: { at },
+          })
+        : element("span", { className: "at", textContent: clock(at) });
     return element(
       "div",
       { className: `turn ${colour}` },
@@ -128,7 +155,7 @@ export class Transcript {
         "p",
         { className: "head" },
         ...nameOf(block.speaker, speakers),
-        element("button", { ...time, dataset: { at } }),
+        time,
       ),
       element("p", { className: "text", dir: "auto" }, ...this.#text(block)),
     );
@@ -136,7 +163,11 @@ export class Transcript {
 
   /** The words one by one; spaces stay outside of them, so that a line may break there. */
   #text(block) {
-    if (!block.words) return [block.text.trim()];
+    if (block.unstable !== undefined) {
+      const unstable = element("span", { className: "unstable", textContent: block.unstable });
+      return [block.text.trimStart(), unstable];
+    }
+    if (!block.words?.length) return [block.text.trim()];
     return block.words.flatMap((word) => {
       const said = word.word.trim();
       if (!said) return [" "];
@@ -168,15 +199,10 @@ function nameOf(label, speakers) {
   return [element("b", { ...name, dataset: { speaker: label } })];
 }
 
-/** Chunks with the words that begin in them: without speakers an answer lists words by themselves. */
-function withWords(chunks, words) {
-  let next = 0;
-  return chunks.map((chunk, place) => {
-    const end = chunks[place + 1]?.timestamp[0] ?? Infinity;
-    const first = next;
-    while (next < words.length && words[next].timestamp[0] < end) next += 1;
-    return { ...chunk, words: words.slice(first, next) };
-  });
+/** Whether its lower edge is on the screen. */
+function endIsVisible(element) {
+  const { bottom } = element.getBoundingClientRect();
+  return bottom > 0 && bottom <= window.innerHeight;
 }
 
 function isVisible(element) {

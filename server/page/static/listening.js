@@ -1,0 +1,110 @@
+/* What the microphone does, while it is on: state, level, time, and how late the words are. */
+
+import { byId } from "./dom.js";
+import { clock } from "./format.js";
+import { RATE } from "./microphone.js";
+
+const FULL_SCALE = 32768;
+const QUIETEST_DB = 60; // below full scale: the meter's left end
+const SILENT_SECONDS = 3; // without one sample that is not zero
+const WORDS = 30; // of which the delay is told
+
+export class Listening {
+  #timer = 0;
+  #silent = 0;
+  #detail = "";
+  /** @type {number[]} seconds from the ends of words to their appearance */
+  #delays = [];
+  /** @type {number[]} of the last words */
+  #recent = [];
+
+  /**
+   * @param {(state: string) => void} announce told of each state once
+   */
+  constructor(announce) {
+    this.announce = announce;
+  }
+
+  /**
+   * @param {() => number} seconds that were recorded
+   */
+  start(seconds) {
+    [this.#delays, this.#recent, this.#silent] = [[], [], 0];
+    byId("listening").hidden = false;
+    byId("listening").classList.add("on");
+    byId("delay").textContent = "";
+    byId("stop").textContent = "Stop";
+    this.#level(0);
+    const tick = () => {
+      byId("listened").textContent = clock(seconds());
+    };
+    tick();
+    this.#timer = setInterval(tick, 200);
+  }
+
+  end() {
+    clearInterval(this.#timer);
+    byId("listening").hidden = true;
+  }
+
+  /**
+   * What is done now.
+   * @param {string} state
+   * @param {string} [detail]
+   */
+  say(state, detail = "") {
+    this.announce(`${state}. ${detail}`.trim());
+    this.#detail = detail;
+    byId("listening-state").textContent = state;
+    byId("listening-detail").textContent = detail;
+  }
+
+  /**
+   * No more is recorded; the rest is waited for.
+   * @param {string} detail
+   */
+  finish(detail) {
+    clearInterval(this.#timer);
+    byId("listening").classList.remove("on");
+    this.#level(0);
+    this.say("Writing down the last words", detail);
+    byId("stop").textContent = "Do not wait";
+  }
+
+  /** @param {Int16Array} samples of a tenth of a second */
+  hear(samples) {
+    const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0) / FULL_SCALE;
+    this.#silent = peak ? 0 : this.#silent + samples.length;
+    this.#level(peak && Math.max(0, 1 + (20 * Math.log10(peak)) / QUIETEST_DB));
+    const isSilent = this.#silent >= SILENT_SECONDS * RATE;
+    const detail = isSilent ? "Nothing comes from the microphone: is it muted?" : this.#detail;
+    if (byId("listening-detail").textContent !== detail)
+      byId("listening-detail").textContent = detail;
+  }
+
+  /**
+   * Words have appeared.
+   * @param {number} now seconds of the recording
+   * @param {{end: number}[]} words
+   */
+  appeared(now, words) {
+    if (!words.length) return;
+    const delays = words.map(({ end }) => Math.max(0, now - end));
+    this.#delays.push(...delays);
+    this.#recent = [...this.#recent, ...delays].slice(-WORDS);
+    byId("delay").textContent = `${median(this.#recent).toFixed(1)} s behind`;
+  }
+
+  /** The median delay of all words in seconds; null where there were none. */
+  get delay() {
+    return this.#delays.length ? median(this.#delays) : null;
+  }
+
+  #level(share) {
+    byId("level").style.setProperty("--level", share.toFixed(3));
+    byId("level").setAttribute("aria-valuenow", Math.round(100 * share));
+  }
+}
+
+/** @param {number[]} values */
+const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];

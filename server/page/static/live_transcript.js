@@ -1,0 +1,239 @@
+/* What is heard in a live session, as it grows; in the end the transcript of a recording. */
+
+import { rttmOf } from "./files.js";
+import { clock } from "./format.js";
+
+/**
+ * @typedef {{word: string, start: number, end: number, probability: number | null,
+ *   speaker: string | null}} Word seconds of the session
+ * @typedef {{text: string, speaker: string | null, start: number, end: number}} Segment
+ */
+
+// Seconds between a word's middle and the segment that has it, at most.
+const ROUNDING = 0.02;
+
+/** What an event says of its item, by the last part of its type. */
+const CHANGES = {
+  speech_started: (item, event) => (item.start = event.audio_start_ms / 1000),
+  words: (item, event) => item.grow(event.words, event.unstable),
+  segment: (item, event) => item.hearSegment(event),
+  completed: (item, event) => item.complete(event),
+  failed: (item, event) => item.fail(event.error.message),
+};
+
+/** A stretch of speech that becomes one text. */
+class Item {
+  /** @type {Word[]} final ones */
+  words = [];
+  /** A guess of what follows them. */
+  unstable = "";
+  /** @type {Segment[]} */
+  segments = [];
+  isComplete = false;
+  hasLastSegments = false;
+  language = "";
+  /** @type {string[]} */
+  warnings = [];
+
+  /** @param {number} start seconds */
+  constructor(start) {
+    this.start = start;
+  }
+
+  grow(words, unstable) {
+    this.words.push(...words);
+    this.unstable = unstable;
+  }
+
+  /** The last word on it: where it tells words, they take the place of those before. */
+  complete({ words, transcript, languages, warnings, usage }) {
+    this.unstable = "";
+    this.isComplete = true;
+    this.language = languages?.[0]?.code ?? "";
+    this.warnings.push(...(warnings ?? []));
+    if (words?.length) this.words = words;
+    else if (!transcript.trim()) this.words = [];
+    else if (textOf(this.words).trim() !== transcript.trim()) {
+      const end = this.start + (usage?.seconds ?? 0);
+      const whole = { word: transcript, start: this.start, end, probability: null, speaker: null };
+      this.words = [whole];
+    }
+  }
+
+  /** What was final of it stays. */
+  fail(reason) {
+    this.unstable = "";
+    this.warnings.push(`From ${clock(this.start)} on: ${reason}`);
+  }
+
+  /** Those after the text is complete take the place of all before. */
+  hearSegment(segment) {
+    if (this.isComplete && !this.hasLastSegments) {
+      this.segments = [];
+      this.hasLastSegments = true;
+    }
+    this.segments.push(segment);
+  }
+
+  /**
+   * Who says a word, null where nobody is known yet: as it came with the word, and once the last
+   * segments come as these say.
+   */
+  speakerOf(word) {
+    if (word.speaker && !this.hasLastSegments) return word.speaker;
+    const middle = (word.start + word.end) / 2;
+    let [nearest, least] = [null, ROUNDING];
+    for (const { speaker, start, end } of this.segments) {
+      const distance = Math.max(start - middle, middle - end, 0);
+      if (distance <= least) [nearest, least] = [speaker, distance];
+    }
+    return nearest;
+  }
+}
+
+export class LiveTranscript {
+  /** @type {Map<string, Item>} in the order in which they were spoken */
+  #items = new Map();
+  /** @type {Set<string>} */
+  #labels = new Set();
+  /** @type {string[]} of the session */
+  #warnings = [];
+  /**
+   * Take in an event of the server; the name of the item that it changes, "" where there is none.
+   * @param {any} event
+   */
+  hear(event) {
+    if (event.type === "session.speakers") this.#warnings.push(...(event.warnings ?? []));
+    const change = CHANGES[event.type.split(".").at(-1)];
+    if (!change) return "";
+    const id = event.item_id;
+    if (!this.#items.has(id)) this.#items.set(id, new Item(event.words?.[0]?.start ?? 0));
+    change(this.#items.get(id), event);
+    for (const { speaker } of [event, ...(event.words ?? [])])
+      if (speaker) this.#labels.add(speaker);
+    return id;
+  }
+
+  /** Whether anything was said. */
+  get isEmpty() {
+    return !this.#spoken.length;
+  }
+
+  /**
+   * What an item says so far: a stretch for each speaker in it, in the form of an answer's, with
+   * what may still change after the last one as `unstable`.
+   * @param {string} id
+   */
+  blocksOf(id) {
+    const item = this.#items.get(id);
+    const blocks = this.#blocks(item, this.#hasSpeakers);
+    if (!blocks.length && item.unstable) blocks.push({ text: "", timestamp: [item.start] });
+    const last = blocks.length - 1;
+    return blocks.map((block, place) => ({
+      ...block,
+      unstable: place === last ? item.unstable : "",
+    }));
+  }
+
+  /** Labels of speakers, in the order in which they became known. */
+  get labels() {
+    return [...this.#labels];
+  }
+
+  /** The items' names. */
+  get ids() {
+    return [...this.#items.keys()];
+  }
+
+  /**
+   * All of it, as the server answers a recording.
+   * @param {number} seconds that it lasts
+   */
+  answer(seconds) {
+    const duration = Number(seconds.toFixed(2));
+    const items = this.#spoken;
+    const known = this.#hasSpeakers;
+    const all = items.flatMap(({ words }) => words);
+    putInOrder(all, duration);
+    const chunks = items.map(({ words }) => ({
+      text: textOf(words),
+      timestamp: [words[0].start, words.at(-1).end],
+      avg_logprob: null,
+      no_speech_prob: null,
+    }));
+    const speakers = known ? items.flatMap((item) => this.#blocks(item, known)) : [];
+    const words = items.flatMap((item) => item.words.map((word) => wordJson(item, word, known)));
+    const ofItems = [...this.#items.values()].flatMap((item) => item.warnings);
+    return {
+      speakers,
+      chunks,
+      text: chunks.map(({ text }) => text).join(""),
+      language: mostOf(items.map(({ language }) => language)),
+      language_probability: null,
+      duration,
+      warnings: [...new Set([...ofItems, ...this.#warnings])],
+      words,
+      ...(known && { output: { rttm: rttmOf(this.#turns()) } }),
+    };
+  }
+
+  get #spoken() {
+    return [...this.#items.values()].filter(({ words }) => words.length);
+  }
+
+  get #hasSpeakers() {
+    return this.#labels.size > 0;
+  }
+
+  #blocks(item, known) {
+    const blocks = [];
+    for (const word of item.words) {
+      const speaker = known ? item.speakerOf(word) : undefined;
+      if (!blocks.length || blocks.at(-1).speaker !== speaker) blocks.push({ speaker, words: [] });
+      blocks.at(-1).words.push(word);
+    }
+    return blocks.map(({ speaker, words }) => ({
+      ...(known && { speaker }),
+      text: textOf(words),
+      timestamp: [words[0].start, words.at(-1).end],
+      ...(known && { words: words.map((word) => wordJson(item, word, known)) }),
+    }));
+  }
+
+  /** When each speaks: the segments, or the words where no segments came. */
+  #turns() {
+    return this.#spoken.flatMap((item) => {
+      const segments = item.segments.filter(({ speaker }) => speaker);
+      if (segments.length) return segments;
+      return this.#blocks(item, true)
+        .filter(({ speaker }) => speaker)
+        .map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
+    });
+  }
+}
+
+/** @param {Word[]} words */
+const textOf = (words) => words.map(({ word }) => word).join("");
+
+/** A word as in an answer. */
+function wordJson(item, word, known) {
+  const { word: text, start, end, probability } = word;
+  const made = { word: text, timestamp: [start, end], probability };
+  return known ? { ...made, speaker: item.speakerOf(word), overlap: false } : made;
+}
+
+/** Let no word begin before the end of the one before it, or end after the recording. */
+function putInOrder(words, duration) {
+  let now = 0;
+  for (const word of words) {
+    word.start = Math.min(Math.max(now, word.start), duration);
+    now = word.end = Math.min(Math.max(word.start, word.end), duration);
+  }
+}
+
+/** What occurs most often; null where there is nothing. */
+function mostOf(values) {
+  const counts = new Map();
+  for (const value of values.filter(Boolean)) counts.set(value, (counts.get(value) ?? 0) + 1);
+  return [...counts].sort(([, a], [, b]) => b - a)[0]?.[0] ?? null;
+}

@@ -1,0 +1,144 @@
+/* The microphone: samples while it is on, and all of them as a file when it is off. */
+
+/** Samples a second; of speech nothing is lost, and the server's live sessions take it. */
+export const RATE = 24_000;
+const PIECE = RATE / 10;
+// Pieces that become one part of the file, which browsers may keep out of their memory.
+const PART = 100;
+const HEADER_BYTES = 44;
+
+/** Why there is no microphone, by the name of the browser's error. */
+const REASONS = {
+  NotAllowedError: "The browser did not allow this page to use the microphone.",
+  NotFoundError: "No microphone was found.",
+  NotReadableError: "The microphone is in use by something else.",
+};
+
+export class Microphone {
+  /** @type {MediaStream | null} */
+  #stream = null;
+  /** @type {AudioContext | null} */
+  #context = null;
+  /** @type {AudioWorkletNode | null} */
+  #node = null;
+  /** @type {Blob[]} */
+  #parts = [];
+  /** @type {Int16Array[]} that are no part yet */
+  #pieces = [];
+  #samples = 0;
+  #heardAt = 0;
+  /** @type {() => void} */
+  #onLast = () => {};
+
+  /** Whether something is being recorded. */
+  get active() {
+    return this.#stream !== null;
+  }
+
+  /** Seconds that were recorded. */
+  get seconds() {
+    return this.#samples / RATE;
+  }
+
+  /** Where in the recording something is that is said now; goes on when the recording has ended. */
+  get now() {
+    return this.seconds + (performance.now() - this.#heardAt) / 1000;
+  }
+
+  /**
+   * Begin. Throws an Error that says why there is no microphone.
+   * @param {{onPiece: (samples: Int16Array) => void, onLost: () => void}} listeners `onPiece` hears
+   *   a tenth of a second at a time, little-endian as every machine with a browser is; `onLost`,
+   *   that the microphone was taken away
+   */
+  async start({ onPiece, onLost }) {
+    const stream = await this.#ask();
+    [this.#parts, this.#pieces, this.#samples] = [[], [], 0];
+    const context = new AudioContext();
+    try {
+      await context.audioWorklet.addModule(new URL("microphone_worklet.js", import.meta.url));
+      await context.resume();
+    } catch {
+      for (const track of stream.getTracks()) track.stop();
+      throw new Error("The microphone cannot be used.");
+    }
+    this.#node = new AudioWorkletNode(context, "pieces", {
+      numberOfOutputs: 0,
+      channelCount: 1,
+      channelCountMode: "explicit",
+      processorOptions: { rate: RATE, piece: PIECE },
+    });
+    this.#node.port.onmessage = ({ data: { samples, last } }) => {
+      this.#keep(samples);
+      onPiece(samples);
+      if (last) this.#onLast();
+    };
+    stream.getAudioTracks()[0].onended = onLost;
+    this.#heardAt = performance.now();
+    context.createMediaStreamSource(stream).connect(this.#node);
+    [this.#stream, this.#context] = [stream, context];
+  }
+
+  /**
+   * End, and hand over what was recorded; by then `onPiece` has heard all of it.
+   * @returns {Promise<File>}
+   */
+  async stop() {
+    const [stream, context] = [this.#stream, this.#context];
+    this.#stream = this.#context = null;
+    // A context that the system has suspended says nothing.
+    if (context.state === "running") {
+      await new Promise((resolve) => {
+        this.#onLast = () => resolve(null);
+        this.#node.port.postMessage("end");
+      });
+    }
+    for (const track of stream.getTracks()) track.stop();
+    await context.close();
+    const now = new Date().toLocaleString("sv").slice(0, 16).replace(":", ".");
+    const parts = [header(this.#samples), ...this.#parts, ...this.#pieces];
+    [this.#parts, this.#pieces] = [[], []];
+    return new File(parts, `Recording ${now}.wav`, { type: "audio/wav" });
+  }
+
+  async #ask() {
+    if (!navigator.mediaDevices) {
+      throw new Error("Browsers lend the microphone to pages on https or localhost only.");
+    }
+    try {
+      return await navigator.mediaDevices.getUserMedia({ audio: true });
+    } catch (error) {
+      throw new Error(REASONS[error.name] ?? "The microphone cannot be used.");
+    }
+  }
+
+  #keep(samples) {
+    this.#samples += samples.length;
+    this.#heardAt = performance.now();
+    this.#pieces.push(samples);
+    if (this.#pieces.length < PART) return;
+    this.#parts.push(new Blob(this.#pieces));
+    this.#pieces = [];
+  }
+}
+
+/** The first bytes of a WAV file of so many 16-bit samples, mono. */
+function header(samples) {
+  const view = new DataView(new ArrayBuffer(HEADER_BYTES));
+  const text = (at, letters) =>
+    [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
+  const bytes = 2 * samples;
+  text(0, "RIFF");
+  view.setUint32(4, HEADER_BYTES - 8 + bytes, true);
+  text(8, "WAVEfmt ");
+  view.setUint32(16, 16, true);
+  view.setUint16(20, 1, true); // PCM
+  view.setUint16(22, 1, true); // channels
+  view.setUint32(24, RATE, true);
+  view.setUint32(28, 2 * RATE, true);
+  view.setUint16(32, 2, true);
+  view.setUint16(34, 16, true);
+  text(36, "data");
+  view.setUint32(40, bytes, true);
+  return view.buffer;
+}

@@ -1,0 +1,46 @@
+/* Runs in the browser's audio thread: what the microphone hears, in pieces, as 16-bit samples. */
+
+import { Resampler } from "./resampler.js";
+
+class Pieces extends AudioWorkletProcessor {
+  #resampler;
+  #samples;
+  #count = 0;
+  #ended = false;
+
+  /** @param {any} options with `processorOptions`: the `rate`, and the samples of a `piece` */
+  constructor({ processorOptions: { rate, piece } }) {
+    super();
+    this.#resampler = new Resampler(sampleRate, rate);
+    this.#samples = new Int16Array(piece);
+    this.port.onmessage = () => this.#end();
+  }
+
+  /** @param {Float32Array[][]} inputs of one channel, which is absent while nothing is connected */
+  process([[channel]]) {
+    if (channel && !this.#ended) this.#add(this.#resampler.push(channel));
+    return !this.#ended;
+  }
+
+  #add(samples) {
+    for (const sample of samples) {
+      this.#samples[this.#count] = Math.round(32767 * Math.max(-1, Math.min(1, sample)));
+      this.#count += 1;
+      if (this.#count === this.#samples.length) this.#post(false);
+    }
+  }
+
+  #end() {
+    this.#ended = true;
+    this.#add(this.#resampler.flush());
+    this.#post(true);
+  }
+
+  #post(last) {
+    const samples = this.#samples.slice(0, this.#count);
+    this.#count = 0;
+    this.port.postMessage({ samples, last }, [samples.buffer]);
+  }
+}
+
+registerProcessor("pieces", Pieces);

@@ -1,0 +1,167 @@
+/* Cues: what is read on the screen at a time, made of words. The rules are those of the server
+   (answer/subtitles.py), which says why; its files and these are the same to the letter. */
+
+export const MAX_COLUMNS = 42;
+const MAX_LINES = 2;
+const MIN_SECONDS = 5 / 6;
+const MAX_SECONDS = 7;
+const TICK = 0.001;
+const MAX_PAUSE = 1;
+const SENTENCE_END = /[.?!…。？！]\s*$/u;
+// Characters of two columns: East Asia's wide ones, and pictures but the halves of flags.
+const WIDE = new RegExp(
+  [
+    /[\u1100-\u115f\u2329\u232a\u2e80-\u303e\u3041-\u3247\u3250-\u4dbf\u4e00-\ua4c6]/,
+    /[\ua960-\ua97c\uac00-\ud7a3\uf900-\ufaff\ufe10-\ufe19\ufe30-\ufe6b\uff01-\uff60\uffe0-\uffe6]/,
+    /[\u{16fe0}-\u{18d08}\u{1aff0}-\u{1b2fb}\u{1f200}-\u{1f265}\u{20000}-\u{3fffd}]/u,
+    /(?![\u{1f1e6}-\u{1f1ff}])\p{Emoji_Presentation}/u,
+  ]
+    .map(({ source }) => source)
+    .join("|"),
+  "u",
+);
+
+/**
+ * @typedef {{text: string, start: number, end: number, speaker?: string | null}} Word seconds
+ * @typedef {{speaker?: string | null, lines: string[], start: number, end: number}} Cue seconds
+ */
+
+/**
+ * @param {Word[]} words in order of time
+ * @param {boolean} named whether a cue begins with its speaker's name
+ * @param {number} duration seconds
+ * @returns {Cue[]}
+ */
+export function cuesOf(words, named, duration) {
+  const groups = grouped(
+    words.flatMap((word) => partsOf(word, named)),
+    named,
+  );
+  const tick = Math.min(TICK, duration / Math.max(1, groups.length));
+  const starts = [...startTimes(groups, duration), duration];
+  /** @type {Cue[]} */
+  const made = [];
+  for (const [index, group] of groups.entries()) {
+    const following = groups.length - index - 1;
+    const latest = duration - (following + 1) * tick;
+    const start = Math.max(made.at(-1)?.end ?? 0, Math.min(starts[index], latest));
+    const spokenUntil = Math.min(group.at(-1).end, start + MAX_SECONDS);
+    const readUntil = Math.max(spokenUntil, start + MIN_SECONDS);
+    const wanted = Math.max(start + tick, Math.min(readUntil, starts[index + 1]));
+    const end = Math.min(inMilliseconds(wanted) / 1000, duration - following * tick);
+    made.push({ speaker: group[0].speaker, lines: linesOf(group, named), start, end });
+  }
+  return made;
+}
+
+/** When each cue should appear: with its first word, or earlier if the audio ends too soon. */
+function startTimes(groups, duration) {
+  const starts = groups.map((group) => group[0].start);
+  const onTime = starts.filter((start) => start <= duration - MIN_SECONDS).length;
+  const late = starts.slice(onTime);
+  const last = groups[onTime - 1]?.at(-1).end;
+  const speechEnd = onTime ? Math.min(last, starts[onTime - 1] + MAX_SECONDS, duration) : 0;
+  const share = Math.min(MIN_SECONDS, (duration - speechEnd) / Math.max(1, late.length));
+  const earlier = late.map((start, index) =>
+    Math.min(start, duration - (late.length - index) * share),
+  );
+  return [...starts.slice(0, onTime), ...earlier].map((start) => inMilliseconds(start) / 1000);
+}
+
+/** Groups of words that share a cue. */
+function grouped(words, named) {
+  /** @type {Word[][]} */
+  const groups = [];
+  for (const word of words) {
+    const group = groups.at(-1);
+    const joins = group && !beginsCue(group, word);
+    if (joins && filled([...group, word], named).length <= MAX_LINES) group.push(word);
+    else groups.push([word]);
+  }
+  return groups;
+}
+
+function beginsCue(group, word) {
+  const before = group.at(-1);
+  return (
+    word.speaker !== before.speaker ||
+    word.start - before.end > MAX_PAUSE ||
+    word.end - group[0].start > MAX_SECONDS ||
+    SENTENCE_END.test(before.text)
+  );
+}
+
+/** Lines of at most MAX_COLUMNS, each as full as possible. */
+function filled(words, named) {
+  const lines = [];
+  let first = 0;
+  for (let index = 1; index < words.length; index += 1) {
+    const nameLine = named && first === 0;
+    if (columns(joined(words.slice(first, index + 1), nameLine)) > MAX_COLUMNS) {
+      lines.push(joined(words.slice(first, index), nameLine));
+      first = index;
+    }
+  }
+  return [...lines, joined(words.slice(first), named && first === 0)];
+}
+
+/** One line if the words fit, else the two lines whose wider one is narrowest. */
+function linesOf(group, named) {
+  const lines = filled(group, named);
+  if (lines.length === 1) return lines;
+  const splits = group
+    .slice(1)
+    .map((_, place) => [
+      joined(group.slice(0, place + 1), named),
+      joined(group.slice(place + 1), false),
+    ]);
+  const width = (split) => Math.max(...split.map(columns));
+  return splits.reduce((best, split) => (width(split) < width(best) ? split : best));
+}
+
+/** A word, or several where it is too wide for a line; they share its time by their letters. */
+function partsOf(word, named) {
+  const parts = split(word.text, MAX_COLUMNS - columns(prefix(word, named)));
+  const letters = parts.reduce((sum, part) => sum + [...part].length, 0);
+  const secondsPerLetter = (word.end - word.start) / Math.max(1, letters);
+  let { start } = word;
+  return parts.map((text) => {
+    const end = start + [...text].length * secondsPerLetter;
+    const part = { ...word, text, start, end };
+    start = end;
+    return part;
+  });
+}
+
+/** The text if it fits; else split at spaces, and within what is still too wide. */
+function split(text, width) {
+  if (columns(text.trim()) <= width) return text.trim() ? [text] : [];
+  const narrow = new RegExp(`\\s*\\S{1,${Math.floor(MAX_COLUMNS / 4)}}\\s*`, "gu");
+  return text
+    .match(/\s*\S+\s*/gu)
+    .flatMap((part) => (columns(part.trim()) <= width ? [part] : part.match(narrow)));
+}
+
+const joined = (words, named) =>
+  prefix(words[0], named) + onOneLine(words.map(({ text }) => text).join(""));
+
+const prefix = ({ speaker }, named) => (named && speaker ? `${speaker}: ` : "");
+
+/** @param {string} text without line breaks and tabs, which have a meaning in every format */
+export const onOneLine = (text) => text.trim().replace(/\s+/g, " ");
+
+/** @param {string} text how wide it is on the screen */
+export const columns = (text) =>
+  [...text].reduce((sum, letter) => sum + (WIDE.test(letter) ? 2 : 1), 0);
+
+/**
+ * Seconds in whole milliseconds; of two that are equally near the even one.
+ * @param {number} seconds
+ */
+export function inMilliseconds(seconds) {
+  // Only a sixteenth can lie in the middle, and a thousand of them are exact.
+  if (!Number.isInteger(seconds * 16)) return Math.round(Number(seconds.toFixed(3)) * 1000);
+  const whole = Math.floor(seconds * 1000);
+  const rest = seconds * 1000 - whole;
+  return rest === 0.5 ? whole + (whole % 2) : Math.round(seconds * 1000);
+}

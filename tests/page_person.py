@@ -1,0 +1,152 @@
+"""A person at the page, in headless Chromium."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from axe_selenium_python import Axe
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service as Driver
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--autoplay-policy=no-user-gesture-required",
+    "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+
+
+@contextmanager
+def chromium(downloads: Path, *arguments: str) -> Iterator[webdriver.Chrome]:
+    """A browser that saves into a folder, and meets nobody but this machine."""
+    if not (Path(CHROMIUM).is_file() and Path(DRIVER).is_file()):
+        pytest.skip("no chromium: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (*ARGUMENTS, *arguments):
+        options.add_argument(argument)
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Driver(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@contextmanager
+def using(browser: webdriver.Chrome) -> Iterator[Person]:
+    """Somebody of whom the browser complains about nothing, and in whom it leaves no cookie."""
+    person = Person(browser)
+    person.complaints()
+    yield person
+    said = person.complaints()
+    assert not said, said
+    assert not person.do("document.cookie")
+
+
+class Person:
+    """Does with the page what a person does."""
+
+    def __init__(self, browser) -> None:
+        self.browser = browser
+
+    def wait(self, condition, seconds: float = 60):
+        return WebDriverWait(self.browser, seconds, poll_frequency=0.02).until(
+            lambda _: condition()
+        )
+
+    def all(self, selector: str):
+        return self.browser.find_elements("css selector", selector)
+
+    def see(self, selector: str):
+        """The first of these elements, once it is shown."""
+        return self.wait(lambda: [each for each in self.all(selector) if each.is_displayed()])[0]
+
+    def do(self, script: str, *arguments):
+        return self.browser.execute_script(f"return {script}", *arguments)
+
+    def texts(self, selector: str) -> list[str]:
+        script = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        return self.do(f"{script}.map(each => each.textContent)")
+
+    def look(self, dark: bool = False, width: int = 1280, height: int = 900) -> None:
+        """Look at the page in the light or in the dark, through a window of this size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def open(self, url: str, kept: dict | None = None) -> None:
+        """Open the page in a tab that has kept this answer, or nothing."""
+        self.look()
+        self.browser.get(f"{url}/app/favicon.svg")
+        self.do("sessionStorage.clear()")
+        if kept is not None:
+            self.do("sessionStorage.setItem('transcript', arguments[0])", json.dumps(kept))
+        self.browser.get(f"{url}/app/")
+        self.see("#source, #login")
+
+    def choose(self, file: Path) -> None:
+        self.all("#file")[0].send_keys(str(file))
+        assert file.name in self.see("#chosen").text
+
+    def transcribe(self, file: Path) -> None:
+        self.choose(file)
+        self.see("#run").click()
+
+    def rename(self, lane: int, name: str) -> None:
+        field = self.all("#timeline input")[lane]
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(Keys.DELETE, name, Keys.ENTER)
+
+    def press(self, *names: str) -> str:
+        """Press keys on what has the focus; the text of what has it afterwards."""
+        for name in names:
+            self.browser.switch_to.active_element.send_keys(getattr(Keys, name))
+        return self.do("document.activeElement.textContent")
+
+    def focus(self) -> str:
+        return self.do("document.activeElement.id")
+
+    def download(self, name: str, folder: Path) -> str:
+        for old in folder.iterdir():
+            old.unlink()
+        self.see(f"#download-{name}").click()
+        (path,) = self.wait(lambda: [*folder.glob(f"*.{name}")])
+        return path.read_text(encoding="utf-8")
+
+    def requests(self) -> set[str]:
+        """Every URL that the browser asked for since the last look."""
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")
+        ]
+        return {
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        }
+
+    def complaints(self) -> list[str]:
+        """What the browser's console has said since the last look, violated policies included;
+        answers that are refusals it tells as well.
+        """
+        said = [entry["message"] for entry in self.browser.get_log("browser")]
+        return [message for message in said if "the server responded with a status" not in message]
+
+    def violations(self) -> dict[str, list[str]]:
+        """What axe has against the page as it is, by rule."""
+        axe = Axe(self.browser)
+        axe.inject()
+        found = axe.run()["violations"]
+        return {each["id"]: [node["html"] for node in each["nodes"]] for each in found}

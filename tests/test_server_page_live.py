@@ -1,0 +1,576 @@
+"""Speaking to the page, in headless Chromium with a microphone that plays a file.
+
+What is heard of it is told by a stand-in for `live.driver`, so that every step can be waited for;
+one test has the models themselves hear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import difflib
+import io
+import json
+import re
+import wave
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from answer.response import Answer, response
+from config import InferenceConfig, ServerSettings
+from live.events import (
+    Cadence,
+    Committed,
+    Completed,
+    Failed,
+    ItemAdded,
+    LiveEvent,
+    Segment,
+    SpeakersFound,
+    SpeechStartedEvent,
+    Words,
+)
+from live.settings import AudioFormat, LiveSettings
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+
+pytest.importorskip("fastapi")
+pytest.importorskip("selenium")
+
+from pydantic import SecretStr
+from test_server_lifecycle import listening
+from websockets.sync.client import connect
+
+from errors import ModelError
+from server.app import create_app
+from server.lifecycle import DrainingServer
+from server.realtime.drivers import LiveDrivers
+from testing.audio_files import conversation
+from tests.page_person import Person, chromium, using
+
+KEY = "a schlüssel"
+RATE = 24_000
+FILES = ["srt", "vtt", "txt", "tsv", "rttm"]
+NASTY = "<img src=x onerror=alert(1)>"
+FIRST = (Word(" So", 0.3, 0.5, None, 0.9), Word(" it", 0.5, 0.7, None, 0.8))
+SECOND = (Word(" goes", 0.7, 1.0, None, 0.7), Word(f" {NASTY}.", 1.0, 1.4, None, 0.6))
+THIRD = (Word(" Yes.", 2.0, 2.4, None, 0.5),)
+
+
+class Told:
+    """A driver that tells what a test has it tell; `data` is what it heard."""
+
+    def __init__(self, send: Callable) -> None:
+        self.send, self.data = send, bytearray()
+        self.loop, self.may_finish = asyncio.get_running_loop(), asyncio.Event()
+        self.asked: tuple[LiveSettings, AudioFormat] | None = None
+        self.finished = self.closed = False
+        self.error: Exception | None = None
+
+    async def append(self, data: bytes) -> None:
+        self.data += data
+        if self.error:
+            raise self.error
+
+    async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
+        self.asked = settings, audio_format
+
+    async def finish(self) -> None:
+        self.finished = True
+        await self.may_finish.wait()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def tell(self, *events: LiveEvent) -> None:
+        """Have the client told, from the test's thread."""
+        asyncio.run_coroutine_threadsafe(self.send(list(events)), self.loop).result(60)
+
+    def complete(self, *events: LiveEvent) -> None:
+        """Tell the last events and end."""
+        self.tell(*events)
+        self.loop.call_soon_threadsafe(self.may_finish.set)
+
+
+class Room:
+    """A server that holds live sessions, and its drivers."""
+
+    def __init__(self, server: DrainingServer, drivers: list[Told], address: str) -> None:
+        self.server, self.drivers, self.url = server, drivers, f"http://{address}"
+        self.socket_url = f"ws://{address}/v1/realtime?intent=transcription"
+
+
+@contextmanager
+def holding(endpoint, **settings) -> Iterator[Room]:
+    drivers: list[Told] = []
+
+    def open_driver(send) -> Told:
+        drivers.append(Told(send))
+        return drivers[-1]
+
+    app = create_app(endpoint, ServerSettings(**settings), open_driver)
+    server = DrainingServer(app, endpoint, 600)
+    with listening(server) as (host, port):
+        yield Room(server, drivers, f"{host}:{port}")
+
+
+@pytest.fixture(scope="module")
+def room(demo_endpoint) -> Iterator[Room]:
+    with holding(demo_endpoint) as held:
+        yield held
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def browser(downloads, tmp_path_factory, wav):
+    file = tmp_path_factory.mktemp("microphone") / "talk.wav"
+    file.write_bytes(wav(conversation()[: 16_000 * 20]))
+    with chromium(downloads, f"--use-file-for-fake-audio-capture={file}") as driver:
+        yield driver
+
+
+@pytest.fixture
+def person(browser) -> Iterator[Person]:
+    with using(browser) as someone:
+        yield someone
+
+
+def begin(person: Person, room: Room) -> Told:
+    """Press the button; the driver of the session that begins, once it has heard something."""
+    before = len(room.drivers)
+    person.see("#record").click()
+    person.wait(lambda: len(room.drivers) > before)
+    driver = room.drivers[-1]
+    person.wait(lambda: len(driver.data) >= RATE // 10 * 2)
+    person.wait(lambda: person.texts("#listening-state") == ["Listening"])
+    return driver
+
+
+def wait_until_said(person: Person, driver: Told) -> None:
+    """Until the recording is as long as the words that are told of it."""
+    person.wait(lambda: len(driver.data) > 2 * RATE * THIRD[-1].end)
+
+
+def end(person: Person, driver: Told, *events: LiveEvent) -> None:
+    """Stop, and have the last events told."""
+    person.see("#stop").click()
+    person.wait(lambda: driver.finished)
+    assert person.texts("#listening-state") == ["Writing down the last words"]
+    driver.complete(*events)
+    person.see("#found")
+
+
+def completed(item: str, *words: Word) -> Completed:
+    text = "".join(word.text for word in words)
+    chunks = (Chunk(text, words[0].start, words[-1].end, words=words),) if words else ()
+    return Completed(item, Transcript(chunks, "en"), text, 2.0)
+
+
+def remember_files(person: Person) -> None:
+    """Have the page remember what it plays."""
+    person.do(
+        "(() => { const make = URL.createObjectURL.bind(URL);"
+        " URL.createObjectURL = (file) => make(window.made = file); })()"
+    )
+
+
+def last_file(person: Person) -> bytes:
+    """What it remembers."""
+    script = """
+        const done = arguments[0];
+        made.arrayBuffer().then((bytes) => done([...new Uint8Array(bytes)]));
+    """
+    return bytes(person.browser.execute_async_script(script))
+
+
+def lines(person: Person) -> list[str]:
+    return person.texts("#transcript .text")
+
+
+def test_words_appear_and_become_a_transcript(person, room, downloads):
+    person.open(room.url)
+    person.all("details")[-1].click()
+    person.see("#prompt").send_keys("Before.")
+    person.see("#hotwords").send_keys("Ada Lovelace, Zuse")
+    person.do("document.getElementById('record').focus()")
+    person.requests()
+    before = len(room.drivers)
+    person.press("ENTER")
+    person.wait(lambda: len(room.drivers) > before)
+    assert not person.all("#empty")[0].is_displayed()
+    driver = room.drivers[-1]
+    person.wait(lambda: driver.asked)
+    settings, audio_format = driver.asked
+    assert audio_format is AudioFormat.PCM_24000
+    assert (settings.prompt, settings.keywords) == ("Before.", ("Ada Lovelace", "Zuse"))
+    person.wait(lambda: person.focus() == "stop")
+    assert person.do("document.getElementById('record').ariaDisabled") == "true"
+    person.wait(lambda: person.do("Number(document.getElementById('level').ariaValueNow)") > 0)
+
+    driver.tell(SpeechStartedEvent("a", 200), Words("a", (), " So"))
+    person.wait(lambda: lines(person) == [" So"])
+    assert person.texts("#transcript .unstable") == [" So"]
+    driver.tell(Words("a", FIRST, " ghost"))
+    person.wait(lambda: person.texts("#transcript .unstable") == [" ghost"])
+    assert lines(person) == ["So it ghost"]
+    assert person.texts("#transcript .at") == ["0:00"]
+    assert re.fullmatch(r"\d+\.\d s behind", person.texts("#delay")[0])
+    driver.tell(Words("a", SECOND))
+    person.wait(lambda: lines(person) == [f"So it goes {NASTY}."])
+    driver.tell(Committed("a", None), ItemAdded("a", None), Cadence(6.0))
+    person.wait(lambda: "every 6 s" in person.texts("#listening-detail")[0])
+    driver.tell(SpeechStartedEvent("b", 1900), Words("b", (), " Yet"))
+    person.wait(lambda: lines(person) == [f"So it goes {NASTY}.", " Yet"])
+    driver.tell(completed("a", *FIRST, *SECOND))
+
+    wait_until_said(person, driver)
+    person.press("ENTER")
+    person.wait(lambda: driver.finished)
+    assert person.texts("#listening-state") == ["Writing down the last words"]
+    assert not person.all("#found")[0].is_displayed()
+    driver.complete(completed("b", *THIRD))
+    person.see("#found")
+    assert person.focus() == "record"
+    person.wait(lambda: driver.closed)
+
+    # It is a transcript as any other: words that play, files, and kept by the tab.
+    words = [*FIRST, *SECOND, *THIRD]
+    assert person.texts(".word") == [word.text.strip() for word in words]
+    assert person.all(".unstable, #transcript img") == []
+    duration = len(driver.data) / 2 / RATE
+    assert "English" in person.texts("#found")[0]
+    name = person.see("#chosen b").text
+    assert re.fullmatch(r"Recording [\d-]+ [\d.]+\.wav", name)
+    body = json.loads(person.download("json", downloads))
+    assert body["duration"] == pytest.approx(duration, abs=0.005)
+    chunks = tuple(completed("", *part).transcript.chunks[0] for part in (FIRST + SECOND, THIRD))
+    answer = Answer(body["duration"], Transcript(chunks, "en"))
+    config = InferenceConfig(return_timestamps="word", output=FILES[:4])
+    expected = response(answer, config)
+    assert person.all("#download-rttm") == []
+    for format in FILES[:4]:
+        assert person.download(format, downloads) == expected["output"][format]
+    unknown = {"avg_logprob": None, "no_speech_prob": None}
+    expected["chunks"] = [chunk | unknown for chunk in expected["chunks"]]
+    del expected["output"]
+    assert body == expected
+    at = "Number(document.querySelector('#player input').value)"
+    person.all(".word")[-1].click()
+    person.wait(lambda: person.do(at) >= 2)
+    person.wait(lambda: person.all("#player .playing"))
+    person.see("#player button").click()
+    assert {url.split("?")[0] for url in person.requests() if "/v1/" in url} <= {
+        f"{room.url}/v1/realtime/client_secrets",
+        room.socket_url.split("?")[0],
+    }
+    person.browser.refresh()
+    person.see("#found")
+    assert person.texts(".word") == [word.text.strip() for word in words]
+
+
+def test_the_recording_is_what_the_server_has_heard(person, room):
+    """To the last sample; and it sounds as the file that the microphone plays."""
+    person.open(room.url)
+    remember_files(person)
+    driver = begin(person, room)
+    person.wait(lambda: len(driver.data) >= 2 * RATE * 4)
+    end(person, driver)
+    assert person.texts("#transcript p") == ["No speech was found."]
+    with wave.open(io.BytesIO(last_file(person))) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (RATE, 1, 2)
+        assert file.readframes(file.getnframes()) == driver.data
+    heard = np.frombuffer(bytes(driver.data), "<i2").astype(np.float64)[RATE // 2 :]
+    played = np.tile(conversation()[: 16_000 * 20], 2).repeat(3)[::2]
+    assert likeness(heard, played) > 0.5
+
+
+def likeness(part: np.ndarray, whole: np.ndarray) -> float:
+    """The highest correlation of a part with a stretch of the whole, from 0 to 1."""
+    size = len(whole) + len(part)
+    spectra = np.fft.rfft(whole, size) * np.fft.rfft(part, size).conj()
+    products = np.fft.irfft(spectra, size)[: len(whole) - len(part)]
+    sums = np.concatenate([[0], np.cumsum(whole.astype(np.float64) ** 2)])
+    energies = (sums[len(part) :] - sums[: -len(part)])[: len(products)]
+    return float(np.abs(products / np.sqrt(energies * (part**2).sum() + 1e-9)).max())
+
+
+def test_what_is_said_is_written_as_it_would_be_in_a_file(person, demo_endpoint, demo_handler):
+    """By the models themselves: three turns of the conversation, then its recording as a file."""
+    drivers = LiveDrivers(demo_endpoint)
+    app = create_app(demo_endpoint, ServerSettings(), drivers)
+    with listening(DrainingServer(app, demo_endpoint, 600)) as (host, port):
+        person.open(f"http://{host}:{port}")
+        remember_files(person)
+        person.see("#record").click()
+        person.wait(lambda: person.texts("#transcript .unstable").count("") >= 2, 120)
+        assert re.fullmatch(r"\d+\.\d s behind", person.texts("#delay")[0])
+        person.see("#stop").click()
+        person.see("#found")
+        written = person.texts(".word")
+        inputs = base64.b64encode(last_file(person)).decode()
+    heard = demo_handler({"inputs": inputs, "parameters": {"diarize": False}})["text"].split()
+    assert len(written) > 8
+    assert difflib.SequenceMatcher(None, written, heard, autojunk=False).ratio() > 0.9
+
+
+def test_speakers_come_when_they_are_known(person, room, downloads):
+    person.open(room.url)
+    driver = begin(person, room)
+    driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST + SECOND))
+    person.wait(lambda: lines(person) == [f"So it goes {NASTY}."])
+    driver.tell(Segment("a", "s1", " So it", "SPEAKER_01", 0.3, 0.7))
+    person.wait(lambda: person.texts("#transcript .name") == ["SPEAKER_01"])
+    driver.tell(Segment("a", "s2", f" goes {NASTY}.", "SPEAKER_00", 0.7, 1.4))
+    person.wait(lambda: person.texts("#transcript .name") == ["SPEAKER_01", "SPEAKER_00"])
+    assert lines(person) == ["So it", f"goes {NASTY}."]
+    assert [each.get_attribute("class") for each in person.all(".turn")] == ["turn s0", "turn s1"]
+    # Those of the whole text take the place of the first ones.
+    driver.tell(
+        completed("a", *FIRST, *SECOND), Segment("a", "s3", " So it", "SPEAKER_00", 0.3, 0.7)
+    )
+    person.wait(lambda: person.texts("#transcript .name") == ["SPEAKER_00"])
+    wait_until_said(person, driver)
+    driver.tell(Segment("a", "s4", f" goes {NASTY}.", "SPEAKER_01", 0.7, 1.4))
+    person.see("#stop").click()
+    person.wait(lambda: driver.finished)
+    assert person.texts("#listening-detail") == ["and who said what"]
+    driver.complete(SpeakersFound((), ("louder, please",)))
+    person.see("#found")
+    assert person.texts("#notes li") == ["louder, please"]
+    assert "2 speakers" in person.texts("#found")[0]
+    body = json.loads(person.download("json", downloads))
+    spoken = [("SPEAKER_00", FIRST), ("SPEAKER_01", SECOND)]
+    segments = []
+    for label, words in spoken:
+        named = tuple(Word(w.text, w.start, w.end, label, w.probability) for w in words)
+        text = "".join(w.text for w in words)
+        segments.append(SpeakerSegment(label, text, words[0].start, words[-1].end, named))
+    chunk = completed("", *segments[0].words, *segments[1].words).transcript.chunks[0]
+    turns = [SpeakerTurn(label, words[0].start, words[-1].end) for label, words in spoken]
+    answer = Answer(body["duration"], Transcript((chunk,), "en"), segments, turns)
+    expected = response(answer, InferenceConfig(return_timestamps="word", output=FILES))
+    assert {name: person.download(name, downloads) for name in FILES} == expected["output"]
+    assert body["speakers"] == expected["speakers"]
+    person.rename(0, "Ada")
+    assert person.texts("#transcript .name") == ["Ada", "SPEAKER_01"]
+    assert person.download("txt", downloads).startswith("Ada: So it\n")
+
+
+def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):
+    with holding(demo_endpoint) as room:
+        person.open(room.url)
+        driver = begin(person, room)
+        driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " goes"))
+        person.wait(lambda: lines(person) == ["So it goes"])
+        driver.tell(Failed("b", ModelError("too warm")))
+        driver.loop.call_soon_threadsafe(room.server.gate.end_all)
+        person.wait(lambda: person.texts("#listening-state") == ["Recording"])
+        said = person.see("#failure").text
+        assert said.startswith("The server is about to stop. ")
+        assert said.endswith("Transcribe writes all of it down.")
+        assert lines(person) == ["So it goes"]
+        heard = person.texts("#listened")
+        person.wait(lambda: person.texts("#listened") > heard)
+        person.see("#stop").click()
+        person.see("#found")
+    assert person.texts(".word") == ["So", "it"]
+    assert "too warm" in person.texts("#notes li")[-1]
+    assert person.see("#failure").text == said
+    assert person.see("#player")
+    person.browser.get_log("browser")  # it tells of the connection
+
+
+def test_faults_of_the_server_are_told(person, room):
+    person.open(room.url)
+    driver = begin(person, room)
+    driver.error = ModelError("too warm")
+    assert person.see("#failure").text == (
+        "The server failed on this recording. too warm MODEL_ERROR"
+    )
+    driver.error = None
+    end(person, driver)
+
+
+def test_nobody_has_to_wait_for_the_last_words(person, room):
+    person.open(room.url)
+    driver = begin(person, room)
+    driver.tell(Words("a", FIRST))
+    person.wait(lambda: lines(person) == ["So it"])
+    person.see("#stop").click()
+    person.wait(lambda: driver.finished)
+    person.wait(lambda: person.texts("#stop") == ["Do not wait"])
+    person.see("#stop").click()
+    person.see("#found")
+    assert person.texts(".word") == ["So", "it"]
+    assert person.texts("#failure") == [""]
+    person.wait(lambda: driver.closed)
+
+
+def test_a_full_server_says_so_and_the_recording_goes_on(person, demo_endpoint):
+    with holding(demo_endpoint, max_live_sessions=1) as room, connect(room.socket_url) as other:
+        assert json.loads(other.recv())["type"] == "session.created"
+        person.open(room.url)
+        person.see("#record").click()
+        said = "The server holds as many live sessions as it may. The recording goes on"
+        assert person.see("#failure").text.startswith(said)
+        assert person.texts("#listening-state") == ["Recording"]
+        person.see("#stop").click()
+        assert "Recording " in person.see("#chosen").text
+        assert person.see("#empty")
+        assert person.see("#player")
+        assert person.see("#failure").text.startswith(said)
+    person.browser.get_log("browser")  # it tells of the refusal
+
+
+def test_settings_that_are_refused_are_told(person, room):
+    person.open(room.url)
+    person.all("details")[-1].click()
+    person.see("#hotwords").send_keys("a" * 101)
+    person.see("#record").click()
+    assert "keywords" in person.see("#failure").text
+    person.see("#stop").click()
+    person.see("#chosen b")
+    person.browser.get_log("browser")  # it tells of the refusal
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("NotAllowedError", "The browser did not allow this page to use the microphone."),
+        ("NotFoundError", "No microphone was found."),
+        ("NotReadableError", "The microphone is in use by something else."),
+        ("OverconstrainedError", "The microphone cannot be used."),
+    ],
+)
+def test_why_there_is_no_microphone(person, room, error, said):
+    person.open(room.url)
+    refuse = f"() => Promise.reject(new DOMException('', '{error}'))"
+    person.do(f"navigator.mediaDevices.getUserMedia = {refuse}")
+    before = len(room.drivers)
+    person.see("#record").click()
+    assert person.see("#failure").text == said
+    assert person.see("#empty")
+    assert not person.all("#listening")[0].is_displayed()
+    assert len(room.drivers) == before
+    assert person.do("document.getElementById('record').ariaDisabled") is None
+
+
+def test_a_microphone_that_is_taken_away_ends_the_recording(person, room):
+    person.open(room.url)
+    keep = "navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices)"
+    person.do(
+        f"(() => {{ const ask = {keep}; navigator.mediaDevices.getUserMedia ="
+        " async (asked) => window.lent = await ask(asked); })()"
+    )
+    driver = begin(person, room)
+    person.do("lent.getTracks()[0].dispatchEvent(new Event('ended'))")
+    person.wait(lambda: driver.finished)
+    driver.complete(completed("a", *FIRST))
+    person.see("#found")
+    assert person.texts(".word") == ["So", "it"]
+
+
+def test_who_wants_no_words_records_alone(person, room):
+    person.open(room.url)
+    person.see("#live").click()
+    person.requests()
+    before = len(room.drivers)
+    person.see("#record").click()
+    person.wait(lambda: person.texts("#listened") == ["0:01"])
+    person.see("#stop").click()
+    person.see("#chosen b")
+    assert person.see("#empty")
+    assert len(room.drivers) == before
+    assert not [url for url in person.requests() if "/v1/" in url]
+
+
+def test_what_was_shown_comes_back_where_nothing_was_heard(person, room):
+    person.open(room.url)
+    end(person, begin(person, room), completed("a", *FIRST))
+    driver = begin(person, room)
+    assert not person.all("#found")[0].is_displayed()
+    driver.loop.call_soon_threadsafe(room.server.gate.end_all)
+    person.see("#failure")
+    person.see("#stop").click()
+    person.see("#found")
+    assert person.texts(".word") == ["So", "it"]
+
+
+def test_the_key_opens_a_session_and_goes_nowhere_else(person, tiny_endpoint):
+    """A key may have letters that no WebSocket can send."""
+    with holding(tiny_endpoint, api_key=SecretStr(KEY)) as room:
+        person.open(room.url)
+        person.see("#key").send_keys(KEY)
+        person.see("#login button").click()
+        person.see("#source")
+        driver = begin(person, room)
+        end(person, driver, completed("a", *FIRST))
+        assert person.texts(".word") == ["So", "it"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing(person, room, dark):
+    person.open(room.url)
+    driver = begin(person, room)
+    driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
+    driver.tell(Segment("a", "s1", " So it", "SPEAKER_01", 0.3, 0.7))
+    driver.tell(SpeechStartedEvent("b", 1900), Words("b", (), " Yet"))
+    person.wait(lambda: len(person.texts("#transcript .unstable")) == 2)
+    for width in (1280, 360):
+        person.look(dark, width)
+        assert person.violations() == {}
+        wanted, given = person.do("[document.documentElement.scrollWidth, innerWidth]")
+        assert wanted <= given
+    end(person, driver, completed("a", *FIRST), completed("b", *THIRD))
+    assert person.violations() == {}
+
+
+def tones(rate: int, seconds: float, *frequencies: float) -> np.ndarray:
+    times = np.arange(int(rate * seconds)) / rate
+    return sum(np.sin(2 * np.pi * each * times) for each in frequencies) / len(frequencies)
+
+
+RESAMPLE = """
+    const [jobs, done] = arguments;
+    import("./resampler.js").then(({ Resampler }) => done(jobs.map(({ from, samples, cuts }) => {
+      const resampler = new Resampler(from, 24000);
+      const made = [];
+      let start = 0;
+      for (const stop of [...cuts, samples.length]) {
+        made.push(...resampler.push(Float32Array.from(samples.slice(start, stop))));
+        start = stop;
+      }
+      return [...made, ...resampler.flush()];
+    })));
+"""
+
+
+def test_samples_at_other_rates_are_those_of_the_same_sound(person, room):
+    """Sines at the new rate, wherever the old samples are cut; what cannot be told is gone."""
+    rates = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000, 96_000)
+    random = np.random.default_rng(3)
+    jobs = []
+    for rate in rates:
+        heard = tones(rate, 0.25, 440, 3_100)
+        cuts = np.sort(random.integers(0, len(heard), 9)).tolist()
+        jobs += [{"from": rate, "samples": heard.tolist(), "cuts": each} for each in (cuts, [])]
+    beyond = tones(48_000, 0.25, 13_000)
+    jobs.append({"from": 48_000, "samples": beyond.tolist(), "cuts": []})
+    person.open(room.url)
+    *made, gone = map(np.array, person.browser.execute_async_script(RESAMPLE, jobs))
+    expected = tones(RATE, 0.25, 440, 3_100)
+    for i, rate in enumerate(rates):
+        cut, whole = made[2 * i : 2 * i + 2]
+        assert (cut == whole).all()
+        assert len(whole) == -(-int(rate * 0.25) * RATE // rate)
+        inside = slice(RATE // 100, -RATE // 100)
+        error = np.abs(whole[: len(expected)] - expected[: len(whole)])[inside].max()
+        assert error < 1e-3, rate
+    assert np.abs(gone[RATE // 100 : -RATE // 100]).max() < 1e-3
