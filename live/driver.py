@@ -30,7 +30,7 @@ from transcript import Transcript
 
 T = TypeVar("T")
 Send = Callable[[list[LiveEvent]], Awaitable[None]]
-Heard = tuple[NDArray[np.float32], list[Turn]]
+Heard = tuple[NDArray[np.float32], list[Turn], float]
 
 
 class LiveDriver:
@@ -145,13 +145,13 @@ class LiveDriver:
 
         def listen() -> Heard:
             samples = read()
-            return samples, self._detector.push(samples)
+            return samples, self._detector.push(samples), self._detector.silent_for
 
         loop = asyncio.get_running_loop()
-        samples, turns = await loop.run_in_executor(self._workers, listen)
+        samples, turns, silent_for = await loop.run_in_executor(self._workers, listen)
         if self._speakers is not None:
             self._speakers.hear(samples)
-        self.session.feed(samples, turns)
+        self.session.feed(samples, turns, silent_for)
         self._changed.set()
         await self._tell()
 
@@ -171,7 +171,7 @@ class LiveDriver:
                 await self._changed.wait()
                 self._changed.clear()
                 for wanted, task in self._passes.items():
-                    if not wanted.final and wanted is not self.session.partial:
+                    if not self.session.is_useful(wanted):
                         task.cancel()
                 for wanted in iter(self.session.next_pass, None):
                     self._passes[wanted] = group.create_task(self._decode(wanted))

@@ -62,6 +62,11 @@ SHORTEST_ITEM = SAMPLE_RATE // 10  # what the client commits, by OpenAI's rule
 KEPT_BEFORE_SPEECH = 2 * SAMPLE_RATE
 # Speech of so many seconds tells its language.
 TELLING_SECONDS = 3.0
+# A pause of so many seconds may be the end of the item: its final pass begins before that is known,
+# and holds all that a file's window has around its speech.
+EARLY_SECONDS = 0.32
+# While an item no longer than this is completed, what is spoken next waits: it has just begun.
+SHORT_ITEM = 30 * SAMPLE_RATE
 SLOWER = 2.0  # times the cadence asked for: then the client is told
 
 
@@ -76,7 +81,8 @@ class Item:
     """A stretch of the session's audio from sample `begin` on, and what has been heard in it.
 
     What is decoded while it is spoken begins at `window`, and was decoded up to `heard`. `words`
-    are final, in seconds of the session. `end` is None while the item goes on.
+    are final, in seconds of the session. `end` is None while the item goes on. `final` is the pass
+    whose result is the last word on it.
     """
 
     id: str
@@ -85,6 +91,7 @@ class Item:
     window: int = field(init=False)
     heard: int = field(init=False)
     end: int | None = None
+    final: WantedPass | None = None
     found: FinalWords = field(default_factory=FinalWords)
     words: list[Word] = field(default_factory=list)
     language: str | None = None
@@ -130,10 +137,12 @@ class LiveSession:
         self._ended: list[Item] = []  # whose final pass is yet to begin
         self._finishing: list[Item] = []  # whose final pass is under way
         self._partial: WantedPass | None = None
+        self._early: WantedPass | None = None  # the final pass of the current item
+        self._early_result: Transcript | None = None
         self._last_id: str | None = None
         self._language: str | None = None
         self._speaking = False
-        self._spoken_until = 0
+        self._spoken_until, self._silent_for = 0, 0.0
         self._cadence = 0.0  # that the client was told of
         self._finished = False
         self._events: list[LiveEvent] = []
@@ -159,11 +168,11 @@ class LiveSession:
             return 0.0
         return (self._audio.stop - item.heard) / SAMPLE_RATE / cadence
 
-    @property
-    def partial(self) -> WantedPass | None:
-        """The pass under way over what is still spoken; None where its result is of no use now."""
-        wanted = self._partial
-        return wanted if wanted is not None and wanted.item is self._current else None
+    def is_useful(self, wanted: WantedPass) -> bool:
+        """Whether the result of a pass that is under way will be of any use."""
+        if wanted.final:
+            return wanted in (wanted.item.final, self._early)
+        return wanted.item is self._current
 
     def take_events(self) -> list[LiveEvent]:
         """What the client should be told since the last call, in order."""
@@ -178,9 +187,14 @@ class LiveSession:
         self._language = None
 
     def feed(
-        self, samples: NDArray[np.float32], turns: Sequence[SpeechStarted | SpeechStopped]
+        self,
+        samples: NDArray[np.float32],
+        turns: Sequence[SpeechStarted | SpeechStopped],
+        silent_for: float = 0.0,
     ) -> None:
-        """More audio (n,) at 16 kHz, and what the detector found in it."""
+        """More audio (n,) at 16 kHz, and what the detector found in it; at its end nobody has
+        spoken for so many seconds.
+        """
         self._audio.append(samples)
         for turn in turns:
             self._speaking = isinstance(turn, SpeechStarted)
@@ -189,7 +203,12 @@ class LiveSession:
             else:
                 self._end_turn(turn)
         if self._speaking:
-            self._spoken_until = self._audio.stop
+            self._silent_for = silent_for
+            self._spoken_until = max(
+                self._spoken_until, self._audio.stop - int(silent_for * SAMPLE_RATE)
+            )
+            if self._early is not None and self._spoken_until > self._early.stop:
+                self._early = self._early_result = None
         if self._settings.turn_detection is None and self._audio.stop > self._free_from:
             self._current = self._current or self._new_item(self._free_from)
         item = self._current
@@ -207,6 +226,7 @@ class LiveSession:
     def clear(self) -> None:
         """Forget the audio that is not committed."""
         self._current, self._free_from, self._speaking = None, self._audio.stop, False
+        self._early = self._early_result = None
         self._events.append(Cleared())
 
     def finish(self) -> None:
@@ -222,10 +242,17 @@ class LiveSession:
         at a time. It is under way until `passed` or `failed` is called with it.
         """
         if self._ended:
-            self._finishing.append(self._ended.pop(0))
-            return self._final_pass(self._finishing[-1])
+            ended = self._ended.pop(0)
+            self._finishing.append(ended)
+            ended.final = self._final_pass(ended, ended.end)
+            return ended.final
         item = self._current
-        if item is None or self._partial is not None or not self._is_due(item):
+        if item is None or self._partial is not None or self._early is not None:
+            return None
+        if self._may_end(item):
+            self._early = self._final_pass(item, self._audio.stop)
+            return self._early
+        if not self._is_due(item):
             return None
         self._fit_window(item)
         now, found = self._audio.stop, item.found
@@ -240,7 +267,10 @@ class LiveSession:
     def passed(self, wanted: WantedPass, result: Hypothesis | Transcript) -> None:
         """The result of a pass."""
         if isinstance(result, Transcript):
-            self._complete(wanted, result)
+            if wanted is wanted.item.final:
+                self._complete(wanted, result)
+            elif wanted is self._early:
+                self._early_result = result
         elif self._settle(wanted):
             self._heard(wanted, result)
 
@@ -248,7 +278,9 @@ class LiveSession:
         """A pass has no result. What is still spoken is heard again; an item that has ended fails
         with the error.
         """
-        if not wanted.final or error is None:
+        if wanted is self._early:
+            self._early = None
+        if error is None or wanted is not wanted.item.final:
             self._settle(wanted)
             return
         self._finishing.remove(wanted.item)
@@ -288,7 +320,15 @@ class LiveSession:
             Committed(item.id, item.previous_id),
             ItemAdded(item.id, item.previous_id),
         ]
-        self._ended.append(item)
+        early, result = self._early, self._early_result
+        self._early = self._early_result = None
+        if early is None or self._spoken_until > early.stop:
+            self._ended.append(item)
+            return
+        self._finishing.append(item)
+        item.final = early
+        if result is not None:
+            self._complete(early, result)
 
     def _forget(self) -> None:
         """Drop the audio that no item needs, nor one that begins now."""
@@ -300,8 +340,15 @@ class LiveSession:
 
     # Partial passes
 
+    def _may_end(self, item: Item) -> bool:
+        """Whether the current item may have ended: whatever would be heard of it now is its end."""
+        vad = self._settings.turn_detection is not None
+        return vad and self._silent_for >= EARLY_SECONDS and not self._finishing
+
     def _is_due(self, item: Item) -> bool:
-        """Whether enough has been said since the last pass."""
+        """Whether enough has been said since the last pass, and nothing shorter is completed."""
+        if any(_length(each) <= SHORT_ITEM for each in self._finishing):
+            return False
         cadence, _ = self._delay
         new = self._audio.stop - item.heard
         return new >= cadence * SAMPLE_RATE and self._spoken_until > item.heard
@@ -388,14 +435,14 @@ class LiveSession:
 
     # Final passes
 
-    def _final_pass(self, item: Item) -> WantedPass:
-        assert item.end is not None
-        samples = self._audio.samples(item.begin, item.end)
+    def _final_pass(self, item: Item, end: int | None) -> WantedPass:
+        assert end is not None
+        samples = self._audio.samples(item.begin, end)
         options = self._wanted_options(item)
         if options.language is None and len(samples) < TELLING_SECONDS * SAMPLE_RATE:
             options = replace(options, language=self._language)
         draft = item.found.prefix + item.found.draft if item.window == item.begin else ()
-        return WantedPass(item, item.end, samples, options, (), draft, True)
+        return WantedPass(item, end, samples, options, (), draft, True)
 
     def _complete(self, wanted: WantedPass, found: Transcript) -> None:
         item = wanted.item
@@ -406,7 +453,7 @@ class LiveSession:
         every = [word for chunk in transcript.chunks for word in chunk.words]
         rest = words_after(item.words, every)
         self._send_delta(item, tuple(rest))
-        text, seconds = transcript.text.strip(), len(wanted.samples) / SAMPLE_RATE
+        text, seconds = transcript.text.strip(), _length(item) / SAMPLE_RATE
         self._events += [
             Words(item.id, tuple(rest)),
             Completed(item.id, transcript, text, seconds),
@@ -430,6 +477,12 @@ def moved(transcript: Transcript, seconds: float) -> Transcript:
 
     speech = tuple((start + seconds, stop + seconds) for start, stop in transcript.speech)
     return replace(transcript, chunks=tuple(map(move, transcript.chunks)), speech=speech)
+
+
+def _length(item: Item) -> int:
+    """The samples of an item that has ended."""
+    assert item.end is not None
+    return item.end - item.begin
 
 
 def _samples(milliseconds: int) -> int:

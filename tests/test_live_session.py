@@ -201,6 +201,77 @@ def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
     assert Committed("1", "0") in session.take_events()
 
 
+def pause(session: LiveSession, begin: int) -> WantedPass:
+    """Somebody has spoken for a second from a sample on, and not for a third of a second since."""
+    session.feed(silence(2.0), [SpeechStarted(begin)])
+    partial = session.next_pass()
+    assert partial is not None
+    session.passed(partial, hear([], partial))
+    session.feed(silence(0.4), [], silent_for=0.35)
+    early = session.next_pass()
+    assert early is not None
+    assert early.final
+    assert session.next_pass() is None
+    return early
+
+
+@pytest.mark.parametrize("heard_before", [True, False])
+def test_an_item_is_completed_by_the_pass_that_began_in_its_last_pause(heard_before: bool) -> None:
+    session, truth = new_session(), spoken([0.5, 0.5])
+    early = pause(session, 8000)
+    if heard_before:
+        session.passed(early, transcribe(truth, early))
+    session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
+    assert session.is_useful(early)
+    assert session.next_pass() is None
+    if not heard_before:
+        session.passed(early, transcribe(truth, early))
+    (completed,) = [each for each in session.take_events() if isinstance(each, Completed)]
+    assert completed.text == "waa wba"
+    assert completed.seconds == pytest.approx(2.5 - 0.2)
+
+
+@pytest.mark.parametrize("heard_before", [True, False])
+def test_speech_after_a_pause_makes_the_pass_that_began_in_it_useless(heard_before: bool) -> None:
+    session, truth = new_session(), spoken([0.5, 0.5, 1.0, 0.6])
+    early = pause(session, 8000)
+    if heard_before:
+        session.passed(early, transcribe(truth, early))
+    session.feed(silence(0.3), [], silent_for=0.0)
+    assert not session.is_useful(early)
+    session.feed(silence(1.2), [SpeechStopped(round(3.4 * SAMPLE_RATE))], silent_for=0.5)
+    final = session.next_pass()
+    assert final is not None
+    assert final.final
+    if not heard_before:
+        session.passed(early, transcribe(truth, early))
+    session.passed(final, transcribe(truth, final))
+    (completed,) = [each for each in session.take_events() if isinstance(each, Completed)]
+    assert completed.text == "waa wba wca wda"
+
+
+def test_an_early_pass_that_fails_leaves_the_item_to_the_next() -> None:
+    session = new_session()
+    early = pause(session, 8000)
+    session.failed(early, ModelError("broken"))
+    session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
+    final = session.next_pass()
+    assert final is not None
+    session.passed(final, transcribe([], final))
+    assert not any(isinstance(each, Failed) for each in session.take_events())
+
+
+def test_what_is_spoken_next_waits_until_a_short_item_is_completed() -> None:
+    session, truth = new_session(), spoken([0.5, 0.5])
+    session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(25600)])
+    final = session.next_pass()
+    assert final is not None
+    session.feed(silence(2.0), [SpeechStarted(40000)])
+    assert session.next_pass() is None
+    session.passed(final, transcribe(truth, final))
+    assert session.next_pass() is not None
+
+
 def test_audio_between_turns_is_forgotten() -> None:
     session = new_session()
     for _ in range(100):
@@ -223,7 +294,7 @@ def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() 
     assert partial is not None
     assert not partial.final
     session.commit()
-    assert session.partial is None  # its item has ended
+    assert not session.is_useful(partial)  # its item has ended
     final = session.next_pass()
     assert final is not None
     assert final.final
