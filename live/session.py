@@ -65,6 +65,8 @@ TELLING_SECONDS = 3.0
 # A pause of so many seconds may be the end of the item: its final pass begins before that is known,
 # and holds all that a file's window has around its speech.
 EARLY_SECONDS = 0.32
+# In such a pause no other pass begins, which would be in its way.
+PAUSE_SECONDS = 0.1
 # While an item no longer than this is completed, what is spoken next waits: it has just begun.
 SHORT_ITEM = 30 * SAMPLE_RATE
 SLOWER = 2.0  # times the cadence asked for: then the client is told
@@ -348,6 +350,8 @@ class LiveSession:
     def _is_due(self, item: Item) -> bool:
         """Whether enough has been said since the last pass, and nothing shorter is completed."""
         if any(_length(each) <= SHORT_ITEM for each in self._finishing):
+            return False
+        if self._settings.turn_detection is not None and self._silent_for >= PAUSE_SECONDS:
             return False
         cadence, _ = self._delay
         new = self._audio.stop - item.heard

@@ -187,6 +187,19 @@ def test_a_right_guess_costs_no_steps(monkeypatch):
         assert passes(monkeypatch, engine, guessed, options) == 1 + steps
 
 
+def test_behind_a_wrong_token_a_draft_is_followed_again(monkeypatch):
+    """Two tokens that it has, too, tell where; a step then verifies as many as any step does."""
+    engine, options = engine_of(ending=None), DecodeOptions()
+    window, text = windows_of(True)[0], truth(0, True, (), None)
+    wrong = next(place for place in range(3, MOST - 20) if text[place] < END and text[place] != 7)
+    for draft in (altered(text, wrong, 7), text[:wrong] + text[wrong + 1 :]):
+        assert draft != text
+        guessed = dataclasses.replace(window, draft=draft)
+        assert decode(engine, [guessed], options)[window.key].tokens == text
+        rest = MOST - wrong
+        assert passes(monkeypatch, engine, guessed, options) <= 1 + 6 + rest // 4
+
+
 def test_a_draft_that_is_right_to_its_end_ends_the_text(monkeypatch):
     engine, text = engine_of(), truth(0, True)
     for draft in (text, (*text, END), (*text, END, 5, 6)):

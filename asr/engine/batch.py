@@ -17,7 +17,7 @@ import torch
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import DraftLength
+from asr.engine.draft_length import MAX_DRAFTS, DraftLength
 from asr.engine.draft_policy import DraftPolicy
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
@@ -187,23 +187,45 @@ class Batch:
         rows = min(runner.rows(len(self.rows)), state.capacity)
         draftable = [each.options for each in self.rows if each.draftable]
         drafts = self._drafts.choose(draftable, self.context.drafting, rows)
+        looked_up = 0 if draftable or runner.pipelined else self._look_up()
         shape = StepShape(
-            drafts=drafts,
+            drafts=drafts or looked_up,
             assistant_lag=self._drafts.lag(drafts, self._longest),
-            kv_len=min(runner.kv_len(self._longest + drafts), state.main.cache.max_len),
+            kv_len=min(
+                runner.kv_len(self._longest + (drafts or looked_up)), state.main.cache.max_len
+            ),
             sampled=any(each.options.temperature for each in self.rows),
             timestamps=any(each.timestamps for each in self.rows),
             shared_len=self._shared_len(),
             followed=self._drafts.follows and bool(draftable),
+            told=looked_up > 0,
         )
         if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
             self._view = state.view(0, rows)
         self._written = max(self._written, shape.kv_len)
         result = runner.launch(self._view, self.context.filters, shape)
-        self._pending.append((result, drafts))
-        self._longest += drafts + 1
+        self._pending.append((result, shape.drafts))
+        self._longest += shape.drafts + 1
         for sequence in self.rows:
             sequence.steps += 1
+
+    def _look_up(self) -> int:
+        """Write what the requests' own drafts go on with behind the rows that they agree with.
+
+        Returns the most tokens that are to be verified. The host reads the rows for it, which only
+        costs something where it would have to wait for the device.
+        """
+        rows, most = self._state.rows, 0
+        for row, sequence in enumerate(self.rows):
+            if not sequence.request.draft or self.num_beams > 1:
+                continue
+            length = int(rows.length[row])
+            newest = rows.tokens[row, length - 2 : length].tolist()
+            following = sequence.looked_up(newest, MAX_DRAFTS)
+            rows.draftable[row] = bool(following)
+            rows.tokens[row, length : length + len(following)] = torch.tensor(following)
+            most = max(most, len(following))
+        return most
 
     def _shared_len(self) -> int:
         """Positions of the shortest prompt, which all beams share."""

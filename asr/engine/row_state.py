@@ -42,6 +42,7 @@ class StepShape(NamedTuple):
     timestamps: bool = True  # whether any row follows the timestamp grammar
     shared_len: int = 0  # positions that are alike in all beams of every row
     followed: bool = False  # whether the drafter takes its state from the main model's pass
+    told: bool = False  # whether the drafts stand behind the rows' lengths already
 
 
 class RowTensors:

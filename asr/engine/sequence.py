@@ -6,6 +6,7 @@ Its `status` has one owner, the scheduler. What the device tells of the window i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Values
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,6 +139,16 @@ class Sequence:
         """
         drafted = self.judged_by_start and not self.retried
         return (*self.request.prefix, *(self.request.draft if drafted else ()))
+
+    def looked_up(self, newest: Values[int], most: int) -> tuple[int, ...]:
+        """At most so many tokens that its draft goes on with where it has the `newest` two: behind
+        a wrong token a draft may be right again (Saxena 2023, "Prompt Lookup Decoding").
+        """
+        draft = self.request.draft if self.judged_by_start and not self.retried else ()
+        for place in range(2, len(draft)):
+            if draft[place - 2 : place] == tuple(newest):
+                return draft[place : place + most]
+        return ()
 
     @property
     def prefilled_length(self) -> int:

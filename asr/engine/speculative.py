@@ -37,7 +37,7 @@ def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> N
         beam_step(state, state.beams, filters, shape)
         return
     rows, drafter = state.rows, state.drafter
-    if drafter is not None and shape.drafts:
+    if drafter is not None and shape.drafts and not shape.told:
         draft(drafter, rows, filters, shape)
     ends = rows.length[:, None] + torch.arange(shape.drafts + 1, device=rows.length.device)
     choice, hidden = verify(state.main, rows, ends, filters, shape)
