@@ -13,10 +13,12 @@ again. Only GPUs do that fast enough.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForAudioFrameClassification
 from transformers.feature_extraction_utils import FeatureExtractionMixin
-from transformers.processing_utils import ProcessorMixin
+from transformers.utils.hub import cached_file
 
 from diarization.computation import computing, create_stream, pause, warm_up
 from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
@@ -380,7 +382,10 @@ def load_nemotron(
     new_cache = nemotron_speaker_cache(name)
     source: dict[str, Any] = {"revision": revision, "token": token}
     features, _ = FeatureExtractionMixin.get_feature_extractor_dict(name, **source)
-    processor, _ = ProcessorMixin.get_processor_dict(name, **source)
+    stated = cached_file(
+        name, "processor_config.json", **source, _raise_exceptions_for_missing_entries=False
+    )
+    processor = json.loads(Path(stated).read_text(encoding="utf-8")) if stated else {}
     loaded: Any = AutoModelForAudioFrameClassification.from_pretrained(
         name,
         **source,
