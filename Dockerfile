@@ -33,6 +33,7 @@ COPY asr asr
 COPY audio audio
 COPY commands commands
 COPY diarization diarization
+COPY live live
 COPY model_sources model_sources
 COPY payload payload
 COPY runtime runtime

@@ -297,9 +297,11 @@ def test_a_client_that_is_not_read_is_kept_though_its_pong_is_not_either():
     """While its driver takes no more audio; it is pinged again later."""
     drivers = Drivers(lambda driver: driver.free.clear())
     with server(drivers) as (draining, where), opened(where) as raw:
-        for _ in range(2):
-            raw.send(BINARY, bytes(4))
+        raw.send(BINARY, bytes(4))
         (protocol,) = draining.server_state.connections
+        # The driver has the first one and takes no more: the next one stays.
+        wait_for(draining, lambda: drivers.opened and drivers.opened[0].calls)
+        raw.send(BINARY, bytes(4))
         wait_for(draining, lambda: protocol.read_paused)
         ping(draining, raw)
         draining.loops[0].call_soon_threadsafe(protocol.keepalive_timeout)
