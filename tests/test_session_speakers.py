@@ -37,6 +37,8 @@ needs_demo = pytest.mark.skipif(not DEMO_MODELS.is_dir(), reason="the demo model
 class NoTurns:
     """A detector that hears nothing: no text is looked for before its item ends."""
 
+    silent_for = 0.0
+
     def push(self, samples: np.ndarray) -> list[Any]:
         return []
 
