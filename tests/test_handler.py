@@ -131,8 +131,8 @@ def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeyp
     begin, cancelled = asyncio.run_coroutine_threadsafe, recogniser.counts.cancelled
     running, left, freed = (threading.Event() for _ in range(3))
 
-    def step_and_wait(**options):
-        rows = step(**options)
+    def step_and_wait(*given, **options):
+        rows = step(*given, **options)
         if rows:
             running.set()
             assert left.wait(60)
