@@ -171,4 +171,7 @@ class Encoder:
 def repeated(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Outputs (windows, frames, d_model), each with as many frames as the longest."""
     longest = max(each.shape[1] for each in outputs)
-    return [each.repeat(1, longest // each.shape[1], 1) for each in outputs]
+    return [
+        each if each.shape[1] == longest else each.repeat(1, longest // each.shape[1], 1)
+        for each in outputs
+    ]
