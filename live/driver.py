@@ -57,7 +57,7 @@ class LiveDriver:
         window_seconds = recogniser.models.window_seconds
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_id)
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
-        self._passes: dict[WantedPass, asyncio.Task[None]] = {}
+        self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
         self._open_speakers = open_speakers
         self._speakers: LiveSpeakers | None = None
         self._wanted_speakers: object = (False, ())
@@ -65,8 +65,12 @@ class LiveDriver:
 
     @property
     def slowed(self) -> float:
-        """See LiveSession.slowed."""
-        return self.session.slowed
+        """How many times as long as the client asked for the partial pass takes that is under way;
+        0 where none is.
+        """
+        now = asyncio.get_running_loop().time()
+        waits = [now - began for wanted, (_, began) in self._passes.items() if not wanted.final]
+        return max(waits, default=0.0) / self.session.cadence
 
     async def append(self, data: bytes) -> None:
         """Hear more audio, in the session's format."""
@@ -170,11 +174,12 @@ class LiveDriver:
             while not self.session.done:
                 await self._changed.wait()
                 self._changed.clear()
-                for wanted, task in self._passes.items():
+                for wanted, (task, _) in self._passes.items():
                     if not self.session.is_useful(wanted):
                         task.cancel()
                 for wanted in iter(self.session.next_pass, None):
-                    self._passes[wanted] = group.create_task(self._decode(wanted))
+                    task = group.create_task(self._decode(wanted))
+                    self._passes[wanted] = task, asyncio.get_running_loop().time()
                 await self._tell()
 
     async def _decode(self, wanted: WantedPass) -> None:

@@ -161,14 +161,9 @@ class LiveSession:
         return self._audio.stop / SAMPLE_RATE
 
     @property
-    def slowed(self) -> float:
-        """How many times as long as it asked for the client waits for new words now; 0 where there
-        are none to be heard.
-        """
-        item, (cadence, _) = self._current, self._delay
-        if item is None or self._spoken_until <= item.heard:
-            return 0.0
-        return (self._audio.stop - item.heard) / SAMPLE_RATE / cadence
+    def cadence(self) -> float:
+        """Seconds of new audio that are worth a pass."""
+        return self._delay[0]
 
     def is_useful(self, wanted: WantedPass) -> bool:
         """Whether the result of a pass that is under way will be of any use."""

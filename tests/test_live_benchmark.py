@@ -349,7 +349,7 @@ def test_where_nothing_can_be_measured_there_is_one_line(tmp_path, monkeypatch, 
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
     rows = rows_of(run_quick(bench, "live", tmp_path, monkeypatch))
     measured = read(tmp_path / "live-quick.json")

@@ -348,7 +348,6 @@ def test_one_partial_pass_at_a_time_and_a_slow_one_is_told() -> None:
     for _ in range(5):
         session.feed(silence(1.0), [])
         assert session.next_pass() is None
-    assert session.slowed == pytest.approx(6 / 0.8)
     truth = spoken([0.4] * 12)
     session.passed(first, hear(truth, first))
     second = session.next_pass()

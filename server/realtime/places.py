@@ -16,7 +16,7 @@ from server.errors import Busy
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011
 # After which a refused client may ask again: sessions end when people stop speaking.
 RETRY_AFTER_S = 10
-# Where somebody waits so many times as long for words as they asked for nobody new is let in.
+# Where somebody's pass takes so many times as long as they asked for nobody new is let in.
 MOST_SLOWED = 5.0
 
 
