@@ -1,0 +1,289 @@
+"""Callbacks, against a receiver on loopback that checks them as Standard Webhooks says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from asgi import HELLO, JSON, call, served
+from pydantic import SecretStr
+
+from config import ServerSettings
+from errors import InvalidParameter
+from server.errors import CallbackNotAllowed
+from server.jobs import callbacks
+from server.jobs.callbacks import Target, read_target, signed_headers
+from server.jobs.store import JobStore, Result
+
+KEY = b"k" * 24
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers each POST with the next of `statuses`; the last stays."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ReceiverHandler)
+        self.statuses, self.got = [204], []
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class ReceiverHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.got.append((self.path, dict(self.headers.items()), body))
+        statuses = self.server.statuses
+        self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
+        self.send_header("Location", f"http://{self.server.host}/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def listening() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with listening() as server:
+        yield server
+
+
+def verify(headers: dict[str, str], body: bytes) -> None:
+    """As a receiver does, of the specification's own words."""
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert abs(time.time() - int(headers["webhook-timestamp"])) < 300
+
+
+@asynccontextmanager
+async def jobs(tmp_path, hosts):
+    store = JobStore(tmp_path, 10, 2**20, 0.0)
+    settings = {"callback_hosts": frozenset(hosts), "callback_secret": SecretStr(SECRET)}
+    endpoint, app = served(store=store, **settings)
+    async with app.jobs.running():
+        yield endpoint, app
+
+
+def asking(url: str) -> list[bytes]:
+    return [json.dumps({"inputs": "AAAA", "parameters": {"callback_url": url}}).encode()]
+
+
+async def told(app, job: str, tries: int) -> dict:
+    while True:
+        found = (await call(app, "GET", f"/v1/jobs/{job}")).json
+        if found["callback"]["tries"] == tries:
+            return found
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed"])
+def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, receiver, status):
+    async def run():
+        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+            endpoint.error = InvalidParameter("x") if status == "failed" else None
+            endpoint.release.set()
+            sent = await call(
+                app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/hook?a=b")
+            )
+            job = sent.json["id"]
+            found = await told(app, job, 1)
+            assert found["callback"] == {"delivered": True, "tries": 1}
+            return job
+
+    job = asyncio.run(run())
+    ((path, headers, body),) = receiver.got
+    assert (path, headers["Host"]) == ("/hook?a=b", receiver.host)
+    assert headers["webhook-id"] == job
+    verify(headers, body)
+    content = json.loads(body)
+    assert content["type"] == f"job.{status}"
+    assert content["data"].keys() == {"id", "status", "error"}
+
+
+def test_what_is_not_taken_is_sent_again_and_at_last_given_up(tmp_path, receiver, monkeypatch):
+    """The same message each time, wherever a redirect leads."""
+    monkeypatch.setattr(callbacks, "PAUSES", (0, 0))
+    receiver.statuses = [500, 302, 400]
+
+    async def run():
+        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+            endpoint.release.set()
+            sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+            found = await told(app, sent.json["id"], 3)
+            assert not found["callback"]["delivered"]
+            assert app.jobs.store.next_callback() is None
+
+    asyncio.run(run())
+    assert [path for path, _, _ in receiver.got] == ["/"] * 3
+    assert len({headers["webhook-id"] for _, headers, _ in receiver.got}) == 1
+    for _, headers, body in receiver.got:
+        verify(headers, body)
+
+
+def test_pauses_grow_and_a_restart_goes_on_with_them(tmp_path):
+    store = JobStore(tmp_path, 10, 2**20, 0.0)
+    job = store.add(b"", b"a", b"{}", "https://a.test/", 1.0)
+    store.claim(1, 2.0)
+    store.succeed(job.id, Result(b"{}", b"{}"), 3.0)
+    assert store.next_callback()[1] == 3.0
+    store.called_back(job.id, False, 8.0)
+    store.close()
+    again = JobStore(tmp_path, 10, 2**20, 9.0)
+    due, when = again.next_callback()
+    assert (due.callback_tries, when) == (1, 8.0)
+    again.close()
+    assert list(callbacks.PAUSES) == sorted(callbacks.PAUSES)
+
+
+def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(tmp_path):
+    async def run():
+        async def babble(_, writer):
+            writer.write(b"hello\r\n")
+            writer.close()
+
+        listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        async with jobs(tmp_path, [f"127.0.0.1:{port}"]) as (endpoint, app):
+            endpoint.release.set()
+            for _ in range(2):
+                sent = await call(
+                    app, "POST", "/v1/jobs", JSON, asking(f"http://127.0.0.1:{port}/")
+                )
+                found = await told(app, sent.json["id"], 1)
+                assert (found["status"], found["callback"]["delivered"]) == ("succeeded", False)
+                listener.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_cannot_be_sent_holds_up_no_other(tmp_path, receiver, monkeypatch):
+    async def overflow(*_: object) -> int:
+        raise OverflowError("port must be 0-65535")
+
+    monkeypatch.setattr(callbacks, "PAUSES", ())
+    real = callbacks.post
+
+    async def run():
+        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+            endpoint.release.set()
+            for post, delivered in ((overflow, False), (real, True)):
+                monkeypatch.setattr(callbacks, "post", post)
+                sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}"))
+                found = await told(app, sent.json["id"], 1)
+                assert found["callback"]["delivered"] is delivered
+
+    asyncio.run(run())
+
+
+def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):
+    async def run():
+        async with jobs(tmp_path, ["a.test", "127.0.0.1"]) as (_, app):
+            for url in (f"http://{receiver.host}/", "https://b.test/", "https://a.test.evil/"):
+                reply = await call(app, "POST", "/v1/jobs", JSON, asking(url))
+                assert (reply.status, reply.code) == (403, "CALLBACK_NOT_ALLOWED")
+            reply = await call(app, "POST", "/v1/jobs", JSON, HELLO, query=b"callback_url=x")
+            assert reply.status == 202  # of JSON the parameters are in the body
+            reply = await call(
+                app,
+                "POST",
+                "/v1/jobs",
+                {"content-length": 1},
+                [b"x"],
+                query=b"callback_url=https://b.test/",
+            )
+            assert reply.code == "CALLBACK_NOT_ALLOWED"
+        assert receiver.got == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://a.test", Target("https", "a.test", 443, "/")),
+        ("HTTPS://A.test:443/x?y=%20", Target("https", "a.test", 443, "/x?y=%20")),
+        ("https://a.test?y", Target("https", "a.test", 443, "/?y")),
+        ("https://b.test:8443/", Target("https", "b.test", 8443, "/")),
+        ("http://localhost:9/x", Target("http", "localhost", 9, "/x")),
+        ("http://[::1]:9/", Target("http", "[::1]", 9, "/")),
+    ],
+)
+def test_an_address_is_read(url, target):
+    allowed = {"a.test", "b.test:8443", "localhost:9", "[::1]:9"}
+    assert read_target(url, allowed) == target
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("http://a.test/", InvalidParameter),
+        ("https://me@a.test/", InvalidParameter),
+        ("https://a.test@b.test/", InvalidParameter),
+        ("https://a.test\\@b.test/", InvalidParameter),
+        ("https://a.test/ x", InvalidParameter),
+        ("https://a.test/\r\nHost: b", InvalidParameter),
+        ("https://a.test/\n", InvalidParameter),
+        ("https://a.test/#x", InvalidParameter),
+        ("ftp://a.test/", InvalidParameter),
+        ("//a.test/", InvalidParameter),
+        ("", InvalidParameter),
+        ("https://a.test/" + "x" * 2000, InvalidParameter),
+        ("https://a.test:65536/", InvalidParameter),
+        ("https://a.test:444/", CallbackNotAllowed),
+        ("https://a.test:65535/", CallbackNotAllowed),
+        ("https://a.test./", CallbackNotAllowed),
+        ("https://x.a.test/", CallbackNotAllowed),
+        ("https://127.1/", CallbackNotAllowed),
+    ],
+)
+def test_an_address_is_refused(url, error):
+    with pytest.raises(error, match="callback_url"):
+        read_target(url, {"a.test"})
+
+
+def test_the_signature_is_that_of_the_specification():
+    """The example of its reference implementations."""
+    secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    headers = signed_headers(
+        secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
+    )
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize(
+    ("variables", "wrong"),
+    [
+        ({"callback_hosts": "a.test"}, "CALLBACK_HOSTS: needs CALLBACK_SECRET"),
+        ({"callback_secret": "short"}, "CALLBACK_SECRET: should be base64 of 24 to 64 bytes"),
+        ({"callback_secret": "x" * 33}, "CALLBACK_SECRET: should be base64"),
+        ({"callback_hosts": "https://a.test", "callback_secret": SECRET}, "CALLBACK_HOSTS: should"),
+        ({"callback_hosts": "a.test:99999", "callback_secret": SECRET}, "CALLBACK_HOSTS: should"),
+    ],
+)
+def test_callbacks_without_a_key_are_refused_at_the_start(variables, wrong):
+    with pytest.raises(ValueError, match=f"^{wrong}"):
+        ServerSettings.from_environment(**variables)
+    both = {"callback_hosts": "a.test, b.test:8443", "callback_secret": SECRET}
+    assert ServerSettings.from_environment(**both).callback_hosts == {"a.test", "b.test:8443"}

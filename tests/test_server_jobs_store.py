@@ -1,0 +1,310 @@
+"""The store of jobs, against a model of it in a dict: whatever is asked in whatever order, and
+wherever the process ends, no job is lost and none is answered twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from errors import StartError
+from server.errors import BodyTooLarge, JobsFull, NotFound, StorageFailed
+from server.jobs.folder import DataFolder
+from server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
+
+MOST, MOST_BYTES, KEPT = 4, 100, 50.0
+OWNERS = (b"one", b"two")
+
+
+@dataclass
+class Modelled:
+    """What should be known of a job."""
+
+    owner: bytes
+    size: int
+    status: Status = Status.QUEUED
+    crashes: int = 0
+    ended: float | None = None
+    result: Result | None = None
+    calls_back: bool = False
+
+    def end(self, status: Status, now: float, result: Result | None = None) -> None:
+        self.status, self.ended, self.result = status, now, result
+        self.size = len(result.answer) + len(result.files) if result else 0
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Time goes on by a second a step; `model` has jobs in the order in which they came."""
+
+    ids = Bundle("ids")
+
+    @initialize()
+    def start(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.now, self.model = 1000.0, {}
+        self.open()
+
+    def open(self) -> None:
+        self.store = JobStore(self.folder, MOST, MOST_BYTES, self.now)
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+            shutil.rmtree(self.folder)
+
+    def tick(self) -> float:
+        self.now += 1
+        return self.now
+
+    def of(self, *statuses: Status) -> list[str]:
+        return [job for job, each in self.model.items() if each.status in statuses]
+
+    @rule(
+        target=ids,
+        owner=st.sampled_from(OWNERS),
+        size=st.integers(1, 60),
+        url=st.sampled_from([None, "https://a.test/"]),
+    )
+    def add(self, owner, size, url):
+        kept = sum(each.size for each in self.model.values())
+        audio = bytes(size)
+        if len(self.model) >= MOST or kept + size + 2 > MOST_BYTES:
+            with pytest.raises(JobsFull):
+                self.store.add(owner, audio, b"{}", url, self.tick())
+            return multiple()
+        job = self.store.add(owner, audio, b"{}", url, self.tick())
+        assert (job.status, job.created) == (Status.QUEUED, self.now)
+        self.model[job.id] = Modelled(owner, size + 2, calls_back=url is not None)
+        return job.id
+
+    @rule(most=st.integers(1, 3))
+    def claim(self, most):
+        claimed = self.store.claim(most, self.tick())
+        queued, running = self.of(Status.QUEUED), self.of(Status.RUNNING)
+        suspects = [job for job in queued if self.model[job].crashes]
+        first = (suspects or queued or [None])[0]
+        alone = bool(suspects) or any(self.model[job].crashes for job in running)
+        may = first is not None and (not running if alone else len(running) < most)
+        assert claimed == ((first, b"{}") if may else None)
+        if may:
+            self.model[first].status = Status.RUNNING
+            assert len(self.store.audio(first)) == self.model[first].size - 2
+
+    @rule(job=ids, length=st.integers(1, 20))
+    def succeed(self, job, length):
+        result = Result(bytes(length), b"{}")
+        runs = job in self.of(Status.RUNNING)
+        assert self.store.succeed(job, result, self.tick()) is runs
+        if runs:
+            self.model[job].end(Status.SUCCEEDED, self.now, result)
+
+    @rule(job=ids)
+    def fail(self, job):
+        runs = job in self.of(Status.RUNNING)
+        assert self.store.fail(job, "MODEL_ERROR: x", self.tick()) is runs
+        if runs:
+            self.model[job].end(Status.FAILED, self.now)
+
+    @rule(job=ids, owner=st.sampled_from(OWNERS))
+    def cancel(self, job, owner):
+        if job not in self.model or self.model[job].owner != owner:
+            with pytest.raises(NotFound):
+                self.store.cancel(owner, job, self.tick())
+            return
+        active = not self.model[job].status.ended
+        assert self.store.cancel(owner, job, self.tick()) is active
+        if active:
+            self.model[job].end(Status.CANCELLED, self.now)
+
+    @rule(job=ids, owner=st.sampled_from(OWNERS))
+    def remove(self, job, owner):
+        self.store.remove(owner, job)
+        known = self.model.get(job)
+        if known and known.owner == owner and known.status.ended:
+            del self.model[job]
+
+    @rule(later=st.sampled_from([0.0, 30.0, 60.0]))
+    def expire(self, later):
+        self.now += later
+        gone = [
+            job
+            for job, each in self.model.items()
+            if each.ended is not None and each.ended < self.now - KEPT
+        ]
+        assert self.store.expire(self.now - KEPT) == len(gone)
+        for job in gone:
+            del self.model[job]
+
+    @rule()
+    def crash(self):
+        """The process ends, and leaves besides a recording without a job."""
+        self.store.close()
+        stray = self.folder / "audio" / "job_stray"
+        stray.write_bytes(b"x")
+        self.tick()
+        self.open()
+        for job in self.of(Status.RUNNING):
+            each = self.model[job]
+            each.crashes += 1
+            each.status = Status.QUEUED
+            if each.crashes == MOST_CRASHES:
+                each.end(Status.FAILED, self.now)
+                assert self.store.job(each.owner, job).error == CRASHED
+
+    @rule()
+    def restart(self):
+        """As on SIGTERM, which counts as no crash."""
+        self.store.put_back()
+        self.store.close()
+        self.open()
+        for job in self.of(Status.RUNNING):
+            self.model[job].status = Status.QUEUED
+
+    @precondition(lambda self: hasattr(self, "store"))
+    @invariant()
+    def the_store_is_as_modelled(self):
+        for owner in OWNERS:
+            mine = [job for job, each in self.model.items() if each.owner == owner]
+            assert [job.id for job in self.store.jobs(owner)] == mine[::-1]
+        for job, each in self.model.items():
+            told = self.store.job(each.owner, job)
+            assert (told.status, told.ended) == (each.status, each.ended)
+            assert self.store.result(each.owner, job) == each.result
+        recordings = {path.name for path in (self.folder / "audio").iterdir()}
+        assert recordings == set(self.of(Status.QUEUED, Status.RUNNING))
+        counts, kept = self.store.counts()
+        assert counts == {status: len(self.of(status)) for status in Status}
+        assert kept == sum(each.size for each in self.model.values())
+        # Who is to be called back: of what ended by itself, the first.
+        due = [
+            (each.ended, job)
+            for job, each in self.model.items()
+            if each.calls_back and each.status in (Status.SUCCEEDED, Status.FAILED)
+        ]
+        following = self.store.next_callback()
+        assert (following and following[1]) == (min(due)[0] if due else None)
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(max_examples=30, stateful_step_count=30)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with_room = JobStore(tmp_path / "data", MOST, MOST_BYTES, 0.0)
+    yield with_room
+    with_room.close()
+
+
+def test_all_is_for_this_user_alone(store, tmp_path):
+    store.add(b"one", b"sound", b"{}", None, 1.0)
+    modes = {
+        path.relative_to(tmp_path / "data").as_posix(): path.stat().st_mode & 0o777
+        for path in (tmp_path / "data").rglob("*")
+        if path.is_file()
+    }
+    assert len(modes) == 3
+    assert set(modes.values()) == {0o600}
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path):
+    """Of a volume it cannot be changed, and others may use what is shared."""
+    tmp_path.chmod(0o755)
+    JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "audio")]
+    assert modes == [0o755, 0o700]
+
+
+def test_one_folder_is_one_servers(store, tmp_path):
+    with pytest.raises(StartError, match=r"^START_FAILED: DATA_DIR=.*another server uses it"):
+        JobStore(tmp_path / "data", MOST, MOST_BYTES, 0.0)
+
+
+def test_what_cannot_be_a_folder_of_jobs_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="DATA_DIR="):
+        JobStore(tmp_path / "file", MOST, MOST_BYTES, 0.0)
+    (tmp_path / "jobs.sqlite").write_bytes(b"no database" * 100)
+    for _ in range(2):  # which leaves no lock behind
+        with pytest.raises(StartError, match="not a database"):
+            JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+
+
+def test_a_newer_servers_folder_is_left_alone(tmp_path):
+    JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
+    database = sqlite3.connect(tmp_path / "jobs.sqlite")
+    database.execute("PRAGMA user_version = 9")
+    database.close()
+    with pytest.raises(StartError, match="version 9"):
+        JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+
+
+def test_a_job_that_never_fits_is_told_so(store):
+    with pytest.raises(BodyTooLarge):
+        store.add(b"one", bytes(MOST_BYTES), b"{}", None, 1.0)
+
+
+def test_many_at_once_keep_the_bounds(store):
+    def add(_: int) -> int:
+        try:
+            store.add(b"one", bytes(30), b"", None, 1.0)
+        except JobsFull:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as threads:
+        assert 1 <= sum(threads.map(add, range(40))) <= MOST_BYTES // 30
+
+
+def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("server.jobs.folder.os.fsync", fail)
+    with pytest.raises(StorageFailed):
+        store.add(b"one", b"sound", b"{}", None, 1.0)
+    assert (store.jobs(b"one"), [*(tmp_path / "data" / "audio").iterdir()]) == ([], [])
+    monkeypatch.undo()
+    store.add(b"one", b"sound", b"{}", None, 1.0)
+
+
+def test_nothing_of_a_job_that_is_gone_can_be_read_from_the_disk(store, tmp_path):
+    canary, said = b"the canary of a request", b"the canary of an answer"
+    job = store.add(b"one", b"sound", canary, None, 1.0)
+    store.claim(1, 2.0)
+    store.succeed(job.id, Result(said, b"{}"), 3.0)
+    database = (tmp_path / "data" / "jobs.sqlite").read_bytes
+    assert canary not in database()
+    assert said in database()
+    store.remove(b"one", job.id)
+    assert said not in database()
+
+
+def test_an_owner_is_no_token_and_another_on_another_disk(store, tmp_path):
+    other = JobStore(tmp_path / "other", MOST, MOST_BYTES, 0.0)
+    assert store.owner(b"token") == store.owner(b"token")
+    assert len({store.owner(b"token"), store.owner(b""), other.owner(b"token")}) == 3
+    other.close()
+
+
+def test_a_lock_ends_with_its_folder(tmp_path):
+    DataFolder(tmp_path).close()
+    DataFolder(tmp_path).close()

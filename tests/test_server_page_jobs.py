@@ -1,0 +1,158 @@
+"""Long recordings on the page: as jobs, which a reload finds again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+from asgi import FakeEndpoint
+
+from answer.response import Answer
+from asr import Progress
+from config import ServerSettings
+from endpoint import Decoded, Finished
+from errors import InvalidAudio
+from transcript import Chunk, Transcript, Word
+
+pytest.importorskip("fastapi")
+pytest.importorskip("selenium")
+
+from server.app import create_app
+from server.jobs.store import JobStore
+from tests.live_app import live
+from tests.page_person import Person, chromium, using
+
+WORD = Word(" hello", 0.0, 1.0, None, 0.5)
+ANSWER = Answer(9.0, Transcript((Chunk(WORD.text, 0.0, 1.0, words=(WORD,)),), "en"))
+
+
+class Slow(FakeEndpoint):
+    """Has heard a third of each recording, and the rest when it is let."""
+
+    def __init__(self, endpoint) -> None:
+        super().__init__()
+        self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
+        self.let = Event()
+
+    async def stream(self, request):
+        self.outstanding += 1
+        try:
+            yield Decoded(9.0)
+            yield Progress(3.0, 9.0, ())
+            while not self.let.is_set():
+                await asyncio.sleep(0.01)
+            if self.error:
+                raise self.error
+            yield Finished(ANSWER)
+        finally:
+            self.outstanding -= 1
+
+
+@contextmanager
+def serving(endpoint, folder: Path) -> Iterator[str]:
+    store = JobStore(folder, 10, 2**30, 0.0)
+    with live(create_app(endpoint, ServerSettings(), store=store)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("recordings") / "a long talk.mp3"
+    path.write_bytes(bytes(6 * 2**20))
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("downloads")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def person(browser) -> Iterator[Person]:
+    with using(browser) as someone:
+        yield someone
+
+
+@pytest.fixture
+def slow(tiny_endpoint) -> Slow:
+    return Slow(tiny_endpoint)
+
+
+def jobs_of(person: Person) -> list:
+    return person.browser.execute_async_script(
+        "const [done] = arguments; fetch('../v1/jobs').then(r => r.json()).then(b => done(b.data))"
+    )
+
+
+def begin(person: Person, url: str, recording: Path) -> None:
+    """Send it, until the server has heard some."""
+    person.open(url)
+    person.transcribe(recording)
+    see_progress(person)
+
+
+def see_progress(person: Person) -> None:
+    person.wait(lambda: person.texts("#stage-detail")[0].startswith("0:03 of 0:09 of speech"))
+
+
+def test_a_reload_finds_the_job_again_and_so_does_another_tab(person, slow, recording, tmp_path):
+    with serving(slow, tmp_path) as url:
+        begin(person, url, recording)
+        person.browser.refresh()  # which asks nothing: nothing would be lost
+        see_progress(person)
+        assert len(jobs_of(person)) == 1
+        first = person.browser.current_window_handle
+        person.browser.switch_to.new_window("tab")
+        second = person.browser.current_window_handle
+        person.browser.get(f"{url}/app/")
+        see_progress(person)
+        person.browser.switch_to.window(first)
+        slow.let.set()
+        person.see("#found")
+        assert person.texts(".word") == ["hello"]
+        assert person.do("localStorage.length") == 0
+        assert [job["status"] for job in jobs_of(person)] == ["succeeded"]
+        person.browser.refresh()
+        person.see("#found")
+        assert person.texts(".word") == ["hello"]
+        person.browser.switch_to.window(second)
+        person.see("#found")
+        assert person.texts(".word") == ["hello"]
+        person.browser.close()
+        person.browser.switch_to.window(first)
+
+
+def test_a_cancelled_job_is_forgotten(person, slow, recording, tmp_path):
+    with serving(slow, tmp_path) as url:
+        begin(person, url, recording)
+        person.see("#cancel").click()
+        person.wait(lambda: not person.all("#progress")[0].is_displayed())
+        assert (person.texts("#failure"), jobs_of(person)) == ([""], [])
+        assert person.do("localStorage.length") == 0
+
+
+def test_why_a_job_has_failed_is_said(person, slow, recording, tmp_path):
+    slow.error = InvalidAudio("no audio stream found")
+    with serving(slow, tmp_path) as url:
+        begin(person, url, recording)
+        slow.let.set()
+        person.wait(lambda: "INVALID_AUDIO" in person.texts("#failure")[0])
+        assert [job["status"] for job in jobs_of(person)] == ["failed"]
+        assert person.do("localStorage.length") == 0
+
+
+def test_a_short_recording_is_none(person, slow, recording, tmp_path):
+    short = recording.with_name("short.mp3")
+    short.write_bytes(b"x")
+    slow.let.set()
+    with serving(slow, tmp_path) as url:
+        person.open(url)
+        person.requests()
+        person.transcribe(short)
+        person.see("#found")
+        assert f"{url}/v1/jobs" not in person.requests()
