@@ -1,4 +1,4 @@
-"""Decode untrusted bytes to samples, float32 mono at 16 kHz.
+"""Decode untrusted bytes to samples, float32 at 16 kHz: one channel, or each of the file's.
 
 Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run inside this process, and read
 a large file first in another, as nothing interrupts them (`bounded_process.py`). There is no
@@ -8,7 +8,7 @@ not be read.
 Nothing that a file says about itself is trusted. libavformat reads this memory and nothing else,
 with only the demuxers and decoders named below. Length is measured over packets before anything is
 decoded, and again over samples while decoding. Samples are checked, downmixed and resampled a block
-at a time.
+at a time. Channels that are kept apart count like as many recordings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import binascii
 import ctypes
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -94,7 +94,9 @@ ctypes.CDLL(av.buffer.__file__).av_max_alloc(ctypes.c_size_t(_LIBAV_MAX_BLOCK))
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """The limits of one request: `max_seconds` of audio, `max_bytes` after base64 decoding."""
+    """The limits of one request: `max_seconds` of audio, all channels that are heard together, and
+    `max_bytes` after base64 decoding.
+    """
 
     max_seconds: float
     max_bytes: int
@@ -106,15 +108,30 @@ class AudioLimits:
 
 @dataclass(frozen=True, eq=False)
 class Audio:
-    """Mono `samples` (n,) at 16 kHz, the original's `duration` in seconds, and warnings."""
+    """What is heard: `channels`, each (n,) samples at 16 kHz; the original's `duration` in seconds,
+    and warnings.
+    """
 
-    samples: NDArray[np.float32]
+    channels: tuple[NDArray[np.float32], ...]
     duration: float
     warnings: tuple[str, ...]
 
+    @property
+    def samples(self) -> NDArray[np.float32]:
+        """The only channel, (n,)."""
+        (samples,) = self.channels
+        return samples
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all channels together."""
+        return self.duration * len(self.channels)
+
 
 class DecodingStep(NamedTuple):
-    """How far decoding is: seconds `decoded`, and at least how many there will be."""
+    """How far decoding is: seconds `decoded`, and at least how many there will be, of all channels
+    together.
+    """
 
     decoded: float
     expected: float
@@ -125,36 +142,40 @@ DecodingSteps = Generator[DecodingStep, None, Audio]
 
 @dataclass
 class _Progress:
-    """What is known of one file so far: seconds decoded, how many of them channels cancelled each
-    other out, undecodable packets, an incomplete one.
+    """What is known of one file so far: seconds decoded of how many channels, how many of them
+    channels cancelled each other out, undecodable packets, an incomplete one.
     """
 
     seconds: Fraction = Fraction(0)
+    channels: int = 1
     cancelled: Fraction = Fraction(0)
     damaged: bool = False
     truncated: bool = False
 
 
-@dataclass
-class _Mean:
-    """The sums over all samples so far from which their mean and deviation follow."""
+class _Channel:
+    """The samples of one channel, with the sums from which their mean and deviation follow."""
 
-    count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
+    def __init__(self, silence: int = 0) -> None:
+        """It begins with so many bytes of silence."""
+        self.samples = bytearray(silence)  # grows in place, so that the peak is one copy
+        self._total = self._squares = 0.0
 
-    def add(self, samples: NDArray[np.float32]) -> None:
-        """Count `samples` (n,) in."""
-        self.count += len(samples)
-        self.total += float(samples.sum(dtype=np.float64))
-        self.squares += float(np.square(samples, dtype=np.float64).sum())
+    def add(self, block: memoryview) -> None:
+        """Append float32 samples."""
+        self.samples += block
+        samples = np.frombuffer(block, np.float32)
+        self._total += float(samples.sum(dtype=np.float64))
+        self._squares += float(np.square(samples, dtype=np.float64).sum())
 
-    @property
-    def offset(self) -> float:
-        """The mean where it is an offset, else 0."""
-        mean = self.total / max(self.count, 1)
-        variance = self.squares / max(self.count, 1) - mean**2
-        return mean if mean**2 > OFFSET**2 * variance else 0.0
+    def take(self, length: int) -> NDArray[np.float32]:
+        """At most `length` samples, without their mean where that is an offset."""
+        samples = np.frombuffer(self.samples, np.float32)[:length]
+        count = max(len(self.samples) // 4, 1)
+        mean = self._total / count
+        if mean**2 > OFFSET**2 * (self._squares / count - mean**2):
+            samples -= np.float32(mean)
+        return samples
 
 
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
@@ -187,48 +208,63 @@ def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
         ) from None
 
 
-def decode_audio(data: bytes, sampling_rate: int, limits: AudioLimits) -> Audio:
+def decode_audio(
+    data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
+) -> Audio:
     """Decode the best audio stream of a file in any of the formats named above.
 
-    Channels are averaged; where they cancel each other out the loudest is taken, with a warning.
+    Channels are averaged, where they cancel each other out the loudest is taken, with a warning; or
+    they are kept `separate`: one that begins late or ends early is silent there.
     The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz, by libswresample, which
     Whisper's `load_audio` uses too; equal rates are not resampled. Raises InvalidAudio for less
     than 0.1 s of decodable audio, samples that are not finite or exceed 1e4, more than 8 channels,
     and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before decoding, or while
     decoding if the packets' durations are wrong.
     """
-    return all_at_once(decoding_steps(data, sampling_rate, limits))
+    return all_at_once(decoding_steps(data, sampling_rate, limits, separate))
 
 
-def decoding_steps(data: bytes, sampling_rate: int, limits: AudioLimits) -> DecodingSteps:
+def decoding_steps(
+    data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
+) -> DecodingSteps:
     """The same in small steps, so that the caller may do something else between two of them."""
     _refuse_large(len(data), limits)
     data = without_id3(data)
     refuse_mp4_bomb(data)
-    expected = _measure(data, limits)
+    expected = _measure(data, limits, separate)
     yield DecodingStep(0.0, expected)
-    progress = _Progress()
+    progress, channels = _Progress(), [_Channel()]
     with _opened(data) as (container, stream):
-        blocks = _blocks(_frames(container, stream, progress), progress, sampling_rate, limits)
-        samples, mean = bytearray(), _Mean()  # grows in place, so that the peak is one copy
+        frames = _frames(container, stream, progress)
         pause = STEP_SECONDS
-        for block in blocks:
-            samples += block
-            mean.add(np.frombuffer(block, np.float32))
-            if progress.seconds >= pause:
-                decoded = float(progress.seconds)
+        for block in _blocks(frames, progress, sampling_rate, limits, separate):
+            _append(channels, block)
+            decoded = float(progress.seconds * progress.channels)
+            if decoded >= pause:
                 yield DecodingStep(decoded, max(expected, decoded))
-                pause = int(progress.seconds) + STEP_SECONDS
+                pause = int(decoded) + STEP_SECONDS
         warnings = _warnings(data, container, stream, progress)
     if progress.seconds < MIN_SECONDS:
         raise InvalidAudio(
             f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded"
         )
     # The resampler may add a few samples at the end.
-    decoded_samples = np.frombuffer(samples, np.float32)[: ceil(progress.seconds * SAMPLE_RATE)]
-    if offset := mean.offset:
-        decoded_samples -= np.float32(offset)
-    return Audio(decoded_samples, float(progress.seconds), warnings)
+    length = ceil(progress.seconds * SAMPLE_RATE)
+    each = tuple(channel.take(length) for channel in channels)
+    return Audio(each, float(progress.seconds), warnings)
+
+
+def _append(channels: list[_Channel], block: Sequence[memoryview]) -> None:
+    """Append a block of each channel; of those that it lacks, and of new ones before it, silence.
+
+    A file may change the number of its channels.
+    """
+    before = len(channels[0].samples)
+    channels += [_Channel(before) for _ in range(len(block) - len(channels))]
+    silence = memoryview(bytes(len(block[0]) if len(block) < len(channels) else 0))
+    silent = [silence] * (len(channels) - len(block))
+    for channel, samples in zip(channels, [*block, *silent], strict=True):
+        channel.add(samples)
 
 
 def check_container(data: bytes) -> None:
@@ -271,9 +307,10 @@ def _refuse_large(size: int, limits: AudioLimits) -> None:
         raise AudioTooLong(f"the audio has {size} bytes, this endpoint accepts {limits.max_bytes}")
 
 
-def _too_long(max_seconds: float) -> AudioTooLong:
+def _too_long(max_seconds: float, separate: bool) -> AudioTooLong:
+    what = "audio, all channels together," if separate else "audio"
     return AudioTooLong(
-        f"the audio is longer than the {max_seconds:g} s that this endpoint accepts"
+        f"the {what} is longer than the {max_seconds:g} s that this endpoint accepts"
     )
 
 
@@ -316,27 +353,28 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     return stream
 
 
-def _measure(data: bytes, limits: AudioLimits) -> float:
+def _measure(data: bytes, limits: AudioLimits, separate: bool) -> float:
     """The seconds that all packets last; a small file's are read in this process."""
     if len(data) > MAX_UNBOUNDED:
-        return run_bounded("audio.decode:packet_seconds", data, limits.max_seconds)
-    *_, seconds = packet_seconds(data, limits.max_seconds)
+        return run_bounded("audio.decode:packet_seconds", data, limits.max_seconds, separate)
+    *_, seconds = packet_seconds(data, limits.max_seconds, separate)
     return seconds
 
 
-def packet_seconds(data: bytes, max_seconds: float) -> Iterator[float]:
-    """The seconds that all packets last which are read so far, now and then and in the end.
+def packet_seconds(data: bytes, max_seconds: float, separate: bool) -> Iterator[float]:
+    """The seconds that all packets last which are read so far, now and then and in the end, those
+    of `separate` channels together.
 
     Refuses, without decoding, packets that last too long or are much larger than the file.
     """
     with _opened(data) as (container, stream):
         ticks = read = 0
-        tick = float(stream.time_base)
+        tick = float(stream.time_base) * (stream.codec_context.channels if separate else 1)
         for number, packet in enumerate(_packets(container, stream, _Progress()), 1):
             ticks += packet.duration or 0
             read += max(packet.size, 1)
             if ticks * tick > max_seconds + _PACKET_SLACK:
-                raise _too_long(max_seconds)
+                raise _too_long(max_seconds, separate)
             if read > MAX_REREADING * len(data):
                 raise InvalidAudio("its index points at the same bytes over and over")
             if number % STEP_PACKETS == 0:
@@ -372,9 +410,13 @@ def _frame_format(frame: AudioFrame) -> tuple[int, int, str, str]:
 
 
 def _blocks(
-    frames: Iterable[AudioFrame], progress: _Progress, sampling_rate: int, limits: AudioLimits
-) -> Iterator[memoryview]:
-    """Float32 samples at 16 kHz, as bytes.
+    frames: Iterable[AudioFrame],
+    progress: _Progress,
+    sampling_rate: int,
+    limits: AudioLimits,
+    separate: bool,
+) -> Iterator[list[memoryview]]:
+    """Float32 samples at 16 kHz of each channel that is heard, as bytes.
 
     A stream may change its format: consecutive frames of one format are resampled together.
     """
@@ -382,11 +424,17 @@ def _blocks(
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
         _check_format(rate, channels)
-        packed = filtered(run, ("aformat", "sample_fmts=flt"))
-        checked = _checked(_mono(packed, channels, progress), progress, limits)
+        heard = filtered(run, ("aformat", "sample_fmts=flt"))
+        if separate:
+            progress.channels = max(progress.channels, channels)
+        else:
+            heard, channels = _mono(heard, channels, progress), 1
         resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
-        for block in filtered(checked, *resampling):
-            yield memoryview(block.planes[0])[: 4 * block.samples]
+        for block in filtered(_checked(heard, progress, limits), *resampling):
+            # Packed, as PyAV cannot count eight planes.
+            packed = np.frombuffer(block.planes[0], np.float32, block.samples * channels)
+            each = np.ascontiguousarray(packed.reshape(-1, channels).T)
+            yield [memoryview(samples).cast("B") for samples in each]
 
 
 def _mono(blocks: Iterable[AudioFrame], channels: int, progress: _Progress) -> Iterator[AudioFrame]:
@@ -440,8 +488,8 @@ def _checked(
     """The blocks, while they are within the duration limit and their samples plausible."""
     for block in blocks:
         progress.seconds += Fraction(block.samples, block.sample_rate)
-        if progress.seconds > limits.max_seconds:
-            raise _too_long(limits.max_seconds)
+        if progress.seconds * progress.channels > limits.max_seconds:
+            raise _too_long(limits.max_seconds, progress.channels > 1)
         peak = np.abs(block.to_ndarray()).max()
         if not peak <= MAX_AMPLITUDE:  # a NaN compares false
             raise InvalidAudio("it holds samples that are not finite or far out of range")

@@ -1,0 +1,182 @@
+"""Crosstalk: what one channel holds of another's speech, silenced before anything is recognised.
+
+A headset leaks into its neighbour's microphone, a line echoes the other party: the same words on
+two channels would be written twice, and decoded twice. Which channel they belong to is decided by
+the samples alone. Where a channel is clearly softer than another, and what it holds is nearly all a
+filtered and delayed copy of that one, it is silenced there. Speech of its own, which no filter
+makes of another channel, keeps its place, and so does the crosstalk below it.
+
+The filter is found anew for each block: its delay by the phase of the cross-spectrum (Knapp and
+Carter, "The generalized correlation method for estimation of time delay", 1976), its frequency
+response by least squares over the frames in which the other channel is louder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+
+from timebase import SAMPLE_RATE
+
+Samples = NDArray[np.float32]
+Spectra = NDArray[np.complex64]  # (frames, bins)
+
+# Samples: a frame is longer than what most rooms add to a sound.
+FRAME, HOP, BLOCK = 4096, 2048, 16 * SAMPLE_RATE
+LONGEST_DELAY = SAMPLE_RATE // 2  # either way
+# Speech, without hum: bins of a frame.
+BAND = slice(200 * FRAME // SAMPLE_RATE, 4000 * FRAME // SAMPLE_RATE)
+# By how much (3 dB, and at most 60 dB) another channel is louder where this one may hold its
+# crosstalk, and by how much more of that than of anything else it then holds.
+LOUDER, FAINTEST, MORE = 2.0, 1e-6, 3.0
+# Frames over which both are averaged, and the fewest that are silenced or tell of a filter.
+AVERAGED, FEWEST = 3, 3
+# The filter is found so often, each time more by the frames that it explains.
+REFINED = 3
+TINY = float(np.finfo(np.float32).tiny)
+# Channels are copies of each other where less than this of their power differs.
+COPY = 1e-3
+
+
+def silence_crosstalk(channels: Sequence[Samples]) -> Generator[None, None, tuple[str, ...]]:
+    """Silence crosstalk in `channels`, each (n,) at 16 kHz, in place and in small steps.
+
+    Returns a warning for each channel in which there was any.
+    """
+    warnings = [*_silence_copies(channels)]
+    silenced = np.zeros(len(channels))
+    for first in range(0, len(channels[0]) if len(channels) > 1 else 0, BLOCK):
+        gains = []
+        for place in range(len(channels)):
+            gains.append(_gain(channels, place, first))
+            yield
+        for place, gain in enumerate(gains):
+            if gain is not None:
+                channels[place][first : first + BLOCK] *= gain
+                silenced[place] += len(gain) - gain.sum()
+    for place in map(int, np.flatnonzero(silenced)):
+        seconds = silenced[place] / SAMPLE_RATE
+        warnings.append(f"channel {place}: {seconds:.2f} s of crosstalk from others are left out")
+    return tuple(warnings)
+
+
+def _silence_copies(channels: Sequence[Samples]) -> Generator[str, None, None]:
+    """Silence every channel that is another one's copy, and warn of it."""
+    power = [float(np.vdot(samples, samples)) for samples in channels]
+    for first, second in combinations(range(len(channels)), 2):
+        if not (power[first] and power[second]):
+            continue
+        likeness = float(np.vdot(channels[first], channels[second])) ** 2
+        if likeness > (1 - COPY) * power[first] * power[second]:
+            channels[second][:] = power[second] = 0
+            yield f"channel {second} is a copy of channel {first}, and left out"
+
+
+def _gain(channels: Sequence[Samples], target: int, first: int) -> Samples | None:
+    """What the block of `target` from sample `first` on is to be multiplied by; None for 1."""
+    length = min(BLOCK, len(channels[target]) - first)
+    crosstalk = np.zeros(BLOCK // HOP + 1, bool)
+    for source, samples in enumerate(channels):
+        if source != target:
+            crosstalk |= _find_crosstalk(channels[target], samples, first)
+    if not crosstalk.any():
+        return None
+    at = np.arange(len(crosstalk)) * HOP
+    return np.interp(np.arange(length), at, ~crosstalk).astype(np.float32)
+
+
+def _find_crosstalk(target: Samples, source: Samples, first: int) -> NDArray[np.bool_]:
+    """The frames of the block in which `target` holds the sound of `source`, (frames,)."""
+    nothing = np.zeros(BLOCK // HOP + 1, bool)
+    heard = _cut(target, first)
+    delay = _delay(heard, _cut(source, first))
+    if delay is None:
+        return nothing
+    there, here = _spectra(_cut(source, first - delay)), _spectra(heard)
+    power, loud = _power(here), _power(there)
+    louder = _between(power, loud)
+    if louder.sum() < FEWEST:
+        return nothing
+    # By half of the frames: in others the target may speak, or not hear the source yet.
+    expected = loud * np.median((power / np.maximum(loud, TINY))[louder])
+    rest = power
+    for _ in range(REFINED):
+        weights = louder / (rest + expected + TINY)
+        copied = there * _response(there, here, weights.astype(np.float32))
+        rest = _power(here - copied)
+    return _without_short_runs(louder & (_power(copied) > MORE * rest))
+
+
+def _cut(samples: Samples, first: int) -> Samples:
+    """What the frames of the block from sample `first` on cover, with silence beyond the ends."""
+    start, stop = first - FRAME // 2, first + BLOCK + FRAME // 2
+    cut = samples[max(0, start) : max(0, stop)]
+    before = min(max(0, -start), stop - start)
+    return np.pad(cut, (before, stop - start - before - len(cut)))
+
+
+def _delay(heard: Samples, source: Samples) -> int | None:
+    """By how many samples the sound of `source` comes later in `heard`, where that one is softer;
+    None where it never is.
+    """
+    power = _powers(heard)
+    softer = _between(power, _powers(source))
+    if not softer.any():
+        return None
+    # What is louder than usual there is rather its own speech.
+    usual = np.median(power[softer])
+    weights = softer * np.sqrt(usual / np.maximum(power, usual))
+    kept = heard[: len(weights) * HOP] * np.repeat(weights, HOP).astype(np.float32)
+    size = next_fast_len(len(heard) + LONGEST_DELAY, real=True)
+    cross = rfft(kept, size) * rfft(source, size).conj()
+    cross /= np.abs(cross) + TINY
+    in_band = slice(BAND.start * size // FRAME, BAND.stop * size // FRAME)
+    cross[: in_band.start] = cross[in_band.stop :] = 0
+    likeness = np.abs(irfft(cross, size))
+    near = np.concatenate([likeness[-LONGEST_DELAY:], likeness[:LONGEST_DELAY]])
+    return int(np.argmax(near)) - LONGEST_DELAY
+
+
+def _between(power: NDArray[np.float64], loud: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Where something of `power` may be the crosstalk of what is so loud."""
+    between: NDArray[np.bool_] = (power > FAINTEST * loud) & (LOUDER * power < loud)
+    return between
+
+
+def _powers(samples: Samples) -> NDArray[np.float64]:
+    """The power of each HOP of samples."""
+    whole = samples[: len(samples) // HOP * HOP].reshape(-1, HOP)
+    return np.square(whole, dtype=np.float64).sum(axis=1)
+
+
+def _spectra(samples: Samples) -> Spectra:
+    frames = sliding_window_view(samples, FRAME)[::HOP]
+    spectra: Spectra = rfft(frames * np.hanning(FRAME).astype(np.float32))[:, BAND]
+    return spectra
+
+
+def _power(spectra: Spectra) -> NDArray[np.float64]:
+    """The power of each frame and its neighbours, (frames,)."""
+    power = np.square(np.abs(spectra), dtype=np.float64).sum(axis=1)
+    return np.convolve(power, np.ones(AVERAGED), "same")
+
+
+def _response(source: Spectra, heard: Spectra, weights: NDArray[np.float32]) -> Spectra:
+    """The response that makes most of `heard` from `source`, (bins,), by `weights` of frames."""
+    power = weights @ np.square(np.abs(source)) + TINY
+    response: Spectra = weights @ (heard * source.conj()) / power
+    return response
+
+
+def _without_short_runs(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Without runs of fewer than FEWEST frames."""
+    edges = np.flatnonzero(np.diff(found, prepend=False, append=False))
+    kept = found.copy()
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        kept[start:stop] = stop - start >= FEWEST
+    return kept

@@ -1,0 +1,227 @@
+"""Channels that are heard apart, on the models that ship: each says what it says alone."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audio.decode import AudioLimits, decode_audio
+from endpoint import Finished
+from errors import AudioTooLong, InvalidParameter
+from testing.audio_files import wav_file
+
+RATE = 16_000
+CONVERSATION = Path(__file__).parent.parent / "demo" / "conversation.ogg"
+# Stretches of it in which one of its speakers is alone, in seconds.
+AGENT = ((0.45, 2.6), (20.7, 23.6), (26.5, 29.3), (33.0, 35.6))
+CUSTOMER = ((3.0, 10.1), (40.5, 42.7), (64.5, 66.8))
+
+
+@pytest.fixture(scope="module")
+def voices() -> tuple[np.ndarray, np.ndarray]:
+    """What two people say, each alone, with pauses; they often speak at once."""
+    heard = decode_audio(CONVERSATION.read_bytes(), RATE, AudioLimits(600, 2**28)).samples
+    pause = np.zeros(RATE // 2)
+    voices = [
+        np.concatenate([part for start, end in spans for part in (pause, _cut(heard, start, end))])
+        for spans in (AGENT, CUSTOMER)
+    ]
+    longest = max(map(len, voices))
+    agent, customer = (np.pad(voice, (0, longest - len(voice))) for voice in voices)
+    return agent, customer
+
+
+def _cut(samples: np.ndarray, start: float, end: float) -> np.ndarray:
+    return samples[round(start * RATE) : round(end * RATE)].astype(np.float64)
+
+
+def ask(handler: Any, *channels: np.ndarray, **parameters: Any) -> dict[str, Any]:
+    audio = wav_file(np.stack(channels, axis=1), RATE)
+    body = {"inputs": base64.b64encode(audio).decode(), "parameters": parameters}
+    answer: dict[str, Any] = handler(body)
+    return answer
+
+
+def apart(handler: Any, *channels: np.ndarray, **parameters: Any) -> dict[str, Any]:
+    return ask(handler, *channels, **{"channels": "separate"} | parameters)
+
+
+def timed_words(answer: dict[str, Any], channel: int = 0) -> list[tuple[str, list[float]]]:
+    words = [word for word in answer["words"] if word.get("channel", 0) == channel]
+    return [(word["word"], word["timestamp"]) for word in words]
+
+
+@pytest.fixture(scope="module")
+def alone(demo_handler, voices) -> list[dict[str, Any]]:
+    """The answers for each voice in a file of its own."""
+    return [ask(demo_handler, voice, diarize=False, return_timestamps="word") for voice in voices]
+
+
+@pytest.fixture(scope="module")
+def together(demo_handler, voices) -> dict[str, Any]:
+    return apart(
+        demo_handler,
+        *voices,
+        channel_names=["agent", "customer"],
+        return_timestamps="word",
+        output=["srt", "vtt", "tsv", "rttm", "txt"],
+    )
+
+
+def test_each_channel_is_heard_as_alone(together, alone):
+    assert [timed_words(together, channel) for channel in (0, 1)] == list(map(timed_words, alone))
+    assert min(len(answer["words"]) for answer in alone) > 15
+    assert together["warnings"] == []
+
+
+def test_a_channel_is_its_speaker(together):
+    names = ("agent", "customer")
+    for entry in together["speakers"] + together["words"]:
+        assert entry["speaker"] == names[entry["channel"]]
+    assert [each["name"] for each in together["channels"]] == list(names)
+    assert {each["language"] for each in together["channels"]} == {"en"}
+
+
+def test_all_is_in_order_of_time(together):
+    for entries in (together["chunks"], together["speakers"], together["words"]):
+        starts = [entry["timestamp"][0] for entry in entries]
+        assert starts == sorted(starts)
+    assert "".join(chunk["text"] for chunk in together["chunks"]) == together["text"]
+    for channel in (0, 1):
+        own = [each for each in together["speakers"] if each["channel"] == channel]
+        assert all(a["timestamp"][1] <= b["timestamp"][0] for a, b in pairwise(own))
+        text = "".join(segment["text"] for segment in own)
+        assert text == "".join(
+            word["word"] for word in together["words"] if word["channel"] == channel
+        )
+
+
+def test_words_over_another_channels_are_marked(together):
+    """Against every pair of words: a fifth of a word has to be spoken over."""
+    for word in together["words"]:
+        start, end = word["timestamp"]
+        others = [
+            each["timestamp"] for each in together["words"] if each["channel"] != word["channel"]
+        ]
+        over = sum(max(0.0, min(end, stop) - max(start, begin)) for begin, stop in others)
+        if abs(over - 0.2 * (end - start)) > 0.02:  # times are rounded
+            assert word["overlap"] == (over > 0.2 * (end - start)), word
+    marks = [word["overlap"] for word in together["words"]]
+    assert True in marks
+    assert False in marks
+
+
+def test_files_hold_every_word_once_for_its_speaker(together):
+    files = together["output"]
+    lines = [line.split("\t") for line in files["tsv"].splitlines()[1:]]
+    assert [line[3] for line in lines] == [each["speaker"] for each in together["speakers"]]
+    turns = [line.split() for line in files["rttm"].splitlines()]
+    assert {(turn[2], turn[7]) for turn in turns} == {("1", "agent"), ("2", "customer")}
+    for channel, name in enumerate(("agent", "customer")):
+        words = [word for word, _ in timed_words(together, channel)]
+        cues = files["vtt"].split("\n\n")[1:]
+        own = [cue.split("\n", 1)[1] for cue in cues if f"<v {name}>" in cue]
+        said = " ".join(cue.removeprefix(f"<v {name}>") for cue in own)
+        assert said.split() == "".join(words).split()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 6, 8])
+def test_any_number_of_channels(demo_handler, alone, voices, channels):
+    """The others are silent, and cost nothing."""
+    silence = np.zeros(len(voices[0]))
+    answer = apart(demo_handler, *[silence] * (channels - 1), voices[1], return_timestamps="word")
+    assert timed_words(answer, channels - 1) == timed_words(alone[1])
+    assert {each["speaker"] for each in answer["speakers"]} == {f"CHANNEL_{channels - 1:02d}"}
+    assert (["one" in each for each in answer["warnings"]] == [True]) is (channels == 1)
+    assert len(answer["channels"]) == channels
+
+
+@pytest.mark.parametrize("decibels", [-10, -20, -30])
+def test_crosstalk_is_written_once(demo_handler, alone, voices, decibels):
+    """A line in which each hears the other after a while."""
+    agent = np.concatenate([voices[0], np.zeros_like(voices[1])])
+    customer = np.concatenate([np.zeros_like(voices[0]), voices[1]])
+    share, delay = 10 ** (decibels / 20), RATE // 10
+    leaks = [share * np.roll(voice, delay) for voice in (customer, agent)]
+    noise = np.random.default_rng(0).normal(0, 1e-4, (2, len(agent)))
+    answer = apart(demo_handler, agent + leaks[0] + noise[0], customer + leaks[1] + noise[1])
+    own = [
+        "".join(each["text"] for each in answer["speakers"] if each["channel"] == channel)
+        for channel in (0, 1)
+    ]
+    assert own == [each["text"] for each in alone]
+    assert any("crosstalk" in warning for warning in answer["warnings"])
+
+
+def test_copies_are_heard_once(demo_handler, alone, voices):
+    answer = apart(demo_handler, voices[0], voices[0])
+    assert answer["text"] == alone[0]["text"]
+    assert answer["warnings"] == ["channel 1 is a copy of channel 0, and left out"]
+
+
+def test_voices_within_a_channel_are_told_apart_on_request(demo_handler, voices):
+    """Who is alone on a channel has its name."""
+    both = np.concatenate(voices)
+    answer = apart(demo_handler, both, np.roll(both, RATE)[::-1] * 0, diarize=True, output=["rttm"])
+    labels = {each["speaker"] for each in answer["speakers"]}
+    assert labels == {"CHANNEL_00_SPEAKER_00", "CHANNEL_00_SPEAKER_01"}
+    assert all(label in answer["output"]["rttm"] for label in labels)
+    single = apart(demo_handler, voices[0], voices[1], diarize=True)
+    assert {each["speaker"] for each in single["speakers"]} == {"CHANNEL_00", "CHANNEL_01"}
+
+
+def test_known_speakers_have_their_names(demo_handler, voices):
+    clip = wav_file(voices[1][: 8 * RATE], RATE)
+    known = [{"name": "Ada", "reference": base64.b64encode(clip).decode()}]
+    answer = apart(demo_handler, *voices, known_speakers=known, known_speaker_threshold=0.5)
+    names = {each["channel"]: each["speaker"] for each in answer["speakers"]}
+    assert names == {0: "CHANNEL_00", 1: "Ada"}
+    (told,) = answer["known_speakers"]
+    assert (told["label"], told["matched"]) == ("CHANNEL_01", True)
+
+
+def test_names_are_as_many_as_channels(demo_handler, voices):
+    with pytest.raises(InvalidParameter, match="channel_names: should be as many as the audio's 2"):
+        apart(demo_handler, *voices, channel_names=["agent"])
+    with pytest.raises(InvalidParameter, match="two names should differ"):
+        apart(demo_handler, *voices, channel_names=["agent", "Agent"])
+    answer = ask(demo_handler, voices[0], channel_names=["agent"], diarize=False)
+    assert answer["warnings"] == ["channel_names are ignored: channels are mixed"]
+
+
+def test_all_channels_count_as_audio(voices):
+    audio = wav_file(np.stack(voices, axis=1), RATE)
+    seconds = len(voices[0]) / RATE
+    limits = AudioLimits(1.5 * seconds, 2**28)
+    assert decode_audio(audio, RATE, limits).duration == pytest.approx(seconds)
+    with pytest.raises(AudioTooLong, match="all channels together"):
+        decode_audio(audio, RATE, limits, separate=True)
+
+
+def test_progress_is_of_all_channels(demo_endpoint, voices):
+    """Every chunk is told of once, with its channel."""
+    audio = wav_file(np.stack(voices, axis=1), RATE)
+    parameters = {"channels": "separate"}
+    request = demo_endpoint.parse({"inputs": audio, "parameters": parameters}, as_text=True)
+
+    async def follow() -> list[Any]:
+        return [event async for event in demo_endpoint.stream(request)]
+
+    _, *progress, finished = asyncio.run(follow())
+    assert isinstance(finished, Finished)
+    chunks = finished.answer.transcript.chunks
+    for channel in (0, 1):
+        told = [chunk for event in progress for chunk in event.chunks if chunk.channel == channel]
+        assert [each.text for each in told] == [
+            each.text for each in chunks if each.channel == channel
+        ]
+    done = [event.done for event in progress]
+    assert done == sorted(done)
+    assert progress[-1].done == progress[-1].total
+    assert {event.total for event in progress} == {progress[0].total}

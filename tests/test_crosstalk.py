@@ -1,0 +1,115 @@
+"""Crosstalk goes, and nothing else: on noise in the rhythm of speech, of which all is known."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from audio.crosstalk import silence_crosstalk
+
+RATE = 16_000
+SECONDS = 20
+
+
+def talk(seed: int, *spans: tuple[float, float]) -> np.ndarray:
+    """Syllables of noise within these seconds, each of another colour."""
+    generator = np.random.default_rng(seed)
+    samples = np.zeros(SECONDS * RATE)
+    for start, stop in spans:
+        for begin in np.arange(start, stop - 0.2, 0.25):
+            syllable = generator.standard_normal(3200)
+            coloured = np.convolve(syllable, generator.standard_normal(8), "same")
+            samples[round(begin * RATE) :][:3200] += 0.03 * coloured * np.hanning(3200)
+    return samples
+
+
+def room(samples: np.ndarray, decibels: float, delay: float) -> np.ndarray:
+    """The samples through a room of 100 ms, softer and later."""
+    generator = np.random.default_rng(9)
+    echoes = generator.standard_normal(1600) * np.exp(-np.arange(1600) / 250)
+    echoes[0] = 10
+    echoes *= 10 ** (decibels / 20) / np.linalg.norm(echoes)
+    heard = np.convolve(samples, echoes)[: len(samples)]
+    late = round(delay * RATE)
+    return np.concatenate([np.zeros(late), heard])[: len(samples)]
+
+
+def silenced(*channels: np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The channels without crosstalk, and the warnings."""
+    generator = np.random.default_rng(5)
+    noisy = [each + generator.normal(0, 1e-5, len(each)) for each in channels]
+    kept = [each.astype(np.float32) for each in noisy]
+    return kept, warnings_of(kept)
+
+
+def warnings_of(channels: list[np.ndarray]) -> tuple[str, ...]:
+    steps = silence_crosstalk(channels)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return tuple(end.value)
+
+
+def power(samples: np.ndarray, start: float, stop: float) -> float:
+    return float(np.square(samples[round(start * RATE) : round(stop * RATE)], dtype=float).mean())
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.2, 0.4])
+@pytest.mark.parametrize("decibels", [-10, -20, -30])
+def test_crosstalk_goes_and_speech_stays(decibels, delay):
+    one, other = talk(1, (0.5, 9)), talk(2, (11, 19))
+    leak = partial(room, decibels=decibels, delay=delay)
+    channels = one + leak(other), other + leak(one)
+    (first, second), warnings = silenced(*channels)
+    assert np.allclose(first[: 9 * RATE], channels[0][: 9 * RATE], atol=1e-4)
+    assert np.allclose(second[11 * RATE :], channels[1][11 * RATE :], atol=1e-4)
+    assert power(second, 1.5, 8.5) < 0.02 * power(channels[1], 1.5, 8.5)
+    assert power(first, 12, 18.5) < 0.02 * power(channels[0], 12, 18.5)
+    assert [warning.split(":")[0] for warning in warnings] == ["channel 0", "channel 1"]
+
+
+@pytest.mark.parametrize("decibels", [0, -10, -20, -40])
+def test_who_talks_at_the_same_time_is_kept(decibels):
+    """However soft: nothing of it comes from the other channel."""
+    one = talk(1, (0.5, 19))
+    other = 10 ** (decibels / 20) * talk(2, (0.5, 19))
+    (first, second), warnings = silenced(one, other)
+    assert warnings == ()
+    assert np.allclose(first, one, atol=1e-4)
+    assert np.allclose(second, other, atol=1e-4)
+
+
+def test_speech_over_crosstalk_is_kept():
+    one, other = talk(1, (0.5, 19)), talk(2, (8, 11))
+    channels = one, 0.5 * other + room(one, -20, 0.05)
+    (first, second), _ = silenced(*channels)
+    assert np.allclose(first, one, atol=1e-4)
+    assert np.allclose(second[8 * RATE : 11 * RATE], channels[1][8 * RATE : 11 * RATE], atol=1e-4)
+    assert power(second, 1.5, 7) < 0.02 * power(channels[1], 1.5, 7)
+
+
+def test_who_speaks_stays_when_all_others_hear_it():
+    one = talk(1, (0.5, 19))
+    channels = [one, *(room(one, decibels, 0.02) for decibels in (-8, -16, -24))]
+    (first, *others), warnings = silenced(*channels)
+    assert np.allclose(first, one, atol=1e-4)
+    for other, before in zip(others, channels[1:], strict=True):
+        assert power(other, 1.5, 18) < 0.02 * power(before, 1.5, 18)
+    assert len(warnings) == 3
+
+
+def test_a_copy_is_left_out_and_silence_is_none():
+    one = talk(1, (0.5, 19))
+    kept = [one.astype(np.float32), (0.5 * one).astype(np.float32), np.zeros(len(one), np.float32)]
+    (warning,) = warnings_of(kept)
+    assert warning == "channel 1 is a copy of channel 0, and left out"
+    assert np.array_equal(kept[0], one.astype(np.float32))
+    assert not kept[1].any()
+
+
+def test_one_channel_is_left_alone():
+    one = talk(1, (0.5, 19)).astype(np.float32)
+    assert warnings_of([one.copy()]) == ()
