@@ -1,28 +1,24 @@
-"""A transcript as a file: subtitles (SRT, VTT), tables (TSV, RTTM) and plain text.
-
-A cue (one subtitle) is made from words, not from chunks, so that its text is never too wide, its
-time never too long, and its speaker always one. It appears with its first word and disappears with
-its last. A short one stays longer to be read, up to the next cue; where the audio ends too soon for
-that it appears earlier. No cue lasts beyond the audio. The limits are common to most style guides
-(Netflix's "Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds).
-"""
+"""A transcript as a file: subtitles (SRT, VTT), tables (TSV, RTTM) and plain text."""
 
 from __future__ import annotations
 
 import csv
 import io
-import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from answer.cues import (
+    DEFAULT_LAYOUT,
+    Cue,
+    Layout,
+    make_cues,
+    name_prefix,
+    on_one_line,
+    segment_starts,
+)
+from diarization_utils import by_channel
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
-MAX_COLUMNS, MAX_LINES = 42, 2
-MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0
-TICK = 0.001  # seconds; the resolution of SRT and VTT
-MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
-SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  # full-width marks are meant
 RECORDING = "audio"  # the file name in RTTM, as the recording has none here
 # With these a cell begins that a spreadsheet computes, those of full width in some languages.
 FORMULA_BEGINNINGS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
@@ -37,6 +33,7 @@ class Rendering:
     chunks: Sequence[Chunk]
     segments: Sequence[SpeakerSegment] = ()
     turns: Sequence[SpeakerTurn] = ()
+    layout: Layout = DEFAULT_LAYOUT
 
     @property
     def blocks(self) -> list[SpeakerSegment]:
@@ -44,7 +41,9 @@ class Rendering:
         if self.segments:
             return list(self.segments)
         return [
-            SpeakerSegment(None, chunk.text, chunk.start, chunk.end, chunk.words)
+            SpeakerSegment(
+                None, chunk.text, chunk.start, chunk.end, chunk.words, channel=chunk.channel
+            )
             for chunk in self.chunks
         ]
 
@@ -56,160 +55,37 @@ class Rendering:
             words += block.words or (Word(block.text, block.start, block.end, block.speaker),)
         return words
 
+    @property
+    def channels(self) -> list[Rendering]:
+        """The same of each channel alone, without turns."""
+        chunks, segments = by_channel(self.chunks), by_channel(self.segments)
+        return [
+            replace(self, chunks=chunks[each], segments=segments[each], turns=())
+            for each in dict.fromkeys([*chunks, *segments])
+        ]
 
-@dataclass(frozen=True, slots=True)
-class Cue:
-    """One subtitle: its speaker where known, its lines, and when it appears and disappears."""
-
-    speaker: str | None
-    lines: tuple[str, ...]
-    start: float
-    end: float
+    def cues(self, named: bool) -> list[Cue]:
+        """All words as subtitles, by their starts; those of one channel never overlap. With
+        `named`, their texts begin with the speaker's name.
+        """
+        named = named and self.layout.speakers
+        cues = [
+            cue
+            for each in self.channels
+            for cue in make_cues(
+                each.words,
+                named,
+                each.duration,
+                each.layout,
+                segment_starts(chunk.text for chunk in each.chunks),
+            )
+        ]
+        return sorted(cues, key=lambda cue: cue.start)
 
 
 def render(name: str, rendering: Rendering) -> str:
     """The transcript in the format `name`, a key of FORMATS: every word once, in order."""
     return FORMATS[name](rendering)
-
-
-def make_cues(words: Iterable[Word], named: bool, duration: float) -> list[Cue]:
-    """Make cues of `words` (in order of time) within the limits above and `duration` seconds.
-
-    With `named`, a cue begins with its speaker's name. Times are whole milliseconds, and cues never
-    overlap. Each lasts a millisecond at least: where the audio ends, earlier cues are shortened for
-    that, and if all of it is too short, cues share it equally.
-    """
-    groups = list(_group_words(_split_words(words, named), named))
-    tick = min(TICK, duration / max(1, len(groups)))
-    starts = [*_start_times(groups, duration), duration]
-    made: list[Cue] = []
-    for index, group in enumerate(groups):
-        following = len(groups) - index - 1
-        previous_end = made[-1].end if made else 0.0
-        start = max(previous_end, min(starts[index], duration - (following + 1) * tick))
-        spoken_until = min(group[-1].end, start + MAX_SECONDS)
-        read_until = max(spoken_until, start + MIN_SECONDS)
-        end = max(start + tick, min(read_until, starts[index + 1]))
-        end = min(round(end, 3), duration - following * tick)
-        made.append(Cue(group[0].speaker, _break_lines(group, named), start, end))
-    return made
-
-
-def _start_times(groups: Sequence[Sequence[Word]], duration: float) -> list[float]:
-    """When each cue should appear: with its first word, or earlier if the audio ends too soon.
-
-    The cues that begin less than MIN_SECONDS before the end share the time between the end of the
-    speech before them and the end of the audio.
-    """
-    starts = [group[0].start for group in groups]
-    on_time = sum(start <= duration - MIN_SECONDS for start in starts)
-    late = starts[on_time:]
-    speech_end = 0.0
-    if on_time:
-        speech_end = min(groups[on_time - 1][-1].end, starts[on_time - 1] + MAX_SECONDS, duration)
-    share = min(MIN_SECONDS, (duration - speech_end) / max(1, len(late)))
-    earlier = [
-        min(start, duration - (len(late) - index) * share) for index, start in enumerate(late)
-    ]
-    return [round(start, 3) for start in (*starts[:on_time], *earlier)]
-
-
-def _group_words(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
-    """Group the words that share a cue."""
-    group: list[Word] = []
-    for word in words:
-        if group and (
-            _begins_cue(group, word) or len(_fill_lines([*group, word], named)) > MAX_LINES
-        ):
-            yield group
-            group = []
-        group.append(word)
-    if group:
-        yield group
-
-
-def _begins_cue(group: Sequence[Word], word: Word) -> bool:
-    """Whether `word` must not join `group`: another speaker, a pause, a sentence, or too long."""
-    before = group[-1]
-    return (
-        word.speaker != before.speaker
-        or word.start - before.end > MAX_PAUSE
-        or word.end - group[0].start > MAX_SECONDS
-        or before.text.rstrip().endswith(SENTENCE_ENDS)
-    )
-
-
-def _fill_lines(words: Sequence[Word], named: bool) -> list[str]:
-    """Break words into lines of at most MAX_COLUMNS, each as full as possible."""
-    lines: list[str] = []
-    first = 0
-    for index in range(1, len(words)):
-        name_line = named and first == 0
-        if display_width(_join(words[first : index + 1], name_line)) > MAX_COLUMNS:
-            lines.append(_join(words[first:index], name_line))
-            first = index
-    return [*lines, _join(words[first:], named and first == 0)]
-
-
-def _break_lines(group: Sequence[Word], named: bool) -> tuple[str, ...]:
-    """One line if the words fit, else the two lines whose wider one is narrowest."""
-    lines = _fill_lines(group, named)
-    if len(lines) == 1:
-        return tuple(lines)
-    splits = [
-        (_join(group[:index], named), _join(group[index:], False)) for index in range(1, len(group))
-    ]
-    return min(splits, key=lambda split: max(map(display_width, split)))
-
-
-def _split_words(words: Iterable[Word], named: bool) -> Iterator[Word]:
-    """The words without empty ones; those too wide for a line become several.
-
-    The parts of a word share its time in proportion to their letters.
-    """
-    for word in words:
-        parts = _split_text(word.text, MAX_COLUMNS - display_width(_name_prefix(word, named)))
-        seconds_per_letter = (word.end - word.start) / max(1, sum(map(len, parts)))
-        start = word.start
-        for part in parts:
-            end = start + len(part) * seconds_per_letter
-            yield replace(word, text=part, start=start, end=end)
-            start = end
-
-
-def _split_text(text: str, columns: int) -> list[str]:
-    """`text` if it fits `columns`; else split at spaces, and within what is still too wide.
-
-    Blocks without word times come as one long text. Parts of a quarter line fill lines well.
-    """
-    if display_width(text.strip()) <= columns:
-        return [text] if text.strip() else []
-    parts: list[str] = []
-    for part in re.findall(r"\s*\S+\s*", text):
-        if display_width(part.strip()) <= columns:
-            parts.append(part)
-        else:
-            parts += re.findall(rf"\s*\S{{1,{MAX_COLUMNS // 4}}}\s*", part)
-    return parts
-
-
-def _join(words: Sequence[Word], named: bool) -> str:
-    """The words on one line, after their speaker's name if `named`."""
-    return _name_prefix(words[0], named) + _on_one_line("".join(word.text for word in words))
-
-
-def _name_prefix(word: Word, named: bool) -> str:
-    return f"{word.speaker}: " if named and word.speaker else ""
-
-
-def _on_one_line(text: str) -> str:
-    """Replace line breaks and tabs, which have a meaning in every format here, by spaces."""
-    return " ".join(text.split())
-
-
-def display_width(text: str) -> int:
-    """Columns of `text` on the screen; East Asian wide characters take two."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _srt(rendering: Rendering) -> str:
@@ -220,21 +96,67 @@ def _srt(rendering: Rendering) -> str:
     similar ones of the same width.
     """
     blocks = []
-    for number, cue in enumerate(make_cues(rendering.words, True, rendering.duration), 1):
-        times = f"{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}"
-        text = "\n".join(cue.lines).translate(SRT_LOOKALIKES)
-        blocks.append(f"{number}\n{times}\n{text}\n")
+    shown = _shown(rendering, True, lambda text: text.translate(SRT_LOOKALIKES))
+    for number, (start, end, _, text) in enumerate(shown, 1):
+        blocks.append(f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n")
     return "\n".join(blocks)
 
 
 def _vtt(rendering: Rendering) -> str:
     """WebVTT with voice tags; escapes keep text from being read as tags or as a line of times."""
     blocks = ["WEBVTT\n"]
-    for cue in make_cues(rendering.words, False, rendering.duration):
-        voice = f"<v {_escape(cue.speaker)}>" if cue.speaker else ""
-        text = "\n".join(_escape(line) for line in cue.lines)
-        blocks.append(f"{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n{voice}{text}\n")
+    for start, end, speaker, text in _shown(rendering, False, _escape):
+        voice = f"<v {_escape(speaker)}>" if speaker and rendering.layout.speakers else ""
+        blocks.append(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{voice}{text}\n")
     return "\n".join(blocks)
+
+
+def _shown(
+    rendering: Rendering, named: bool, escape: Callable[[str], str]
+) -> Iterator[tuple[int, int, str | None, str]]:
+    """Each text that is on the screen for a while: from and to which millisecond, and whose it is.
+
+    A cue is one text or, where words are highlighted, one for each word and pause in it.
+    """
+    for cue in rendering.cues(named):
+        spans: Iterator[tuple[int, int, int | None]]
+        spans = iter([(_milliseconds(cue.start), _milliseconds(cue.end), None)])
+        if rendering.layout.highlight_words:
+            spans = _moments(cue)
+        for start, end, spoken in spans:
+            yield start, end, cue.speaker, _cue_text(cue, spoken, escape)
+
+
+def _moments(cue: Cue) -> Iterator[tuple[int, int, int | None]]:
+    """From and to which millisecond each word of a cue is spoken, and between them none."""
+    first, last = _milliseconds(cue.start), _milliseconds(cue.end)
+    now = first
+    for place, word in enumerate(word for line in cue.words for word in line):
+        start = min(max(now, _milliseconds(word.start)), last)
+        end = min(max(start, _milliseconds(word.end)), last)
+        if start == end:
+            continue
+        if start > now:
+            yield now, start, None
+        yield start, end, place
+        now = end
+    if now < last or now == first:
+        yield now, last, None
+
+
+def _cue_text(cue: Cue, spoken: int | None, escape: Callable[[str], str]) -> str:
+    """The lines of a cue, in which the word at the place `spoken` is underlined."""
+    lines: list[str] = []
+    place = 0
+    for line in cue.words:
+        text = ""
+        for word in line:
+            said = escape(word.text)
+            bare = said.strip()
+            text += said.replace(bare, f"<u>{bare}</u>", 1) if place == spoken else said
+            place += 1
+        lines.append(escape(name_prefix(line[0], cue.named and not lines)) + on_one_line(text))
+    return "\n".join(lines)
 
 
 def _tsv(rendering: Rendering) -> str:
@@ -253,7 +175,7 @@ def _tsv(rendering: Rendering) -> str:
 
 
 def _cell(text: str) -> str:
-    line = _on_one_line(text)
+    line = on_one_line(text)
     return f"'{line}" if line.startswith(FORMULA_BEGINNINGS) else line
 
 
@@ -266,7 +188,8 @@ def _rttm(rendering: Rendering) -> str:
     for turn in rendering.turns:
         times = f"{turn.start:.3f} {turn.end - turn.start:.3f}"
         name = "_".join(turn.speaker.split())
-        lines.append(f"SPEAKER {RECORDING} 1 {times} <NA> <NA> {name} <NA> <NA>\n")
+        channel = (turn.channel or 0) + 1  # counted from 1, says NIST
+        lines.append(f"SPEAKER {RECORDING} {channel} {times} <NA> <NA> {name} <NA> <NA>\n")
     return "".join(lines)
 
 
@@ -275,13 +198,13 @@ def _txt(rendering: Rendering) -> str:
     lines = []
     for block in rendering.blocks:
         name = f"{block.speaker}: " if block.speaker else ""
-        lines.append(f"{name}{_on_one_line(block.text)}\n")
+        lines.append(f"{name}{on_one_line(block.text)}\n")
     return "".join(lines)
 
 
-def _clock(seconds: float, separator: str) -> str:
-    """Hours, minutes, seconds and, after `separator`, milliseconds: 00:01:02,345."""
-    rest, milliseconds = divmod(_milliseconds(seconds), 1000)
+def _clock(time: int, separator: str) -> str:
+    """Hours, minutes, seconds and, after `separator`, milliseconds of so many: 00:01:02,345."""
+    rest, milliseconds = divmod(time, 1000)
     minutes, seconds_left = divmod(rest, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds_left:02d}{separator}{milliseconds:03d}"
 

@@ -13,17 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from readers import read_rttm, read_srt, read_tsv, read_vtt
 
-from answer.subtitles import (
-    FORMATS,
+from answer.cues import (
     MAX_COLUMNS,
     MAX_LINES,
     MAX_SECONDS,
     MIN_SECONDS,
-    Rendering,
     display_width,
     make_cues,
-    render,
 )
+from answer.subtitles import FORMATS, Rendering, render
 from config import OutputFormat
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 

@@ -1,0 +1,185 @@
+"""Subtitles within limits that somebody asks for, beside those of openai/whisper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from answer.cues import Layout
+from answer.subtitles import Rendering, render
+from transcript import Chunk, SpeakerSegment, Word
+
+SPEAKERS = st.sampled_from([None, "SPEAKER_00", "Ada"])
+LIMITS = st.one_of(st.none(), st.integers(1, 6))
+LAYOUTS = st.builds(
+    Layout,
+    st.one_of(st.none(), st.integers(1, 60)),
+    LIMITS,
+    LIMITS,
+    st.booleans(),
+    st.booleans(),
+).filter(lambda layout: layout.is_limited)
+
+Segments = list[list[Word]]
+
+
+@st.composite
+def segments(draw, speakers=SPEAKERS) -> Segments:
+    """Whisper's segments of words in order of time, some after long pauses."""
+    found: Segments = []
+    now = 0
+    for count in draw(st.lists(st.integers(1, 12), max_size=5)):
+        said = []
+        speaker = draw(speakers)
+        for _ in range(count):
+            start = now + draw(st.sampled_from([0, 0, 10, 290, 301, 400]))
+            now = start + draw(st.integers(2, 90))
+            text = draw(st.text("abcdefghé語", min_size=1, max_size=12))
+            space = draw(st.sampled_from(["", " ", " ", " "]))
+            said.append(Word(space + text, start / 100, now / 100, speaker))
+            speaker = draw(st.one_of(st.just(speaker), speakers))
+        found.append(said)
+    return found
+
+
+def text_of(words: list[Word]) -> str:
+    return "".join(word.text for word in words)
+
+
+def rendering_of(found: Segments, layout: Layout, spare: float = 10.0) -> Rendering:
+    """As answers have it: a chunk for each segment, and what a speaker says joined."""
+    words = [word for segment in found for word in segment]
+    chunks = [
+        Chunk(text_of(each), each[0].start, each[-1].end, words=tuple(each)) for each in found
+    ]
+    turns = [(who, list(said)) for who, said in groupby(words, key=lambda word: word.speaker)]
+    blocks = [
+        SpeakerSegment(who, text_of(said), said[0].start, said[-1].end, tuple(said))
+        for who, said in turns
+    ]
+    named = any(word.speaker for word in words)
+    duration = (words[-1].end if words else 0.0) + spare
+    return Rendering(duration, chunks, blocks if named else (), (), layout)
+
+
+def shown(srt: str) -> list[tuple[str, str, str]]:
+    """What a file shows, and when."""
+    entries = []
+    for block in srt.rstrip("\n").split("\n\n") if srt else ():
+        _, times, text = block.split("\n", 2)
+        start, end = times.split(" --> ")
+        entries.append((start, end, text))
+    return entries
+
+
+def by_whisper(found: Segments, layout: Layout) -> list[tuple[str, str, str]]:
+    """The same by openai/whisper."""
+    writer = pytest.importorskip("whisper.utils").WriteSRT("")
+    told = [
+        {
+            "start": words[0].start,
+            "words": [{"word": w.text, "start": w.start, "end": w.end} for w in words],
+        }
+        for words in found
+    ]
+    return list(
+        writer.iterate_result(
+            {"segments": told},
+            max_line_width=layout.max_line_width,
+            max_line_count=layout.max_line_count,
+            max_words_per_line=layout.max_words_per_line,
+            highlight_words=layout.highlight_words,
+        )
+    )
+
+
+def runs(found: Segments) -> list[Segments]:
+    """What each speaker says at a time, in segments."""
+    made: list[Segments] = []
+    for segment in found:
+        for who, said in groupby(segment, key=lambda word: word.speaker):
+            if not made or made[-1][-1][-1].speaker != who:
+                made.append([])
+            made[-1].append(list(said))
+    return made
+
+
+@given(segments(st.none()), LAYOUTS)
+def test_cues_are_those_of_openai_whisper(found, layout):
+    assert shown(render("srt", rendering_of(found, layout))) == by_whisper(found, layout)
+
+
+@given(segments(), LAYOUTS)
+def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
+    layout = replace(layout, speakers=False)
+    expected = [entry for run in runs(found) for entry in by_whisper(run, layout)]
+    assert shown(render("srt", rendering_of(found, layout))) == expected
+
+
+def underlined(text: str) -> str:
+    """Without what SubRip underlines words by."""
+    return text.replace("<u>", "").replace("</u>", "")
+
+
+@given(segments(), LAYOUTS)
+def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
+    layout = replace(layout, speakers=True, highlight_words=False)
+    for cue in rendering_of(found, layout).cues(named=True):
+        assert cue.lines[0].startswith(f"{cue.speaker}: " if cue.speaker else "")
+        assert {word.speaker for line in cue.words for word in line} == {cue.speaker}
+        for line, words in zip(cue.lines, cue.words, strict=True):
+            assert len(words) == 1 or len(line) <= (layout.max_line_width or len(line))
+        if layout.max_line_width:
+            assert len(cue.lines) <= (layout.max_line_count or len(cue.lines))
+
+
+@given(segments(), st.one_of(LAYOUTS, st.just(Layout())), st.sampled_from([10.0, 0.0, -2.0]))
+def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, spare):
+    whole = rendering_of(found, layout)
+    end = max(0.0, whole.duration - 10.0 + spare)
+    clipped = [
+        [replace(word, start=min(word.start, end), end=min(word.end, end)) for word in words]
+        for words in found
+    ]
+    rendering = replace(rendering_of(clipped, layout), duration=end)
+    plain, lit = (
+        shown(render("srt", replace(rendering, layout=replace(layout, highlight_words=each))))
+        for each in (False, True)
+    )
+    rest = iter(lit)
+    for start, stop, text in plain:
+        now = start
+        while now != stop or start == stop:
+            begins, ends, marked = next(rest)
+            assert (begins, underlined(marked)) == (now, text)
+            assert marked.count("<u>") == marked.count("</u>") <= 1
+            now = ends
+            if start == stop:
+                break
+    assert not [*rest]
+
+
+def test_words_are_underlined_inside_voices_and_escapes():
+    words = [Word(" a<b", 0.0, 0.5, "Ada"), Word(" &", 0.7, 1.0, "Ada")]
+    layout = Layout(highlight_words=True)
+    chunk = Chunk(" a<b &", 0.0, 1.0, words=tuple(words))
+    block = SpeakerSegment("Ada", chunk.text, 0.0, 1.0, chunk.words)
+    vtt = render("vtt", Rendering(1.0, [chunk], [block], (), layout))
+    assert [text for text in vtt.split("\n") if text.startswith("<v")] == [
+        "<v Ada><u>a&lt;b</u> &amp;",
+        "<v Ada>a&lt;b &amp;",
+        "<v Ada>a&lt;b <u>&amp;</u>",
+    ]
+    hidden = replace(layout, speakers=False)
+    srt = render("srt", Rendering(1.0, [chunk], [block], (), hidden))
+    assert shown(srt)[0][2] == "<u>a\u2039b</u> &"
+
+
+def test_a_block_without_word_times_is_laid_out_by_its_words():
+    chunks = [Chunk(" one two three four", 0.0, 4.0), Chunk(" five", 5.0, 6.0)]
+    srt = render("srt", Rendering(7.0, chunks, (), (), Layout(max_words_per_line=3)))
+    assert [text for _, _, text in shown(srt)] == ["one two three", "four", "five"]
