@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     WithJsonSchema,
 )
@@ -26,7 +27,7 @@ from payload.base64_text import Base64Text
 from payload.bounded_json import parse_json
 
 MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
-LABEL = re.compile(r"speaker_\d+")
+LABEL = re.compile(r"(speaker|channel)_\d+")
 
 
 def _check_name(name: str) -> str:
@@ -40,6 +41,9 @@ def _check_name(name: str) -> str:
     return name
 
 
+Name = Annotated[str, AfterValidator(_check_name)]
+
+
 def _folded(name: str) -> str:
     """What two names have in common that people or files cannot tell apart."""
     return "_".join(unicodedata.normalize("NFKC", name).casefold().split())
@@ -51,6 +55,10 @@ def _check_reference(reference: object) -> object:
     return reference
 
 
+def _as_text(reference: str | Base64Text) -> str:
+    return reference[: len(reference)]
+
+
 class ReferenceClip(BaseModel):
     """A clip in which one person speaks; several may have the same `name`.
 
@@ -60,8 +68,10 @@ class ReferenceClip(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
 
-    name: Annotated[str, AfterValidator(_check_name)]
-    reference: Annotated[str | Base64Text, PlainValidator(_check_reference)] = Field(repr=False)
+    name: Name
+    reference: Annotated[
+        str | Base64Text, PlainValidator(_check_reference), PlainSerializer(_as_text)
+    ] = Field(repr=False)
 
 
 def _read(value: object) -> object:
@@ -78,12 +88,17 @@ def _read(value: object) -> object:
     return value
 
 
-def _check_names(clips: list[ReferenceClip]) -> list[ReferenceClip]:
-    names = dict.fromkeys(clip.name for clip in clips)
+def check_names(names: list[str]) -> list[str]:
+    """The names, each of which is another one to people and files."""
     if len(set(map(_folded, names))) < len(names):
         raise PydanticCustomError(
             "names", "two names should differ in more than case, spaces or Unicode form"
         )
+    return names
+
+
+def _check_names(clips: list[ReferenceClip]) -> list[ReferenceClip]:
+    check_names([*dict.fromkeys(clip.name for clip in clips)])
     return clips
 
 

@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.fallback import DEFAULT_FALLBACK, compression_ratio
+from asr.engine.fallback import DEFAULT_FALLBACK, Fallback, compression_ratio
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
 from asr.output.alignment import timed_words
 from asr.output.segments import Segment, Segments, read_segments
 from asr.output.sentences import split_sentences
+from asr.output.words import split_words
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Word
 
@@ -62,12 +63,16 @@ class ReadWindow:
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the decoded windows of one request, whose text is in the `language` of this code."""
+    """Reads the decoded windows of one request, whose text is in the `language` of this code.
+
+    `fallback` says which windows are silent.
+    """
 
     models: WhisperModels
     language: str | None
     timestamps: bool
     words: bool
+    fallback: Fallback = DEFAULT_FALLBACK
 
     def read(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
@@ -77,7 +82,8 @@ class ChunkReader:
 
         `samples` (n,) at 16 kHz are those it was decoded from.
         """
-        if holds_no_speech(result) or (window.tentative and not self._is_sure(window, result)):
+        silent = holds_no_speech(result, self.fallback)
+        if silent or (window.tentative and not self._is_sure(window, result)):
             return ReadWindow()
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
         if self.timestamps and result.timestamps:
@@ -118,8 +124,7 @@ class ChunkReader:
             words = timed_words(result, segments, samples, self.models, self.language)
         end_of_text = self.models.special_tokens.end_of_text
         ratio = compression_ratio(self._decode([t for t in result.tokens if t < end_of_text]))
-        pairs = zip(result.tokens, result.log_probs, strict=False)  # the end of text may have one
-        likely = iter([log_prob for token, log_prob in pairs if token < end_of_text])
+        likely = iter(self.log_probs(result))
         found: list[Chunk] = []
         for segment, words_of_segment in zip(segments, words, strict=True):
             tokens = tuple(token for token in segment.tokens if token < end_of_text)
@@ -132,6 +137,36 @@ class ChunkReader:
                 )
         return found
 
+    def since(self, chunk: Chunk, begin: float) -> list[Chunk]:
+        """The chunk, or what is left of it where the words before `begin` seconds are left out:
+        those whose middle is before.
+        """
+        if not self.words or not chunk.words:
+            return [chunk] if chunk.start + chunk.end >= 2 * begin else []
+        before = sum(word.start + word.end < 2 * begin for word in chunk.words)
+        if before in (0, len(chunk.words)):
+            return [] if before else [chunk]
+        words = chunk.words[before:]
+        first = split_words(chunk.tokens, self._decode, self.language)[before].first
+        tokens, log_probs = chunk.tokens[first:], chunk.log_probs[first:]
+        text = "".join(word.text for word in words)
+        return [
+            replace(
+                chunk,
+                text=text,
+                start=words[0].start,
+                words=words,
+                tokens=tokens,
+                log_probs=log_probs,
+            )
+        ]
+
+    def log_probs(self, result: DecodeResult) -> list[float]:
+        """How likely each text token is, natural logarithms."""
+        end_of_text = self.models.special_tokens.end_of_text
+        pairs = zip(result.tokens, result.log_probs, strict=False)  # the end of text may have one
+        return [log_prob for token, log_prob in pairs if token < end_of_text]
+
     def _is_sure(self, window: Window, result: DecodeResult) -> bool:
         """Whether Whisper hears speech where the detector does not."""
         end_of_text = self.models.special_tokens.end_of_text
@@ -141,20 +176,20 @@ class ChunkReader:
             and result.text_logprob >= SURE_LOGPROB
             and result.no_speech_prob <= SURE_NO_SPEECH
             and not result.repetitive
-            and not DEFAULT_FALLBACK.rejects_start(result.start_logprob, result.no_speech_prob)
+            and not self.fallback.rejects_start(result.start_logprob, result.no_speech_prob)
         )
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self.models.tokenizer.decode(list(tokens)))
 
 
-def holds_no_speech(result: DecodeResult) -> bool:
+def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK) -> bool:
     """Whether Whisper is unsure of its text, and thinks the window silent or full of other sounds
     than speech.
     """
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
     unlikely = result.avg_logprob < ANNOTATION_LOGPROB
-    return DEFAULT_FALLBACK.is_silent(result) or (other_sound and unlikely)
+    return fallback.is_silent(result) or (other_sound and unlikely)
 
 
 def _closed_by_cut(window: Window, found: Segments) -> bool:

@@ -1,0 +1,267 @@
+"""A client's own text: its words in order with times of the audio, what nobody says marked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from stand_ins import asking
+
+from asr.checkpoint.loading import Checkpoint, load_whisper
+from asr.frontend.windows import Window
+from asr.given_text import GivenWord, Heard, place_text, split_text
+from asr.output.edits import NONE, pair_items
+from asr.transcriber import Transcriber
+from audio.decode import AudioLimits, decode_audio
+from config import DEMO_MODELS
+from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
+from timebase import SAMPLE_RATE
+from transcribe.__main__ import CONVERSATION
+from transcript import Chunk, Transcript, Word
+
+TRUTH = json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
+MODELS = loaded(SMALL)
+T = TypeVar("T")
+EXTRA = "the hotel opens on monday and costs four hundred dollars"
+MOSTLY = 0.97  # of the conversation's words; in some places two people speak at once
+ITEMS = st.lists(st.integers(0, 3), max_size=40)
+WORDS = st.lists(
+    st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"]), min_size=1, max_size=40
+)
+
+
+def ended(steps: Generator[None, None, T]) -> T:
+    try:
+        while True:
+            next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def edits(left: Sequence[int], right: Sequence[int]) -> int:
+    """Levenshtein's distance, by its recursion."""
+    row = list(range(len(right) + 1))
+    for place, item in enumerate(left, 1):
+        above, row = row, [place]
+        for column, other in enumerate(right, 1):
+            row.append(min(above[column] + 1, row[-1] + 1, above[column - 1] + (item != other)))
+    return row[-1]
+
+
+@given(ITEMS, ITEMS)
+def test_items_are_paired_by_the_fewest_edits(left, right):
+    partners = ended(pair_items(np.array(left, np.int32), np.array(right, np.int32))).tolist()
+    pairs = [(here, there) for here, there in enumerate(partners) if there != NONE]
+    assert pairs == sorted(pairs)
+    assert len({there for _, there in pairs}) == len(pairs)
+    changed = sum(left[here] != right[there] for here, there in pairs)
+    assert changed + len(left) + len(right) - 2 * len(pairs) == edits(left, right)
+
+
+def heard(*texts: str) -> list[Heard]:
+    """Windows of a second each, in which these words were recognised."""
+    found = []
+    for number, text in enumerate(texts):
+        words = tuple(Word(f" {word}", number, number + 0.5) for word in text.split())
+        window = Window(number * SAMPLE_RATE, (number + 1) * SAMPLE_RATE, 10**9)
+        found.append(Heard(window, [Chunk(text, number, number + 0.5, words=words)], True))
+    return found
+
+
+def placed(script: str, *texts: str) -> tuple[list[str], str]:
+    """The words of a script in each window, and those of them that were heard."""
+    words = [GivenWord(f" {each}", (1,), each) for each in script.split()]
+    text, windows = ended(place_text(words, heard(*texts)))
+    by_window = ["" for _ in texts]
+    for each in windows:
+        by_window[each.window.start // SAMPLE_RATE] = " ".join(
+            script.split()[word] for word in each.words
+        )
+    return by_window, " ".join(script.split()[word] for word in sorted(text.heard))
+
+
+def test_words_stand_where_their_like_was_heard():
+    script = "as you know i have given you proof of my admiration"
+    windows, sure = placed(script, "as you no i", "have given your proof", "of my add miration")
+    assert windows == ["as you know i", "have given you proof", "of my admiration"]
+    assert sure == script
+
+
+def test_what_nobody_heard_is_not_sure_and_disturbs_nothing():
+    script = "one two seven eight nine three four"
+    assert placed(script, "one two", "three four") == (
+        ["one two seven eight nine", "three four"],
+        "one two three four",
+    )
+    assert placed("three", "one two", "three four", "five") == (["", "three", ""], "three")
+    assert placed("one two") == ([], "")
+
+
+@given(WORDS, WORDS, WORDS)
+def test_every_word_stands_once_and_in_order(script, first, second):
+    windows, _ = placed(" ".join(script), " ".join(first), " ".join(second))
+    assert " ".join(windows).split() == script
+
+
+@given(st.text(min_size=1, max_size=200), st.sampled_from(["en", "ja", None]))
+def test_the_words_joined_are_the_text(text, language):
+    words = ended(split_text(text, MODELS, language))
+    plain = MODELS.tokenizer.decode(
+        MODELS.tokenizer.encode(
+            " " + " ".join(text.split()), add_special_tokens=False, split_special_tokens=True
+        )
+    )
+    assert "".join(each.text for each in words).split() == plain.split()
+    assert all(each.tokens for each in words)
+
+
+def in_order(transcript: Transcript) -> list[str]:
+    """All words of the client's text, spoken and unspoken."""
+    spoken = [word.text for chunk in transcript.chunks for word in chunk.words]
+    found, done = [], 0
+    for each in transcript.unspoken:
+        found += [*spoken[done : each.before], *each.words]
+        done = each.before
+    return [word.strip() for word in [*found, *spoken[done:]]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"language": "en"},
+        {"language": "en", "timestamps": False},
+        {"language": "de", "num_beams": 2, "chunk_length_s": 2},
+        {"multilingual": True},
+    ],
+    ids=repr,
+)
+def test_of_any_text_all_words_are_there_in_order(options):
+    """By random weights, which hear anything; and where nobody speaks."""
+    script = " ".join(f"word{number % 90}" for number in range(150))
+    transcriber = Transcriber(MODELS, fallback=None, detect_speech=hears_sound)
+    for samples in (noise(5.0, 1), np.concatenate([noise(3.0, 2), noise(2.0, 3) * 0])):
+        options = {**options, "text": script, "words": True}
+        found = transcriber.transcribe(samples, transcriber.validate(asking(**options)))
+        assert "".join(in_order(found)) == script.replace(" ", "")
+        times = [
+            time
+            for chunk in found.chunks
+            for each in chunk.words
+            for time in (each.start, each.end)
+        ]
+        assert times == sorted(times)
+    silent = transcriber.transcribe(samples * 0, transcriber.validate(asking(**options)))
+    assert silent.chunks == ()
+    assert "".join(in_order(silent)) == script.replace(" ", "")
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    checkpoint = Checkpoint(str(DEMO_MODELS / "asr"))
+    return Transcriber(load_whisper(checkpoint, torch.device("cpu"), torch.float32))
+
+
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    return decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, AudioLimits(300, 2**24)).samples
+
+
+@pytest.fixture(scope="module")
+def recognised(transcriber, samples) -> Transcript:
+    return transcriber.transcribe(samples, asking(language="en", words=True))
+
+
+def aligned(transcriber: Transcriber, samples: np.ndarray, text: str) -> Transcript:
+    found = transcriber.transcribe(samples, asking(language="en", words=True, text=text))
+    assert in_order(found) == text.split()
+    return found
+
+
+def errors(words: Sequence[Word], numbers: Sequence[int]) -> np.ndarray:
+    """Seconds between true and found starts and ends of these words of the conversation."""
+    pairs = [(word, TRUTH[number]) for word, number in zip(words, numbers, strict=True)]
+    assert [word.text.strip() for word, _ in pairs] == [true["text"] for _, true in pairs]
+    return np.abs([(word.start - true["start"], word.end - true["end"]) for word, true in pairs])
+
+
+def words_of(transcript: Transcript) -> list[Word]:
+    return [word for chunk in transcript.chunks for word in chunk.words]
+
+
+def test_what_was_recognised_is_answered_as_it_was(transcriber, samples, recognised):
+    """The same tokens have the same attention, so the same times, but for a few near the end."""
+    found = aligned(transcriber, samples, recognised.text)
+    pairs = list(zip(words_of(found), words_of(recognised), strict=True))
+    moved = [here for here, there in pairs if (here.start, here.end) != (there.start, there.end)]
+    assert len(moved) <= 0.05 * len(pairs)
+    assert found.unspoken == ()
+
+
+def test_the_true_text_is_timed_as_exactly_as_recognition_times_its_own(
+    transcriber, samples, recognised
+):
+    script = [each["text"] for each in TRUTH]
+    found = aligned(transcriber, samples, " ".join(script))
+    assert len(words_of(found)) >= MOSTLY * len(script)
+    own = words_of(recognised)
+    partners = ended(
+        pair_items(*(_ids(words) for words in ([each.text.strip() for each in own], script)))
+    )
+    right = [
+        (word, partner)
+        for word, partner in zip(own, partners.tolist(), strict=True)
+        if partner != NONE and word.text.strip() == script[partner]
+    ]
+    ours = errors(words_of(found), spoken_numbers(found))
+    theirs = errors(*zip(*right, strict=True))
+    assert np.median(ours) <= np.median(theirs) + 0.005
+    assert np.percentile(ours, 90) <= 1.25 * np.percentile(theirs, 90) + 0.01
+
+
+def _ids(words: Sequence[str]) -> np.ndarray:
+    return np.array([hash(word) % 2**31 for word in words], np.int32)
+
+
+def spoken_numbers(found: Transcript) -> list[int]:
+    """Which of the given words were spoken."""
+    numbers, given_words, spoken = [], 0, 0
+    for each in (*found.unspoken, None):
+        count = len(words_of(found)) if each is None else each.before
+        numbers += range(given_words, given_words + count - spoken)
+        given_words += count - spoken + (len(each.words) if each else 0)
+        spoken = count
+    return numbers
+
+
+def test_timestamps_in_a_text_are_no_words(transcriber, samples):
+    text = "<|0.00|> good morning how can i help you <|2.40|>"
+    options = asking(language="en", words=True, text=text)
+    found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], options)
+    assert [chunk.text for chunk in found.chunks] == [" good morning how can i help you"]
+
+
+def test_a_text_that_no_window_holds_beside_a_long_prompt_is_cut(transcriber, samples):
+    text = " ".join(["twelve"] * 300)
+    options = asking(language="en", words=True, text=text, prompt="good morning " * 300)
+    found = transcriber.transcribe(samples[: 8 * SAMPLE_RATE], transcriber.validate(options))
+    assert in_order(found) == text.split()
+
+
+def test_unspoken_sentences_are_marked_and_omitted_ones_do_no_harm(transcriber, samples):
+    script = [each["text"] for each in TRUTH]
+    extra = EXTRA.split()
+    kept = [*range(100), *range(130, len(script))]  # 30 words that are said are not in the text
+    text = [script[number] for number in kept]
+    text[50:50], text[200:200] = extra, extra
+    found = aligned(transcriber, samples, " ".join(text))
+    unspoken = set(range(len(text))) - set(spoken_numbers(found))
+    inserted = {*range(50, 50 + len(extra)), *range(200, 200 + len(extra))}
+    assert len(unspoken & inserted) >= 0.8 * len(inserted)
+    assert len(unspoken - inserted) <= (1 - MOSTLY) * len(script)
