@@ -1,0 +1,236 @@
+"""docs/from-openai.md and the SDK's own types: no field, value, key or event is missing, what the
+page says comes does come, and every row names a test that there is.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import openai
+import pytest
+from openai.types import AudioModel, AudioResponseFormat
+from openai.types.audio import (
+    Transcription,
+    TranscriptionDiarized,
+    TranscriptionDiarizedSegment,
+    TranscriptionInclude,
+    TranscriptionSegment,
+    TranscriptionStreamEvent,
+    TranscriptionTextDeltaEvent,
+    TranscriptionTextDoneEvent,
+    TranscriptionTextSegmentEvent,
+    TranscriptionVerbose,
+    TranscriptionWord,
+    Translation,
+    TranslationCreateParams,
+    TranslationVerbose,
+    transcription_create_params,
+)
+from openai_answers import KnownAnswers, openai_client
+
+from config import REPOSITORY
+from server.openai_api.fields import FORMATS, TRANSLATE
+
+SOUND = ("talk.wav", b"never decoded", "audio/wav")
+PAGE = (REPOSITORY / "docs" / "from-openai.md").read_text(encoding="utf-8")
+TABLES = ("field", "model", "response_format", "event")
+FIELDS = transcription_create_params.TranscriptionCreateParamsStreaming
+VAD = transcription_create_params.ChunkingStrategyVadConfig
+# Rows by their first cell, with the type whose keys they tell.
+ANSWERS = {
+    "json": Transcription,
+    "verbose_json": TranscriptionVerbose,
+    "a segment of it": TranscriptionSegment,
+    "a word of it": TranscriptionWord,
+    "diarized_json": TranscriptionDiarized,
+    "a diarized segment": TranscriptionDiarizedSegment,
+    "transcript.text.delta": TranscriptionTextDeltaEvent,
+    "transcript.text.segment": TranscriptionTextSegmentEvent,
+    "transcript.text.done": TranscriptionTextDoneEvent,
+}
+# Told of in the other column: it never comes.
+NEVER = {"segment_id"}
+
+
+def rows() -> Iterator[tuple[str, list[str]]]:
+    """The cells of each row that names a test, with its table's first heading."""
+    heading = None
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            heading = None
+        elif heading is None:
+            heading = cells
+        elif not line.startswith("|---") and heading[-1] == "test":
+            assert len(cells) == len(heading), line
+            yield heading[0].strip("`"), cells
+
+
+ROWS = list(rows())
+
+
+def words(text: str) -> set[str]:
+    """What stands there as code."""
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def first_cells(table: str) -> set[str]:
+    return {word for kind, cells in ROWS if kind == table for word in words(cells[0])}
+
+
+def row(name: str) -> list[str]:
+    """The row whose first cell is this name, be it code or not."""
+    (found,) = (cells for _, cells in ROWS if name in (cells[0], *words(cells[0])))
+    return found
+
+
+def values(annotation: Any) -> set[str]:
+    """The literals in a type."""
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation))
+    return set().union(*map(values, get_args(annotation)))
+
+
+@pytest.fixture(scope="module")
+def endpoint(tiny_endpoint) -> KnownAnswers:
+    return KnownAnswers(tiny_endpoint, speakers=True)
+
+
+@pytest.fixture(scope="module")
+def client(endpoint) -> Iterator[openai.OpenAI]:
+    with openai_client(endpoint) as client:
+        yield client
+
+
+# ---- the page
+
+
+def test_every_field_of_the_sdk_has_a_row_and_every_row_is_a_field():
+    hints = get_type_hints(FIELDS, include_extras=True)
+    nested = {f"chunking_strategy.{name}" for name in get_type_hints(VAD)}
+    assert first_cells("field") == hints.keys() | nested
+    assert nested  # the SDK still has them
+
+
+def test_fields_of_translations_are_told():
+    told = re.search(r"Translations have five of them, .*?\n\n", PAGE, re.DOTALL)
+    names = get_type_hints(TranslationCreateParams).keys()
+    assert len(names) == 5
+    assert names <= words(told[0])
+    formats = values(get_type_hints(TranslationCreateParams)["response_format"])
+    assert formats == set(FORMATS[TRANSLATE]) == values(AudioResponseFormat) - {"diarized_json"}
+
+
+def test_every_value_of_the_sdk_is_told():
+    hints = get_type_hints(FIELDS)
+    for name in ("timestamp_granularities", "include", "chunking_strategy"):
+        assert values(hints[name]) <= words("".join(row(name)))
+    assert values(hints["include"]) == values(TranscriptionInclude)
+    assert first_cells("model") == values(AudioModel)
+    assert first_cells("response_format") == values(AudioResponseFormat)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_key_of_an_answer_is_told(name):
+    keys = set(ANSWERS[name].model_fields)
+    cells = row(name)
+    assert words(cells[1]) == keys - NEVER
+    assert words(cells[2]) >= keys & NEVER
+
+
+def test_every_event_of_the_sdk_is_told():
+    union, *_ = get_args(TranscriptionStreamEvent)
+    kinds = [values(each.model_fields["type"].annotation) for each in get_args(union)]
+    assert first_cells("event") == set().union(*kinds)
+
+
+def test_every_row_names_a_test():
+    modules = [*(REPOSITORY / "tests").glob("test_server_openai_*.py"), REPOSITORY / __file__]
+    there = {
+        node.name
+        for module in modules
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {kind for kind, _ in ROWS} == set(TABLES)
+    for _, cells in ROWS:
+        assert f"test_{cells[-1]}" in there, cells
+
+
+# ---- what the page says, by the SDK, where no other module asks it
+
+
+@pytest.mark.parametrize("model", sorted(values(AudioModel)))
+def test_every_model_of_the_sdk_is_the_loaded_one(client, model):
+    loaded = client.models.list().data[0]
+    assert client.models.retrieve(model) == loaded
+    assert client.audio.transcriptions.create(file=SOUND, model=model).text
+
+
+def test_a_file_needs_no_name_or_type(client, endpoint):
+    for file in (b"sound", ("a.txt", b"sound", "text/plain"), io.BytesIO(b"sound")):
+        assert client.audio.transcriptions.create(file=file, model="whisper-1").text
+        assert endpoint.asked.inputs == b"sound"
+
+
+@pytest.mark.parametrize("name", sorted(get_type_hints(VAD).keys() - {"type"}))
+def test_the_vads_options_are_refused_by_name(client, name):
+    def create(**options):
+        return client.audio.transcriptions.create(
+            file=SOUND, model="whisper-1", chunking_strategy={"type": "server_vad", **options}
+        )
+
+    assert create().text
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(**{name: 1})
+    assert (refused.value.code, refused.value.param) == (
+        "UNSUPPORTED",
+        f"chunking_strategy[{name}]",
+    )
+
+
+def test_every_key_of_the_sdks_types_comes(client):
+    def create(**fields):
+        answer = client.audio.transcriptions.with_raw_response.create(
+            file=SOUND, model="whisper-1", **fields
+        )
+        return json.loads(answer.text)
+
+    plain = create(include=["logprobs"])
+    verbose = create(response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    diarized = create(response_format="diarized_json")
+    assert plain.keys() == Transcription.model_fields.keys()
+    assert verbose.keys() >= TranscriptionVerbose.model_fields.keys()
+    assert verbose["segments"][0].keys() >= TranscriptionSegment.model_fields.keys()
+    assert verbose["words"][0].keys() >= TranscriptionWord.model_fields.keys()
+    assert diarized.keys() == TranscriptionDiarized.model_fields.keys()
+    assert diarized["segments"][0].keys() == TranscriptionDiarizedSegment.model_fields.keys()
+
+
+@pytest.mark.parametrize("response_format", ["json", "diarized_json"])
+def test_every_key_of_the_sdks_events_comes(client, response_format):
+    included = ["logprobs"] if response_format == "json" else openai.omit
+    events = client.audio.transcriptions.create(
+        file=SOUND,
+        model="whisper-1",
+        stream=True,
+        response_format=response_format,
+        include=included,
+    )
+    for event in events:
+        keys = ANSWERS[event.type].model_fields.keys() - NEVER
+        assert event.to_dict().keys() == keys - (set() if included else {"logprobs"})
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+def test_every_key_of_a_translation_comes(client):
+    create = client.audio.translations.with_raw_response.create
+    plain = create(file=SOUND, model="whisper-1", temperature=0)
+    verbose = create(file=SOUND, model="whisper-1", response_format="verbose_json")
+    assert json.loads(plain.text).keys() == Translation.model_fields.keys()
+    assert json.loads(verbose.text).keys() >= TranslationVerbose.model_fields.keys()
