@@ -6,14 +6,16 @@ the endpoint needs is exported here; the rest is internal.
 
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.engine.fallback import with_thresholds
 from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
+from asr.frontend.vad import VadOptions
 from asr.live_pass import Hypothesis, HypothesisWord, LivePass
 from asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped
 from asr.startup import start
 from asr.transcriber import Transcriber
-from asr.transcription import Transcription, TranscriptionOptions
+from asr.transcription import Guess, HeardBefore, Transcription, TranscriptionOptions
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -21,6 +23,8 @@ __all__ = [
     "Checkpoint",
     "DecodeOptions",
     "EngineCounts",
+    "Guess",
+    "HeardBefore",
     "Hypothesis",
     "HypothesisWord",
     "Job",
@@ -31,9 +35,11 @@ __all__ = [
     "Transcriber",
     "Transcription",
     "TranscriptionOptions",
+    "VadOptions",
     "WhisperModels",
     "load_whisper",
     "start",
     "stopped",
     "with_assistant",
+    "with_thresholds",
 ]

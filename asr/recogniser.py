@@ -224,16 +224,10 @@ class Recogniser:
         return self.transcriber.find_speech(samples)
 
     def starting_steps(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        draft: tuple[int, ...] = (),
+        self, samples: NDArray[np.float32], options: TranscriptionOptions
     ) -> Generator[None, None, Transcription]:
-        """What can be submitted, in small steps for the caller's thread while speech is found.
-
-        `draft` is a guess of the first window's tokens, which changes speed alone.
-        """
-        return self.transcriber.starting_steps(samples, options, draft)
+        """What can be submitted, in small steps for the caller's thread while speech is found."""
+        return self.transcriber.starting_steps(samples, options)
 
     def live_pass(
         self,

@@ -22,11 +22,18 @@ from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.engine.self_test import run_self_test
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
-from asr.frontend.windows import Span
+from asr.frontend.windows import MARGIN, Span
 from asr.language_timeline import LanguageTimeline
 from asr.live_pass import LivePass, Passage
 from asr.output.chunks import ChunkReader
-from asr.transcription import DecodingPlan, InLanguage, Transcription, TranscriptionOptions
+from asr.transcription import (
+    NOTHING_HEARD,
+    DecodingPlan,
+    HeardBefore,
+    InLanguage,
+    Transcription,
+    TranscriptionOptions,
+)
 from errors import InvalidParameter, Unsupported
 from timebase import SAMPLE_RATE
 from transcript import Transcript
@@ -64,6 +71,9 @@ class Transcriber:
         """
         if options.decode.temperature and options.decode.num_beams > 1:
             raise InvalidParameter("temperature: beams are not sampled")
+        vad = options.vad
+        if vad and vad.neg_threshold is not None and vad.neg_threshold > vad.peak:
+            raise InvalidParameter("vad_parameters: neg_threshold is larger than threshold")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
             raise InvalidParameter(
@@ -103,29 +113,35 @@ class Transcriber:
         self,
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
-        draft: tuple[int, ...] = (),
+        before: HeardBefore = NOTHING_HEARD,
     ) -> Transcription:
         """The same, to be taken step by step: speech is found and windows are planned here, in
-        about 10 ms a minute; nothing uses the device before the first step. `draft` is a guess of
-        the first window's tokens, which changes speed alone.
+        about 10 ms a minute; nothing uses the device before the first step. `before` is what was
+        heard of them already.
         """
-        return self._start(samples, options, self.detect_speech(samples), draft)
+        steps = self.starting_steps(samples, options, before)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as started:
+            transcription: Transcription = started.value
+            return transcription
 
     def starting_steps(
         self,
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
-        draft: tuple[int, ...] = (),
+        before: HeardBefore = NOTHING_HEARD,
     ) -> Generator[None, None, Transcription]:
-        """What `start` returns, in small steps while speech is looked for. `draft` is a guess of
-        the first window's tokens, which changes speed alone.
-        """
+        """What `start` returns, in small steps while speech is looked for."""
         detect = self.detect_speech
+        if options.vad is None:
+            return self._start(samples, options, (Span(0, len(samples)),), before)
         if not isinstance(detect, SpeechDetector):
-            return self._start(samples, options, detect(samples), draft)
-        speech = yield from detect.steps(samples)
+            return self._start(samples, options, detect(samples), before)
+        speech = yield from detect.steps(samples, options.vad)
         yield
-        return self._start(samples, options, speech, draft)
+        return self._start(samples, options, speech, before)
 
     def live_pass(
         self,
@@ -159,17 +175,20 @@ class Transcriber:
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
         speech: Sequence[Span],
-        draft: tuple[int, ...] = (),
+        before: HeardBefore,
     ) -> Transcription:
         window_seconds = min(options.chunk_length_s, self.models.window_seconds)
-        schedule = Schedule(samples, speech, int(window_seconds * SAMPLE_RATE))
+        pad = None if options.vad is None else options.vad.speech_pad_ms
+        margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
+        limit = int(window_seconds * SAMPLE_RATE)
+        schedule = Schedule(samples, speech, limit, margin=margin)
         return Transcription(
             self.engine,
             schedule,
             _seconds(speech),
             options,
             lambda timeline: self._plan(timeline, options),
-            draft,
+            before,
         )
 
     def _plan(self, timeline: LanguageTimeline, options: TranscriptionOptions) -> DecodingPlan:
@@ -194,7 +213,9 @@ class Transcriber:
             language, options.task, _decodes_timestamps(options.decode), previous
         )
         written = ENGLISH if options.task == "translate" else language
-        reader = ChunkReader(self.models, written, options.decode.timestamps, options.decode.words)
+        decode = options.decode
+        fallback = decode.fallback or DEFAULT_FALLBACK
+        reader = ChunkReader(self.models, written, decode.timestamps, decode.words, fallback)
         return InLanguage(prompt, reader)
 
     def _unused_detection(self, options: TranscriptionOptions) -> tuple[str, ...]:
@@ -213,7 +234,7 @@ class Transcriber:
             asked,
             timestamps=timestamps,
             assisted=assisted,
-            fallback=self.fallback,
+            fallback=asked.fallback or self.fallback,
             words=asked.words or timed_by_attention,
         )
 

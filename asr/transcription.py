@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -23,7 +23,9 @@ from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Session
 from asr.frontend.schedule import Schedule
+from asr.frontend.vad import DEFAULT_OPTIONS, VadOptions
 from asr.frontend.windows import Window
+from asr.given_text import GivenText, GivenWindow, Heard, place_text, split_text
 from asr.language_timeline import (
     HeardWindow,
     LanguageTimeline,
@@ -32,8 +34,8 @@ from asr.language_timeline import (
     other_language_warning,
 )
 from asr.output.chunks import ChunkReader
-from timebase import SAMPLE_RATE
-from transcript import Chunk, Transcript
+from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
+from transcript import Chunk, Transcript, Unspoken
 
 logger = logging.getLogger("endpoint")
 
@@ -50,8 +52,10 @@ class TranscriptionOptions:
 
     `language` is a code or a name, None to detect it: once, or with `multilingual` for each part of
     the recording. `prompt` and `hotwords` are prepended to every window as previous text (Whisper's
-    `initial_prompt`), for style and spelling. `decode` says how texts are found and which times
-    they have. Its `fallback` is the transcriber's.
+    `initial_prompt`), for style and spelling. A `text` is what is said: its words, which need word
+    times, are those of the transcript (`asr.given_text`). `decode` says how texts are found and
+    which times they have. Its `fallback` is None for the transcriber's. `vad` says what counts as
+    speech; None: everything does.
     """
 
     task: str = "transcribe"
@@ -60,7 +64,9 @@ class TranscriptionOptions:
     chunk_length_s: int = 30
     prompt: str = ""
     hotwords: tuple[str, ...] = ()
+    text: str = ""
     decode: DecodeOptions = field(default_factory=DecodeOptions)
+    vad: VadOptions | None = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +91,49 @@ class DecodingPlan:
     of_prompt: tuple[str, ...] = ()
 
 
+class Guess(NamedTuple):
+    """Tokens that were heard from `start` seconds of the samples on, from which their timestamps
+    count.
+    """
+
+    start: float
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeardBefore:
+    """What is known of samples before they are transcribed.
+
+    `guesses`, in order, draft the first window's text, which changes speed alone
+    (`asr.engine.request.Request`). What is said before `begin` seconds is heard, because what
+    follows is understood better so, but left out of the transcript.
+    """
+
+    guesses: tuple[Guess, ...] = ()
+    begin: float = 0.0
+
+    def draft(self, window_start: float, timestamps: range) -> tuple[int, ...]:
+        """The guesses as one text whose `timestamps` count from `window_start` seconds."""
+
+        def moved(token: int, steps: int) -> int:
+            at = max(timestamps[0], min(token + steps, timestamps[-1]))
+            return token if token < timestamps[0] else at
+
+        return tuple(
+            moved(token, round((guess.start - window_start) * TOKENS_PER_SECOND))
+            for guess in self.guesses
+            for token in guess.tokens
+        )
+
+
+NOTHING_HEARD = HeardBefore()
+
+
 class Transcription:
     """A recording that is being transcribed; for one thread at a time.
 
     `speech` are its spans of speech in seconds; `plan` says how it is decoded once its languages
-    are known. `draft` is a guess of the first window's tokens, which changes speed alone
-    (`asr.engine.request.Request`). `result` is None until all is done.
+    are known. `before` is what was heard of it already. `result` is None until all is done.
     """
 
     def __init__(
@@ -100,15 +143,18 @@ class Transcription:
         speech: tuple[tuple[float, float], ...],
         options: TranscriptionOptions,
         plan: Callable[[LanguageTimeline], DecodingPlan],
-        draft: tuple[int, ...] = (),
+        before: HeardBefore = NOTHING_HEARD,
     ) -> None:
         self.result: Transcript | None = None
         self.session: Session | None = None
         self._engine, self._schedule, self._speech = engine, schedule, [*speech]
-        self._options, self._plan_for, self._draft = options, plan, draft
+        self._options, self._plan_for, self._before = options, plan, before
+        self._drafted = False  # whether the guesses have drafted a window
         self._encodings: dict[Window, Tensor] = {}  # what language detection encoded: (1, frames,
         self._chunks: list[Chunk] = []  # d_model) each
         self._unsent: list[Chunk] = []
+        self._unspoken: tuple[Unspoken, ...] = ()
+        self._recognised: list[Heard] = []  # where a text was given
         self._heard: list[HeardWindow] = []
         self._steps = self._run()
 
@@ -177,6 +223,9 @@ class Transcription:
         plan = self._plan_for(timeline)
         with self._engine.session(plan.options) as self.session:
             yield from self._decode_windows(self.session, plan, timeline)
+        if self._options.text:
+            self._chunks = yield from self._give_text(plan, timeline)
+            self._unsent = [*self._chunks]
         warnings = plan.warnings
         if plan.expects_one_language:
             warnings += other_language_warning(timeline.language, self._heard)
@@ -185,9 +234,14 @@ class Transcription:
             timeline.language if self._speech else self._options.language,
             warnings + plan.of_prompt,
             timeline.probability if self._speech else None,
-            tuple(sorted(self._speech)),
+            self._speech_since(self._before.begin),
             self.session.stats,
+            self._unspoken,
         )
+
+    def _speech_since(self, begin: float) -> tuple[tuple[float, float], ...]:
+        spans = [(max(start, begin), stop) for start, stop in self._speech if stop > begin]
+        return tuple(sorted(spans))
 
     def _find_languages(self) -> Steps:
         """The languages of the recording, where none was given: that of the first window with
@@ -236,12 +290,16 @@ class Transcription:
         requests = []
         left = self.windows_left
         for window in self._schedule.pop_ready(session.free_rows):
-            prompt = plan.languages[timeline.language_at(window.start)].prompt
+            language = plan.languages[timeline.language_at(window.start)]
             encoded = self._encodings.pop(window, None)
             samples = self._schedule.samples(window)
-            request = Request(window, samples, prompt, None, encoded, window.tentative, left)
-            if not window.tentative:
-                request, self._draft = replace(request, draft=self._draft), ()
+            request = Request(
+                window, samples, language.prompt, None, encoded, window.tentative, left
+            )
+            if not (window.tentative or self._drafted):
+                timestamps = language.reader.models.timestamps
+                draft = self._before.draft(window.start / SAMPLE_RATE, timestamps)
+                request, self._drafted = replace(request, draft=draft), True
             requests.append(request)
         session.add(requests)
 
@@ -260,14 +318,88 @@ class Transcription:
         read = reader.read(window, result, request.samples)
         decoded_again = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
         chunks = reader.chunks(window, read.kept(decoded_again), request.samples, result)
+        if self._before.begin:
+            chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
         if window.tentative and chunks:
             self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
         if self._options.multilingual:
             chunks = [_with_language(chunk, timeline) for chunk in chunks]
-        self._chunks += chunks
-        self._unsent += chunks
+        if self._options.text:
+            self._recognised.append(Heard(window, chunks, result.timestamps))
+        else:
+            self._chunks += chunks
+            self._unsent += chunks
         done, total = schedule.done, schedule.total
         logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
+
+    def _give_text(
+        self, plan: DecodingPlan, timeline: LanguageTimeline
+    ) -> Generator[bool, None, list[Chunk]]:
+        """The client's text in place of what was recognised; what is not spoken is noted."""
+        models = self._engine.models
+        heard = sorted(self._recognised, key=lambda each: each.window.start)
+        words = yield from _busy(split_text(self._options.text, models, timeline.language))
+        text, windows = yield from _busy(place_text(words, heard))
+        options = replace(plan.options, fallback=None, num_beams=1, temperature=0.0, assisted=False)
+        chunks: list[Chunk] = []
+        spoken: set[int] = set()
+        with self._engine.session(options) as session:
+            for given in windows:
+                language = plan.languages[timeline.language_at(given.window.start)]
+                most = models.special_tokens.max_length
+                room = most - len(language.prompt) - 2 * len(given.segments) - 1
+                given = text.fitting(given, min(most // 2, room))
+                session.add(self._forced(text, given, language, len(windows)))
+            while not session.done:
+                for request, result in session.take():
+                    given, language = request.key
+                    unlikely = text.unlikely(given, language.reader.log_probs(result))
+                    if unlikely:
+                        given = given.without(unlikely)
+                        session.add(self._forced(text, given, language, len(windows)))
+                        continue
+                    # Words are counted as the text was split.
+                    reader = replace(language.reader, language=timeline.language)
+                    segments = text.segments(given)
+                    chunks += reader.chunks(given.window, segments, request.samples, result)
+                    spoken.update(given.words)
+                    yield True
+                yield False
+        if self._options.multilingual:
+            chunks = [_with_language(chunk, timeline) for chunk in chunks]
+        self._unspoken = text.unspoken(spoken)
+        return [*_in_order(chunks)]
+
+    def _forced(
+        self, text: GivenText, given: GivenWindow, language: InLanguage, windows: int
+    ) -> list[Request]:
+        """One of so many `windows` with the words that are given for it; none without words."""
+        if not given.segments:
+            return []
+        special_tokens = self._engine.models.special_tokens
+        prefix = text.prefix(given, special_tokens)
+        samples = self._schedule.samples(given.window)
+        return [
+            Request(
+                (given, language),
+                samples,
+                special_tokens.with_timestamps(language.prompt, given.timestamps),
+                len(prefix),
+                windows_left=windows,
+                prefix=prefix,
+            )
+        ]
+
+
+def _busy(steps: Generator[None, None, T]) -> Generator[bool, None, T]:
+    """What `steps` return, each of which does something."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+        yield True
 
 
 def _drive(search: Generator[Window, T, LanguageTimeline], listen: Callable[[Window], T]) -> Steps:

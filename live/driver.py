@@ -202,9 +202,9 @@ class LiveDriver:
         """Raises EndpointError; frees the rows however it ends."""
 
         def start() -> LivePass | Transcription:
-            if wanted.final:
+            if wanted.before is not None:
                 return self._recogniser.transcriber.start(
-                    wanted.samples, wanted.options, wanted.draft
+                    wanted.samples, wanted.options, wanted.before
                 )
             return self._recogniser.live_pass(
                 wanted.samples, wanted.options, wanted.prefix, wanted.draft

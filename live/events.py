@@ -3,7 +3,7 @@
 An item is a stretch of audio that becomes one text: speech until a pause, or what the client
 commits. Items are named by `item_id`, and `previous_item_id` is that of the item before, None for
 the first. Milliseconds and seconds count the session's audio from its first sample, never a clock.
-`server.realtime.messages` has the form in which each is sent.
+`server.realtime.server_events` has the form in which each is sent.
 """
 
 from __future__ import annotations

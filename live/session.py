@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asr import Hypothesis, HypothesisWord, TranscriptionOptions
+from asr import Guess, HeardBefore, Hypothesis, HypothesisWord, TranscriptionOptions
 from errors import EndpointError, InvalidRequest
 from live.audio_buffer import AudioBuffer
 from live.commit import FinalWords
@@ -104,17 +104,23 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class WantedPass:
-    """Samples (n,) to decode: of a whole item as a file is, where it is `final`, else of what has
-    been spoken of it, up to sample `stop` of the session.
+    """Samples (n,) to decode, from sample `begin` to `stop` of the session: where it is `final`, as
+    a file is, of a whole item and what was said just `before`; else of what has been spoken of it.
     """
 
     item: Item
+    begin: int
     stop: int
     samples: NDArray[np.float32]
     options: TranscriptionOptions
-    prefix: tuple[int, ...]
-    draft: tuple[int, ...]
-    final: bool
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    before: HeardBefore | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether its result is the last word on the item."""
+        return self.before is not None
 
 
 class LiveSession:
@@ -138,6 +144,7 @@ class LiveSession:
         self._current: Item | None = None  # whose audio still comes
         self._ended: list[Item] = []  # whose final pass is yet to begin
         self._finishing: list[Item] = []  # whose final pass is under way
+        self._said: list[Item] = []  # that have ended, but are still heard with what follows
         self._partial: WantedPass | None = None
         self._early: WantedPass | None = None  # the final pass of the current item
         self._early_result: Transcript | None = None
@@ -224,6 +231,7 @@ class LiveSession:
         """Forget the audio that is not committed."""
         self._current, self._free_from, self._speaking = None, self._audio.stop, False
         self._early = self._early_result = None
+        self._said.clear()  # what was said before is heard with what lies between
         self._events.append(Cleared())
 
     def finish(self) -> None:
@@ -258,7 +266,9 @@ class LiveSession:
             self._wanted_options(item), language=self._settings.language or item.language
         )
         self._tell_cadence((now - item.heard) / SAMPLE_RATE, first=item.heard == item.begin)
-        self._partial = WantedPass(item, now, samples, options, found.prefix, found.draft, False)
+        self._partial = WantedPass(
+            item, item.window, now, samples, options, found.prefix, found.draft
+        )
         return self._partial
 
     def passed(self, wanted: WantedPass, result: Hypothesis | Transcript) -> None:
@@ -281,6 +291,7 @@ class LiveSession:
             self._settle(wanted)
             return
         self._finishing.remove(wanted.item)
+        wanted.item.final = None  # it holds samples
         self._events += [
             Failed(wanted.item.id, error),
             ItemDone(wanted.item.id, wanted.item.previous_id),
@@ -311,6 +322,7 @@ class LiveSession:
 
     def _end_item(self, item: Item, end: int, stopped: bool = False) -> None:
         item.end, self._current, self._free_from = end, None, end
+        self._said.append(item)
         if stopped:
             self._events.append(SpeechStoppedEvent(item.id, _milliseconds(end)))
         self._events += [
@@ -333,6 +345,9 @@ class LiveSession:
         padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
         needed = [each.begin for each in (*self._ended, *self._finishing)]
         needed.append(self._current.begin if self._current else self._audio.stop - padding)
+        reach = min(needed) + SHORTEST_ITEM - self._longest_window
+        self._said = [each for each in self._said if each.begin >= reach]
+        needed += [each.begin for each in self._said]
         self._audio.drop_before(min(needed))
 
     # Partial passes
@@ -435,19 +450,42 @@ class LiveSession:
     # Final passes
 
     def _final_pass(self, item: Item, end: int | None) -> WantedPass:
+        """The item and the items before it that a window holds too, as it does of a file: a
+        sentence goes on behind a pause.
+        """
         assert end is not None
-        samples = self._audio.samples(item.begin, end)
         options = self._wanted_options(item)
-        if options.language is None and len(samples) < TELLING_SECONDS * SAMPLE_RATE:
+        if options.language is None and end - item.begin < TELLING_SECONDS * SAMPLE_RATE:
             options = replace(options, language=self._language)
-        draft = item.found.prefix + item.found.draft if item.window == item.begin else ()
-        return WantedPass(item, end, samples, options, (), draft, True)
+        together = [*self._said_before(item, end), item]
+        if len(together) > 1:
+            options = replace(options, language=options.language or item.language)
+        begin = together[0].begin
+        guesses = tuple(
+            Guess((each.window - begin) / SAMPLE_RATE, each.found.prefix + each.found.draft)
+            for each in together
+        )
+        before = HeardBefore(guesses, (item.begin - begin) / SAMPLE_RATE)
+        samples = self._audio.samples(begin, end)
+        return WantedPass(item, begin, end, samples, options, before=before)
+
+    def _said_before(self, item: Item, end: int) -> list[Item]:
+        """The items before this one, in its language, that are heard with it."""
+        found: list[Item] = []
+        for each in reversed(self._said):
+            if each is item or each.begin >= item.begin:
+                continue
+            if each.language != item.language or end - each.begin > self._longest_window:
+                break
+            found.insert(0, each)
+        return found
 
     def _complete(self, wanted: WantedPass, found: Transcript) -> None:
         item = wanted.item
         self._finishing.remove(item)
-        transcript = moved(found, item.begin / SAMPLE_RATE)
-        if found.speech and len(wanted.samples) >= TELLING_SECONDS * SAMPLE_RATE:
+        item.final = None  # it holds samples
+        transcript = moved(found, wanted.begin / SAMPLE_RATE)
+        if found.speech and wanted.stop - item.begin >= TELLING_SECONDS * SAMPLE_RATE:
             self._language = found.language
         every = [word for chunk in transcript.chunks for word in chunk.words]
         rest = words_after(item.words, every)

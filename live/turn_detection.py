@@ -18,14 +18,12 @@ from torch import Tensor
 
 from asr.frontend.vad import (
     BLOCK,
-    PEAK_THRESHOLD,
     SHORTEST_PAUSE,
     SHORTEST_SPEECH,
-    START_THRESHOLD,
     STEP,
-    STOP_THRESHOLD,
     SileroStream,
     SpeechDetector,
+    VadOptions,
     gain_for,
     loudness,
 )
@@ -144,8 +142,8 @@ class Turns:
 
     def change(self, settings: TurnSettings) -> None:
         """Use these settings from the next step on."""
-        scale = settings.threshold / PEAK_THRESHOLD
-        self._thresholds = STOP_THRESHOLD * scale, START_THRESHOLD * scale, settings.threshold
+        options = VadOptions(settings.threshold)
+        self._thresholds = options.stop, options.start, options.peak
         samples = settings.silence_duration_ms * SAMPLE_RATE // 1000
         self._silence = max(SHORTEST_PAUSE, -(-samples // STEP))
 

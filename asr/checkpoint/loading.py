@@ -102,6 +102,11 @@ class WhisperModels:
         """How much audio one encoder pass covers, in seconds; 30 for every published checkpoint."""
         return float(self.feature_extractor.chunk_length)
 
+    @property
+    def timestamps(self) -> range:
+        """The tokens that tell a time: the last ones there are."""
+        return range(self.special_tokens.timestamp_begin, self.model.config.vocab_size)
+
 
 def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:
     """Load the main model in `dtype`, by which a CPU's float32 models multiply where it is lower.

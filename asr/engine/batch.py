@@ -19,6 +19,7 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS, DraftLength
 from asr.engine.draft_policy import DraftPolicy
+from asr.engine.drafters import DraftModel
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
 from asr.engine.results import ResultReader
@@ -27,6 +28,7 @@ from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.scheduler import Finished, Plan
 from asr.engine.sequence import Lane, Sequence
 from asr.engine.state_memory import StateMemory
+from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder, EncoderOutput
 from transcript import DecodeStats
 
@@ -314,3 +316,18 @@ def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
 
 def _shares(view: DecodeState, state: DecodeState) -> bool:
     return view.rows.tokens.data_ptr() == state.rows.tokens.data_ptr()
+
+
+class Batches(dict[Lane, Batch]):
+    """The batches by lane, each made where it is first asked for."""
+
+    def __init__(self, main: Decoder, drafts: DraftModel | None, context: DecodeContext) -> None:
+        super().__init__()
+        self._main, self._drafts, self._context = main, drafts, context
+
+    def __missing__(self, lane: Lane) -> Batch:
+        """A new one; drafting is for rows of one beam."""
+        drafts = self._drafts if lane.num_beams == 1 else None
+        memory = StateMemory(self._main, drafts, self._context.runner, lane.num_beams)
+        self[lane] = Batch(lane, memory, self._context)
+        return self[lane]

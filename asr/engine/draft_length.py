@@ -14,7 +14,7 @@ worth another try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,30 +33,25 @@ DECAY = 0.97  # of the counts, for each window decoded without drafts
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds of a step by number of rows and of drafts; between the measured ones linear."""
+    """Seconds of a step by number of rows and of drafts (none, few and many); between the measured
+    ones linear.
+    """
 
     seconds: Mapping[tuple[int, int], float]
 
     @classmethod
-    def measure(
-        cls,
-        rows: Sequence[int],
-        drafts: Sequence[int],
-        time_step: Callable[[int, int], float],
-    ) -> StepCosts:
-        """The least of a few calls of `time_step(rows, drafts)`, in seconds.
+    def least_of(cls, rounds: Iterator[Mapping[tuple[int, int], float]]) -> StepCosts:
+        """The least of a few rounds, each of which times every shape once.
 
-        `drafts` are 0, few and many. The calls for one shape are spread over rounds, so that a
-        moment in which the machine was busy does not weigh on one alone. Large models get fewer
-        rounds; their times vary less.
+        So a moment in which the machine was busy does not weigh on one shape alone. Of large models
+        fewer rounds are taken; their times vary less.
         """
-        shapes = [(count, k) for count in rows for k in drafts]
-        rounds: list[dict[tuple[int, int], float]] = []
+        taken: list[Mapping[tuple[int, int], float]] = []
         spent = 0.0
-        while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and spent < ENOUGH_SECONDS):
-            rounds.append({shape: time_step(*shape) for shape in shapes})
-            spent += sum(rounds[-1].values())
-        return cls({shape: min(each[shape] for each in rounds) for shape in shapes})
+        while len(taken) < MIN_ROUNDS or (len(taken) < MAX_ROUNDS and spent < ENOUGH_SECONDS):
+            taken.append(next(rounds))
+            spent += sum(taken[-1].values())
+        return cls({shape: min(each[shape] for each in taken) for shape in taken[0]})
 
     def step(self, rows: int, drafts: int) -> float:
         """Seconds of a step of `drafts` drafts over `rows` rows; beyond those measured linear."""

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.batch import Batch, DecodeContext
+from asr.engine.batch import Batch, Batches, DecodeContext
 from asr.engine.captures import HIGH_PRIORITY
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.drafters import draft_model
@@ -71,7 +71,8 @@ class DecodeEngine:
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
         self.scheduler = Scheduler(limits)
-        self._executor = Executor(self.scheduler, self._new_batch)
+        batches = Batches(self.main, self.draft_model, self.context)
+        self._executor = Executor(self.scheduler, batches)
         self._thread = get_ident()
         self._stream = decoding_stream(models.device)
         with self._computing():
@@ -142,7 +143,7 @@ class DecodeEngine:
 
     def batch(self, num_beams: int, live: bool = False) -> Batch:
         """The batch of rows with so many beams, made where it is new."""
-        return self._executor.batch(Lane(num_beams, live))
+        return self._executor.batches[Lane(num_beams, live)]
 
     @property
     def batches(self) -> Mapping[Lane, Batch]:
@@ -166,12 +167,6 @@ class DecodeEngine:
                 self.context.filters.restore_ends(ends)
 
     # Inside
-
-    def _new_batch(self, lane: Lane) -> Batch:
-        """Drafting is for rows of one beam."""
-        drafts = self.draft_model if lane.num_beams == 1 else None
-        memory = StateMemory(self.main, drafts, self.runner, lane.num_beams)
-        return Batch(lane, memory, self.context)
 
     def _check_thread(self) -> None:
         if get_ident() != self._thread:

@@ -7,7 +7,7 @@ values may stand in for batches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Values
 from typing import Generic, Protocol, TypeVar
 
@@ -75,22 +75,15 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
 class Executor(Generic[AnyRows]):
-    """Carries out the plans of a scheduler; `new_batch` makes one for a lane.
+    """Carries out the plans of a scheduler, by `batches`, which make one where a lane is new.
 
     Once the device is `lost`, by that error, nothing is done any more.
     """
 
-    def __init__(self, scheduler: Scheduler, new_batch: Callable[[Lane], AnyRows]) -> None:
+    def __init__(self, scheduler: Scheduler, batches: dict[Lane, AnyRows]) -> None:
         self.scheduler = scheduler
-        self._new_batch = new_batch
-        self.batches: dict[Lane, AnyRows] = {}
+        self.batches = batches
         self.lost: Exception | None = None
-
-    def batch(self, lane: Lane) -> AnyRows:
-        """The batch of a lane."""
-        if lane not in self.batches:
-            self.batches[lane] = self._new_batch(lane)
-        return self.batches[lane]
 
     def add(self, client: Client, requests: Values[Request]) -> None:
         """Queue requests of a client."""
@@ -127,7 +120,7 @@ class Executor(Generic[AnyRows]):
             return
         in_rows = self.scheduler.cancel(client)
         for lane in {each.lane for each in in_rows}:
-            self._evict(self.batch(lane), [each for each in in_rows if each.lane == lane])
+            self._evict(self.batches[lane], [each for each in in_rows if each.lane == lane])
 
     def make_room(self) -> None:
         """Give back what idle batches hold, else what all do, for something else that ran out of
@@ -148,7 +141,7 @@ class Executor(Generic[AnyRows]):
         """
         if self.lost is not None:
             return None
-        batch = self.batch(lane)
+        batch = self.batches[lane]
         try:
             return self._run_batch(batch, newcomers)
         except Exception as error:

@@ -15,8 +15,8 @@ often likelier than the better one that beams find, above all where it half repe
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,23 @@ class Fallback:
 
 
 DEFAULT_FALLBACK = Fallback()
+
+
+def with_thresholds(
+    compression_ratio: float | None, logprob: float | None, no_speech: float | None
+) -> Fallback | None:
+    """The default with these thresholds of openai/whisper's, None where none is given.
+
+    There `logprob` is the threshold of silence, too.
+    """
+    given = {
+        "compression_ratio_threshold": compression_ratio,
+        "logprob_threshold": logprob,
+        "silence_logprob_threshold": logprob,
+        "no_speech_threshold": no_speech,
+    }
+    named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return replace(DEFAULT_FALLBACK, **named) if named else None
 
 
 def compression_ratio(text: str) -> float:

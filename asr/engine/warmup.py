@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -51,11 +52,7 @@ def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | No
         # The largest first: growing later would drop the graphs that were timed.
         capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
         rows = [count for count in TIMED_ROWS if count <= capacity]
-        return StepCosts.measure(
-            rows,
-            _timed_drafts(memory, context),
-            lambda count, drafts: _time_step(memory, context, count, drafts),
-        )
+        return StepCosts.least_of(_rounds(memory, context, rows))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -105,6 +102,15 @@ def _drafted_by(memory: StateMemory, shape: StepShape) -> StepShape:
     if not (shape.drafts and follows(memory.draft_model)):
         return shape
     return shape._replace(assistant_lag=1, followed=True)
+
+
+def _rounds(
+    memory: StateMemory, context: DecodeContext, rows: Sequence[int]
+) -> Iterator[dict[tuple[int, int], float]]:
+    """Seconds of a step of every shape, again and again."""
+    shapes = [(count, k) for count in rows for k in _timed_drafts(memory, context)]
+    while True:
+        yield {shape: _time_step(memory, context, *shape) for shape in shapes}
 
 
 @torch.inference_mode()

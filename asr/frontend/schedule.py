@@ -23,7 +23,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.frontend.windows import Span, Window, WindowPlanner
+from asr.frontend.windows import MARGIN, Span, Window, WindowPlanner
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 # A window of which less than this, or less than half, was decoded is not tried again: the number
@@ -35,7 +35,8 @@ LOOP_PART = (1 / 2, 2 / 3)
 
 
 class Schedule:
-    """The windows of one recording, of at most `limit` samples each, over its spans of `speech`.
+    """The windows of one recording, of at most `limit` samples each, over its spans of `speech`
+    with a `margin` of samples on either side.
 
     None extends over one of the `cuts`, samples in order, each within speech or where a margin
     ends.
@@ -47,10 +48,11 @@ class Schedule:
         speech: Sequence[Span],
         limit: int,
         cuts: Sequence[int] = (),
+        margin: int = MARGIN,
     ) -> None:
         self.limit = limit
         self._samples = samples
-        self._planner = WindowPlanner(samples, speech, limit)
+        self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(cuts)
 
     def cut_at(self, cuts: Sequence[int]) -> Schedule:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import distribution
 
 import numpy as np
@@ -28,6 +29,7 @@ from asr.frontend.windows import Span
 
 # Samples: one probability for each 32 ms, from these and from the samples just before them.
 STEP, CONTEXT = 512, 64
+STEP_MS = 32
 STRIDES = (1, 2, 2, 1)  # of the convolutions over time
 BLOCK = 512 * STEP  # samples processed at once, 16 s
 # Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
@@ -40,6 +42,54 @@ PEAK_THRESHOLD = 0.5  # which a span must reach once; the onset of noise may com
 SHORTEST_SPEECH = 5
 SHORTEST_PAUSE = 4  # steps; shorter pauses do not separate spans
 
+
+@dataclass(frozen=True, slots=True)
+class VadOptions:
+    """faster-whisper's, as far as they have a meaning here; None is the value above.
+
+    Speech must reach `threshold` once. It starts and lasts at lower probabilities, in proportion,
+    and never below `neg_threshold`. `speech_pad_ms` is decoded on either side of it
+    (`asr.frontend.windows`).
+    """
+
+    threshold: float | None = None
+    neg_threshold: float | None = None
+    min_speech_duration_ms: int | None = None
+    min_silence_duration_ms: int | None = None
+    speech_pad_ms: int | None = None
+
+    @property
+    def peak(self) -> float:
+        """The probability that speech must reach once."""
+        return PEAK_THRESHOLD if self.threshold is None else self.threshold
+
+    @property
+    def stop(self) -> float:
+        """The probability down to which it lasts."""
+        scaled = STOP_THRESHOLD * (self.peak / PEAK_THRESHOLD)
+        return scaled if self.neg_threshold is None else self.neg_threshold
+
+    @property
+    def start(self) -> float:
+        """The probability at which it starts."""
+        return max(START_THRESHOLD * (self.peak / PEAK_THRESHOLD), self.stop)
+
+    @property
+    def shortest_speech(self) -> int:
+        """Steps at `start` or above, of which there are so many at least."""
+        return _steps(self.min_speech_duration_ms, SHORTEST_SPEECH)
+
+    @property
+    def shortest_pause(self) -> int:
+        """Steps of a pause that separates spans."""
+        return _steps(self.min_silence_duration_ms, SHORTEST_PAUSE)
+
+
+def _steps(milliseconds: int | None, default: int) -> int:
+    return default if milliseconds is None else -(-milliseconds // STEP_MS)
+
+
+DEFAULT_OPTIONS = VadOptions()
 DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 
 
@@ -53,13 +103,15 @@ class SpeechDetector:
         """The spans of speech in `samples` (n,), mono at 16 kHz, in order and without overlap."""
         return find_speech(self.probabilities(samples), len(samples))
 
-    def steps(self, samples: NDArray[np.float32]) -> Generator[None, None, tuple[Span, ...]]:
-        """The same in small steps, a block each."""
+    def steps(
+        self, samples: NDArray[np.float32], options: VadOptions = DEFAULT_OPTIONS
+    ) -> Generator[None, None, tuple[Span, ...]]:
+        """The same in small steps, a block each, under `options`."""
         found = [np.zeros(0, np.float32)]
         for block in self._listen(samples):
             found.append(block)
             yield
-        return find_speech(np.concatenate(found), len(samples))
+        return find_speech(np.concatenate(found), len(samples), options)
 
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """The probability of speech in each step of 512 samples, (steps,); the last step is padded
@@ -164,21 +216,23 @@ def load_network() -> SileroNetwork:
     return network.eval().requires_grad_(False)
 
 
-def find_speech(probabilities: NDArray[np.float32], length: int) -> tuple[Span, ...]:
+def find_speech(
+    probabilities: NDArray[np.float32], length: int, options: VadOptions = DEFAULT_OPTIONS
+) -> tuple[Span, ...]:
     """The spans of speech in `length` samples, given the probability of each step.
 
-    A span lasts while probabilities are not below STOP_THRESHOLD, and counts if one of them reaches
-    START_THRESHOLD. Spans with a short pause between them are joined; those with too few likely
-    steps, or none at PEAK_THRESHOLD, are dropped.
+    A span lasts while probabilities are not below `options.stop`, and counts if one of them reaches
+    `options.start`. Spans with a short pause between them are joined; those with too few likely
+    steps, or none at `options.peak`, are dropped.
     """
-    speech = np.concatenate([[False], probabilities >= STOP_THRESHOLD, [False]])
+    speech = np.concatenate([[False], probabilities >= options.stop, [False]])
     edges = np.flatnonzero(np.diff(speech))
     starts, stops = edges[::2], edges[1::2]
-    likely = _count_before(probabilities >= START_THRESHOLD)
-    certain = _count_before(probabilities >= PEAK_THRESHOLD)
+    likely = _count_before(probabilities >= options.start)
+    certain = _count_before(probabilities >= options.peak)
     started = likely[stops] > likely[starts]
-    starts, stops = _join(starts[started], stops[started])
-    long_enough = likely[stops] - likely[starts] >= SHORTEST_SPEECH
+    starts, stops = _join(starts[started], stops[started], options.shortest_pause)
+    long_enough = likely[stops] - likely[starts] >= options.shortest_speech
     kept = long_enough & (certain[stops] > certain[starts])
     spans: list[Span] = []
     for start, stop in zip(starts[kept].tolist(), stops[kept].tolist(), strict=True):
@@ -192,12 +246,12 @@ def _count_before(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _join(
-    starts: NDArray[np.intp], stops: NDArray[np.intp]
+    starts: NDArray[np.intp], stops: NDArray[np.intp], shortest_pause: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The same spans, those with less than SHORTEST_PAUSE between them made one."""
+    """The same spans, those with fewer steps than `shortest_pause` between them made one."""
     if not len(starts):
         return starts, stops
-    apart = starts[1:] - stops[:-1] >= SHORTEST_PAUSE
+    apart = starts[1:] - stops[:-1] >= shortest_pause
     return starts[np.append(True, apart)], stops[np.append(apart, True)]
 
 

@@ -95,10 +95,18 @@ class Loudness:
 
 
 class WindowPlanner:
-    """Plans windows of at most `limit` samples over `speech`: spans in order, without overlap."""
+    """Plans windows of at most `limit` samples over `speech`: spans in order, without overlap, with
+    a `margin` of so many samples on either side.
+    """
 
-    def __init__(self, samples: NDArray[np.float32], speech: Sequence[Span], limit: int) -> None:
-        self.limit = limit
+    def __init__(
+        self,
+        samples: NDArray[np.float32],
+        speech: Sequence[Span],
+        limit: int,
+        margin: int = MARGIN,
+    ) -> None:
+        self.limit, self._margin = limit, margin
         self.length = len(samples)
         self._loudness = Loudness(samples)
         bounds = [(span.start, span.stop) for span in speech]
@@ -231,8 +239,8 @@ class WindowPlanner:
         Margins that would overlap meet where the pause is quietest.
         """
         grid = SAMPLES_PER_TOKEN
-        starts = np.maximum((self._speech[:, 0] - MARGIN) // grid * grid, 0)
-        stops = np.minimum(-(-(self._speech[:, 1] + MARGIN) // grid) * grid, self.length)
+        starts = np.maximum((self._speech[:, 0] - self._margin) // grid * grid, 0)
+        stops = np.minimum(-(-(self._speech[:, 1] + self._margin) // grid) * grid, self.length)
         for index in np.flatnonzero(stops[:-1] > starts[1:]).tolist():
             first = int(max(self._speech[index, 1], starts[index + 1]))
             last = int(min(self._speech[index + 1, 0], stops[index]))

@@ -39,7 +39,7 @@ EncoderPass = Callable[[nn.Module, Tensor], Tensor]
 
 # Parts of the window that may be read instead of all of it, and the seconds that a part is
 # longer than the speech in it: a text is ended by the silence behind it.
-PARTS, SPARE_SECONDS = (3, 2), 1.0
+PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
 FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
 
 
@@ -119,7 +119,8 @@ class Encoder:
         if self.device.type != "cpu":
             return None
         needed = (seconds + SPARE_SECONDS) * FRAMES_PER_SECOND
-        return next((whole // each for each in PARTS if needed <= whole // each), None)
+        parts = [each for each in PARTS if whole % each == 0]
+        return next((whole // each for each in parts if needed <= whole // each), None)
 
     def _shorter(self, frames: Sequence[int | None]) -> int | None:
         """How many frames windows that are encoded together have, None for all."""
@@ -169,9 +170,9 @@ class Encoder:
 
 
 def repeated(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs (windows, frames, d_model), each with as many frames as the longest."""
-    longest = max(each.shape[1] for each in outputs)
+    """Outputs (windows, frames, d_model), each with the fewest frames that all can have so."""
+    frames = math.lcm(*(each.shape[1] for each in outputs))
     return [
-        each if each.shape[1] == longest else each.repeat(1, longest // each.shape[1], 1)
+        each if each.shape[1] == frames else each.repeat(1, frames // each.shape[1], 1)
         for each in outputs
     ]
