@@ -22,8 +22,9 @@ RUN if [ -n "$TORCH_BACKEND" ]; then \
 RUN if [ -n "$EXTRA_REQUIREMENTS" ]; then uv pip install -q ${EXTRA_REQUIREMENTS}; fi
 
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
-# The cache of models is all that is written, beside /tmp. A new volume takes its owner from the folder.
-RUN useradd --uid 1000 --create-home server && install -d -o server -g server /models
+# The cache of models is all that is written, beside /tmp and, where DATA_DIR=/data asks for it, jobs. A new volume takes
+# its owner from the folder.
+RUN useradd --uid 1000 --create-home server && install -d -o server -g server /models /data
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY LICENSE *.py ./
@@ -43,7 +44,7 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/models MPLCONFIGDIR=/tmp/matplotlib \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility HOST=0.0.0.0 PORT=8000
 USER 1000
-VOLUME /models
+VOLUME /models /data
 EXPOSE 8000
 # Alive, while the models are still loading or the queue is full; /ready says whether it serves.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15m CMD ["python", "-c", \

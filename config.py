@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,13 +25,15 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from payload.base64_text import Base64Text
-from payload.reference_clips import ReferenceClips
+from payload.reference_clips import Name, ReferenceClips, check_names
+from payload.vad_parameters import OptionalVadParameters
 
 REPOSITORY = Path(__file__).resolve().parent
 DEMO_MODELS = REPOSITORY / "demo" / "models"
@@ -42,6 +45,7 @@ MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 # What is counted before anything looks into it: characters of a text (all hot words, with commas,
 # fit), and entries of a list.
 MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
+MAX_SCRIPT_CHARACTERS = 2**18  # of what is said in a recording: twice what two hours hold
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
 REVISION = re.compile(r"\w[\w./-]*")
@@ -55,6 +59,9 @@ HOST_PATTERN = re.compile(
     r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
 )
 ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+# Of TCP, up to 65535.
+PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
+CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
 # What a warning repeats of names that the client made up.
 MOST_NAMES, LONGEST_NAME = 8, 40
 # `int` refuses text of more than 4300 digits.
@@ -84,12 +91,18 @@ def turn_graphs_off() -> bool:
     return before != "0"
 
 
-def prepare_archive() -> None:
+def prepare_ray() -> None:
     """Turn off what Ray reports about its use and, unless the user names a level, what it logs to
     the terminal. Call it before Ray is imported.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+
+
+def prepare_ray_serve() -> None:
+    """As `prepare_ray`, and name what answers in Serve's proxies where no replica does."""
+    prepare_ray()
+    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = "server.ray_serve:proxy_middlewares"
 
 
 def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
@@ -286,6 +299,23 @@ Origins = Annotated[
 ]
 
 
+CallbackHosts = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(_checked_names(CALLBACK_PATTERN, "names, or names with ports")),
+]
+
+
+def callback_key(secret: SecretStr) -> bytes:
+    """The bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty where it is
+    no base64.
+    """
+    try:
+        return b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+    except ValueError:
+        return b""
+
+
 class ServerSettings(BaseSettings):
     """How the server of `server/` listens and what it accepts, from environment variables.
 
@@ -299,7 +329,9 @@ class ServerSettings(BaseSettings):
     believed, as uvicorn reads them. At most `max_live_sessions` are held, each for
     `live_session_seconds`; one in which nothing comes for `live_idle_seconds` ends. A client
     appends at most `max_append_bytes` of audio at once, and is at most `live_ahead_seconds` ahead
-    of real time.
+    of real time. Jobs are kept in `data_dir`, at most `max_jobs` with `max_job_bytes` together, for
+    `job_seconds` after their end, and `max_running_jobs` are run at once; without it there are
+    none. Callbacks go to `callback_hosts`, signed with `callback_secret`.
     """
 
     # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
@@ -323,6 +355,26 @@ class ServerSettings(BaseSettings):
     live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
     live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
     live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    data_dir: Path | None = None
+    max_jobs: int = Field(default=1000, ge=1)
+    max_job_bytes: int = Field(default=10 * 2**30, ge=1)
+    max_running_jobs: int = Field(default=2, ge=1)
+    job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
+    callback_hosts: CallbackHosts = frozenset()
+    callback_secret: SecretStr | None = None
+
+    @field_validator("callback_secret")
+    @classmethod
+    def _is_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not 24 <= len(callback_key(secret)) <= 64:
+            raise PydanticCustomError("secret", "should be base64 of 24 to 64 bytes")
+        return secret
+
+    @model_validator(mode="after")
+    def _callbacks_are_signed(self) -> Self:
+        if self.callback_hosts and self.callback_secret is None:
+            raise PydanticCustomError("secret", "CALLBACK_HOSTS: needs CALLBACK_SECRET")
+        return self
 
     @property
     def warning(self) -> str | None:
@@ -395,7 +447,20 @@ OutputFormat = Literal["srt", "vtt", "tsv", "rttm", "txt"]
 OutputFormats = Annotated[
     list[OutputFormat], BeforeValidator(_split_list), AfterValidator(_require_distinct)
 ]
+
+
+def _require_one_number(value: object) -> object:
+    """Several are openai/whisper's schedule of retries."""
+    if isinstance(value, list):
+        raise PydanticCustomError(
+            "temperature", "should be one number; what is rejected is decoded again by beams"
+        )
+    return value
+
+
+Temperature = Annotated[float | None, Field(ge=0, le=1), BeforeValidator(_require_one_number)]
 HotWord = Annotated[str, Field(min_length=1, max_length=100)]
+ChannelNames = Annotated[list[Name], BeforeValidator(_split_list), AfterValidator(check_names)]
 HotWords = Annotated[list[HotWord], BeforeValidator(_split_list), AfterValidator(_require_distinct)]
 
 
@@ -425,9 +490,23 @@ class InferenceConfig(BaseModel):
     group_by_speaker: bool = True
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
     hotwords: HotWords = Field(default=[], max_length=MAX_HOTWORDS)
+    text: str | None = Field(default=None, max_length=MAX_SCRIPT_CHARACTERS)
     output: OutputFormats = Field(default=[], max_length=len(get_args(OutputFormat)))
+    max_line_width: int | None = Field(default=None, ge=1, le=1000)
+    max_line_count: int | None = Field(default=None, ge=1, le=1000)
+    max_words_per_line: int | None = Field(default=None, ge=1, le=1000)
+    highlight_words: bool = False
+    subtitle_speakers: bool = True
     known_speakers: ReferenceClips = []
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
+    temperature: Temperature = None
+    compression_ratio_threshold: float | None = Field(default=None, ge=0, le=1000)
+    logprob_threshold: float | None = Field(default=None, ge=-1000, le=0)
+    no_speech_threshold: float | None = Field(default=None, ge=0, le=1)
+    vad_filter: bool | None = None
+    vad_parameters: OptionalVadParameters = None
+    channels: Literal["mix", "separate"] = "mix"
+    channel_names: ChannelNames = []
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
@@ -475,6 +554,31 @@ class InferenceConfig(BaseModel):
         """At most so many bytes are in the clips of `known_speakers`."""
         return sum(3 * len(clip.reference) // 4 for clip in self.known_speakers)
 
+    @property
+    def separate(self) -> bool:
+        """Whether channels are heard apart."""
+        return self.channels == "separate"
+
+    @property
+    def tells_voices_apart(self) -> bool:
+        """Whether diarization is asked for. A separate channel is its speaker, so that there it is
+        only where `diarize` itself is given, or what is of no use without.
+        """
+        if not self.diarize or not self.separate:
+            return self.diarize
+        hints = (self.num_speakers, self.min_speakers, self.max_speakers)
+        return "diarize" in self.model_fields_set or any((*hints, self.known_speakers))
+
+    @model_validator(mode="after")
+    def _text_can_be_said(self) -> Self:
+        if self.text is not None and not any(map(str.isalnum, self.text)):
+            raise PydanticCustomError("text", "text: should have words")
+        if self.text is not None and self.task == "translate":
+            raise PydanticCustomError("text", "text: is what is said, and cannot be translated")
+        if self.text is not None and self.separate:
+            raise PydanticCustomError("text", "text: is of one channel, not of separate ones")
+        return self
+
     @model_validator(mode="after")
     def _speaker_counts_agree(self) -> Self:
         lowest, highest = self.min_speakers or 1, self.max_speakers or MAX_SPEAKERS
@@ -483,6 +587,14 @@ class InferenceConfig(BaseModel):
         if self.num_speakers is not None and not lowest <= self.num_speakers <= highest:
             raise PydanticCustomError(
                 "speakers", "num_speakers: contradicts min_speakers or max_speakers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _filter_has_parameters(self) -> Self:
+        if self.vad_filter is False and self.vad_parameters is not None:
+            raise PydanticCustomError(
+                "vad", "vad_parameters: contradict vad_filter, which is false"
             )
         return self
 
@@ -502,8 +614,9 @@ def _check_sizes(parameters: Mapping[str, object]) -> None:
             raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
         if name == "known_speakers" or not isinstance(value, str | Base64Text):
             continue
-        if len(value) > MAX_TEXT_CHARACTERS:
-            raise ValueError(f"{name}: should have at most {MAX_TEXT_CHARACTERS} characters")
+        most = MAX_SCRIPT_CHARACTERS if name == "text" else MAX_TEXT_CHARACTERS
+        if len(value) > most:
+            raise ValueError(f"{name}: should have at most {most} characters")
 
 
 def _text(value: object) -> object:

@@ -12,10 +12,12 @@ minus a cost for each change of speaker.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,7 @@ MAX_PAUSE = 2.0
 MIN_DURATION = 0.01
 
 Seconds = NDArray[np.float64]
+Block = TypeVar("Block", Chunk, SpeakerSegment)
 Intervals = tuple[Seconds, Seconds]  # starts and ends, each (n,), in order and disjoint
 
 
@@ -56,7 +59,7 @@ def attribute(
     of the first word with a time. A chunk without words is taken as one word. No word is lost,
     doubled, moved or retimed. O((n + m) log m) per speaker for n words and m turns.
     """
-    units = [chunk.words or (_as_word(chunk),) for chunk in chunks]
+    units = [chunk.words or (as_word(chunk),) for chunk in chunks]
     words = iter(_attribute_words(units, turns, exclusive))
     return tuple(
         replace(chunk, words=tuple(next(words) for _ in unit))
@@ -64,29 +67,61 @@ def attribute(
     )
 
 
-def _as_word(chunk: Chunk) -> Word:
+def as_word(chunk: Chunk) -> Word:
+    """All of a chunk without word times."""
     return Word(chunk.text, chunk.start, chunk.end, language=chunk.language)
 
 
 def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
     """Join attributed words into segments of one speaker and language, without pauses of over
-    MAX_PAUSE.
+    MAX_PAUSE, or in which a word is said on another channel.
 
-    The texts of all segments, joined, equal the texts of the chunks' words, joined.
+    The texts of all segments of a channel, joined, equal the texts of its chunks' words, joined.
+    Those of several channels are in order of their starts.
     """
+    channels = by_channel(chunks)
+    segments: list[SpeakerSegment] = []
+    for channel, own in channels.items():
+        others = [word for each in chunks if each.channel != channel for word in each.words]
+        segments += _join(own, sorted((word.start, word.end) for word in others), channel)
+    return segments if len(channels) < 2 else sorted(segments, key=lambda each: each.start)
+
+
+def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
+    """The blocks of each channel that has any."""
+    channels: defaultdict[int | None, list[Block]] = defaultdict(list)
+    for block in blocks:
+        channels[block.channel].append(block)
+    return channels
+
+
+def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
+    """Which of `words` are overlapped by `others`."""
+    starts = np.array([word.start for word in words], float)
+    ends = np.maximum([word.end for word in words], starts + MIN_DURATION)
+    seconds = _speech_seconds(_merged([(word.start, word.end) for word in others]), starts, ends)
+    return [bool(each) for each in seconds >= MIN_OVERLAP * (ends - starts)]
+
+
+def _join(
+    chunks: Sequence[Chunk], others: Sequence[tuple[float, float]], channel: int | None
+) -> list[SpeakerSegment]:
+    """One channel's segments; `others` are the times of other channels' words, in order."""
     groups: list[list[Word]] = []
     for word in chain.from_iterable(chunk.words for chunk in chunks):
-        if groups and _continues(groups[-1][-1], word):
+        if groups and _continues(groups[-1][-1], word, others):
             groups[-1].append(word)
         else:
             groups.append([word])
-    return [_segment(group) for group in groups]
+    return [_segment(group, channel) for group in groups]
 
 
-def _continues(before: Word, word: Word) -> bool:
+def _continues(before: Word, word: Word, others: Sequence[tuple[float, float]]) -> bool:
     # Written so that a time of NaN is no pause.
     same = (word.speaker, word.language) == (before.speaker, before.language)
-    return same and not word.start - before.end > MAX_PAUSE
+    following = bisect_left(others, (before.end, before.end))
+    between = following < len(others) and others[following][1] <= word.start
+    return same and not between and not word.start - before.end > MAX_PAUSE
 
 
 def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
@@ -95,15 +130,21 @@ def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
     A segment lasts from its first word to its last, whose times are more exact than the chunk's.
     """
     return [
-        replace(_segment(chunk.words), speaker=_main_speaker(chunk.words), text=chunk.text)
+        replace(
+            _segment(chunk.words, chunk.channel),
+            speaker=_main_speaker(chunk.words),
+            text=chunk.text,
+        )
         for chunk in chunks
     ]
 
 
-def _segment(words: Sequence[Word]) -> SpeakerSegment:
+def _segment(words: Sequence[Word], channel: int | None) -> SpeakerSegment:
     text = "".join(word.text for word in words)
     first, last = words[0], words[-1]
-    return SpeakerSegment(first.speaker, text, first.start, last.end, tuple(words), first.language)
+    return SpeakerSegment(
+        first.speaker, text, first.start, last.end, tuple(words), first.language, channel
+    )
 
 
 def _main_speaker(words: Sequence[Word]) -> str | None:
@@ -194,8 +235,12 @@ def _unassign_distant(
 
 def _intervals_of(name: str, turns: Sequence[SpeakerTurn]) -> Intervals:
     """When the speaker `name` speaks: the turns of that speaker, merged where they overlap."""
-    own_turns = sorted((turn.start, turn.end) for turn in turns if turn.speaker == name)
-    spans = np.array(own_turns, float).reshape(-1, 2)
+    return _merged([(turn.start, turn.end) for turn in turns if turn.speaker == name])
+
+
+def _merged(overlapping: Sequence[tuple[float, float]]) -> Intervals:
+    """Spans of time, merged where they overlap."""
+    spans = np.array(sorted(overlapping), float).reshape(-1, 2)
     latest_end = np.maximum.accumulate(spans[:, 1])
     # True where a turn starts after all earlier ones have ended.
     first = np.append(True, spans[1:, 0] > latest_end[:-1])[: len(spans)]

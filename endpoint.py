@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from math import inf
 from threading import Event as Flag
 from typing import Any, NamedTuple, TypeVar
@@ -26,8 +27,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from answer.channels import joined
 from answer.response import Answer, response
-from asr import DecodeOptions, Progress, Recogniser, Transcription, TranscriptionOptions
+from asr import (
+    DecodeOptions,
+    Job,
+    Progress,
+    Recogniser,
+    Transcription,
+    TranscriptionOptions,
+    VadOptions,
+    with_thresholds,
+)
+from audio.crosstalk import silence_crosstalk
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig, ignored_names
 from diarization.diarizer import (
@@ -167,7 +179,7 @@ class Endpoint:
         Raises EndpointError; closing the iterator frees its rows.
         """
         left = Flag()
-        diarizing: Future[Diarization | None] | None = None
+        diarizing: list[Future[Diarization | None]] = []  # one a channel, or none
         self.outstanding += 1
         try:
             self.recogniser.check_alive()
@@ -178,24 +190,29 @@ class Endpoint:
                 audio = await self._prepare(recording, self._decode(request), decodes=True)
                 yield Decoded(audio.duration)
                 if request.speakers is not None:
-                    diarizing = self._start_diarization(
-                        recording, audio.samples, request.speakers, left
-                    )
-                starting = self.recogniser.starting_steps(audio.samples, request.options)
-                transcription = await self._prepare(recording, starting)
-                async with aclosing(self._recognise(transcription)) as events:
+                    diarizing += [
+                        self._start_diarization(recording, samples, request.speakers, left)
+                        for samples in audio.channels
+                    ]
+                starting = self._starting_steps(audio, request.options)
+                transcriptions = await self._prepare(recording, starting)
+                heard: list[Transcript] = []
+                async with aclosing(self._recognise(transcriptions, request.config)) as events:
                     async for event in events:
-                        if isinstance(event, Transcript):
-                            transcript = event
-                        else:
+                        if isinstance(event, Progress):
                             yield event
-                diarization = await _speakers(diarizing, transcript.speech)
-                finish = partial(self._finish, request, audio, transcript, diarization, known)
+                        else:
+                            heard.append(event)
+                spoken = [
+                    (transcript, await _speakers(each, transcript.speech))
+                    for transcript, each in zip_longest(heard, diarizing)
+                ]
+                finish = partial(self._finish, request, audio, spoken, known)
                 yield Finished(await self._prepare(recording, in_one_step(finish)))
         finally:
             left.set()
-            if diarizing is not None:
-                diarizing.cancel()  # while it waits it holds the samples
+            for each in diarizing:
+                each.cancel()  # while it waits it holds the samples
             self.outstanding -= 1
 
     async def session_speakers(self, clips: Sequence[ReferenceClip]) -> SessionSpeakers:
@@ -224,13 +241,22 @@ class Endpoint:
         `as_text` reads parameters as those of a query string or form. Raises InvalidRequest,
         InvalidParameter, or Unsupported.
         """
-        inputs, config, warnings = _read_body(data, as_text)
+        return self.request_of(*_read_body(data, as_text))
+
+    def request_of(
+        self, inputs: Inputs, config: InferenceConfig, warnings: tuple[str, ...] = ()
+    ) -> TranscriptionRequest:
+        """The request for a recording with these parameters, and `warnings` of others.
+
+        Raises InvalidParameter, or Unsupported.
+        """
         speakers = None
-        if config.diarize and self.diarizer is not None:
+        if config.tells_voices_apart and self.diarizer is not None:
             takes_hints = self.diarizer.capabilities.hints
             speakers = speaker_hints(config) if takes_hints else SpeakerHints()
         warnings += self._unused(config)
-        options = self.recogniser.validate(_options(config, diarized=speakers is not None))
+        by_speaker = config.separate or speakers is not None
+        options = self.recogniser.validate(_options(config, by_speaker))
         return TranscriptionRequest(inputs, config, options, speakers, warnings)
 
     async def _enrol(
@@ -258,15 +284,33 @@ class Endpoint:
         return await asyncio.wrap_future(self._beside(Recording(seconds), enrol))
 
     def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:
-        """The audio, all of which counts as held in the end; clips leave fewer bytes.
+        """The audio, all of which counts as held in the end; clips leave fewer bytes. Of channels
+        that are heard apart each has its own speech alone.
 
-        Raises InvalidAudio, AudioTooLong.
+        Raises InvalidAudio, AudioTooLong, InvalidParameter.
         """
-        limits = self.limits.less(request.config.reference_bytes)
+        config = request.config
+        limits = self.limits.less(config.reference_bytes)
         data = decode_base64(request.inputs, limits)
-        audio = yield from decoding_steps(data, request.config.sampling_rate, limits)
-        yield DecodingStep(audio.duration, audio.duration)
-        return audio
+        audio = yield from decoding_steps(data, config.sampling_rate, limits, config.separate)
+        yield DecodingStep(audio.seconds, audio.seconds)
+        if not config.separate:
+            return audio
+        _check_channel_names(config.channel_names, len(audio.channels))
+        warnings = yield from silence_crosstalk(audio.channels)
+        if len(audio.channels) == 1:
+            warnings = ("channels: the audio has one, which is heard as it is",)
+        return replace(audio, warnings=(*audio.warnings, *warnings))
+
+    def _starting_steps(
+        self, audio: Audio, options: TranscriptionOptions
+    ) -> Steps[list[Transcription]]:
+        """A transcription of each channel."""
+        started = []
+        for samples in audio.channels:
+            started.append((yield from self.recogniser.starting_steps(samples, options)))
+            yield None
+        return started
 
     def _start_diarization(
         self, recording: Recording, samples: NDArray[np.float32], hints: SpeakerHints, left: Flag
@@ -292,44 +336,63 @@ class Endpoint:
         return self._diarization.submit(recording, in_one_step(computed))
 
     async def _recognise(
-        self, transcription: Transcription
+        self, transcriptions: Sequence[Transcription], config: InferenceConfig
     ) -> AsyncGenerator[Progress | Transcript]:
-        """What the recogniser tells of a transcription; the transcript comes last."""
+        """What the recogniser tells of the transcriptions of all channels, which share its rows;
+        the transcripts come last, in order.
+        """
         loop = asyncio.get_running_loop()
-        told: asyncio.Queue[Progress | None] = asyncio.Queue()
+        told: asyncio.Queue[tuple[int, Progress | None]] = asyncio.Queue()
 
-        def tell(progress: Progress | None) -> None:
+        def tell(place: int, progress: Progress | None) -> None:
             with suppress(RuntimeError):  # the event loop has ended
-                loop.call_soon_threadsafe(told.put_nowait, progress)
+                loop.call_soon_threadsafe(told.put_nowait, (place, progress))
 
-        job = self.recogniser.submit(transcription, tell)
-        job.result.add_done_callback(lambda _: tell(None))
+        def end(place: int, _: Future[Transcript]) -> None:
+            tell(place, None)
+
+        seconds = [each.seconds for each in transcriptions]
+        jobs: list[Job[Transcript]] = []
         try:
-            while (progress := await told.get()) is not None:
-                yield progress
-            with endpoint_errors():
-                transcript = job.result.result()
-            yield transcript
+            for place, transcription in enumerate(transcriptions):
+                job = self.recogniser.submit(transcription, partial(tell, place))
+                job.result.add_done_callback(partial(end, place))
+                jobs.append(job)
+            left = len(jobs)
+            while left:
+                place, progress = await told.get()
+                if progress is None:
+                    with endpoint_errors():
+                        jobs[place].result.result()
+                    left -= 1
+                else:
+                    seconds[place] = progress.done, progress.total
+                    done, total = map(sum, zip(*seconds, strict=True))
+                    channel = place if config.separate else None
+                    chunks = [replace(chunk, channel=channel) for chunk in progress.chunks]
+                    yield Progress(done, total, tuple(chunks))
+            for job in jobs:
+                yield job.result.result()
         finally:
-            job.cancel()
+            for job in jobs:
+                job.cancel()
 
     def _finish(
         self,
         request: TranscriptionRequest,
         audio: Audio,
-        transcript: Transcript,
-        diarization: Diarization | None,
+        spoken: Sequence[tuple[Transcript, Diarization | None]],
         known: KnownVoices,
     ) -> Answer:
-        """What was found, words given to speakers, known ones by name, and every warning."""
+        """What was found on all channels, words given to speakers, known ones by name, and every
+        warning.
+        """
         config = request.config
-        naming = name_speakers(diarization, known, config.known_speaker_threshold)
-        answer = Answer(audio.duration, transcript, known_speakers=naming.known_speakers)
-        answer = _attribute_words(answer, naming.diarization, config)
-        found = diarization.warnings if diarization else ()
+        answers = [_channel_answer(audio.duration, *each, known, config) for each in spoken]
+        answer = joined(answers, _names(config, len(answers))) if config.separate else answers[0]
         notice = () if self.notice is None else (self.notice,)
-        warnings = (*notice, *request.warnings, *audio.warnings, *transcript.warnings)
-        return replace(answer, warnings=(*warnings, *found, *naming.warnings))
+        warnings = (*notice, *request.warnings, *audio.warnings, *answer.warnings)
+        return replace(_with_segments(answer, config), warnings=warnings)
 
     async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
         """What `steps` return in a thread that prepares. Raises EndpointError."""
@@ -346,10 +409,12 @@ class Endpoint:
             can, no_turns = self.diarizer.capabilities, ""
             no_hints = "" if can.hints else "the diarization model takes none"
             no_voices = "" if can.voices else "the diarization model compares no voices"
+        mixed = "" if config.separate else "channels are mixed"
         unused = (
             ("speaker hints are ignored", no_hints, speaker_hints(config) != SpeakerHints()),
             ("known_speakers are ignored", no_voices, bool(config.known_speakers)),
-            ("output: rttm is empty", no_turns, "rttm" in config.output),
+            ("output: rttm is empty", no_turns, "rttm" in config.output and not config.separate),
+            ("channel_names are ignored", mixed, bool(config.channel_names)),
         )
         return tuple(f"{what}: {why}" for what, why, asked in unused if why and asked)
 
@@ -427,7 +492,7 @@ def speaker_hints(config: InferenceConfig) -> SpeakerHints:
     return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)
 
 
-def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
+def _options(config: InferenceConfig, by_speaker: bool) -> TranscriptionOptions:
     """What speech recognition is asked for.
 
     Speakers are given to words and subtitles are made of words, so both need word times even where
@@ -435,7 +500,7 @@ def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
     timestamps; without them a whole window would be one line.
     """
     by_word = config.return_timestamps == "word" or not BY_WORD.isdisjoint(config.output)
-    words = by_word or diarized
+    words = by_word or by_speaker or config.text is not None
     timed = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
     return TranscriptionOptions(
         task=config.task,
@@ -444,6 +509,7 @@ def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
         chunk_length_s=config.chunk_length_s,
         prompt=config.prompt or "",
         hotwords=tuple(config.hotwords),
+        text=config.text or "",
         decode=DecodeOptions(
             timestamps=timed or words,
             assisted=config.assisted,
@@ -451,8 +517,23 @@ def _options(config: InferenceConfig, diarized: bool) -> TranscriptionOptions:
             words=words,
             num_beams=config.num_beams,
             length_penalty=config.length_penalty,
+            temperature=config.temperature or 0.0,
+            fallback=with_thresholds(
+                config.compression_ratio_threshold,
+                config.logprob_threshold,
+                config.no_speech_threshold,
+            ),
         ),
+        vad=_vad_options(config),
     )
+
+
+def _vad_options(config: InferenceConfig) -> VadOptions | None:
+    """What counts as speech; None: everything does."""
+    if config.vad_filter is False:
+        return None
+    given = config.vad_parameters
+    return VadOptions(**given.model_dump()) if given else VadOptions()
 
 
 async def _speakers(
@@ -466,16 +547,44 @@ async def _speakers(
     return found.touching(speech)
 
 
-def _attribute_words(
-    answer: Answer, diarization: Diarization | None, config: InferenceConfig
+def _check_channel_names(names: Sequence[str], channels: int) -> None:
+    if names and len(names) != channels:
+        raise InvalidParameter(f"channel_names: should be as many as the audio's {channels}")
+
+
+def _names(config: InferenceConfig, channels: int) -> Sequence[str]:
+    """What channels are called that are heard apart."""
+    return config.channel_names or [f"CHANNEL_{channel:02d}" for channel in range(channels)]
+
+
+def _channel_answer(
+    duration: float,
+    transcript: Transcript,
+    diarization: Diarization | None,
+    known: KnownVoices,
+    config: InferenceConfig,
 ) -> Answer:
-    """The answer with its words given to speakers; as it is where nobody asked for any."""
-    if diarization is None:
+    """What was found on one channel, without segments; words have speakers where these were looked
+    for.
+    """
+    naming = name_speakers(diarization, known, config.known_speaker_threshold)
+    turns, found = None, naming.diarization
+    if found is not None:
+        turns = found.turns
+        chunks = attribute(transcript.chunks, found.turns, found.exclusive)
+        transcript = replace(transcript, chunks=chunks)
+    told = diarization.warnings if diarization else ()
+    warnings = (*transcript.warnings, *told, *naming.warnings)
+    return Answer(duration, transcript, None, turns, warnings, naming.known_speakers)
+
+
+def _with_segments(answer: Answer, config: InferenceConfig) -> Answer:
+    """The answer with what each speaker says; as it is where nobody asked for any."""
+    if answer.turns is None:
         return answer
-    chunks = attribute(answer.transcript.chunks, diarization.turns, diarization.exclusive)
+    chunks = answer.transcript.chunks
     segments = speaker_segments(chunks) if config.group_by_speaker else segment_per_chunk(chunks)
-    transcript = replace(answer.transcript, chunks=chunks)
-    return replace(answer, transcript=transcript, segments=segments, turns=diarization.turns)
+    return replace(answer, segments=segments)
 
 
 def _guarded(steps: Steps[T]) -> Steps[T]:

@@ -17,7 +17,8 @@ class Word:
     words, joined, are the chunk's text. `probability` is the mean of the main model's probabilities
     of the word's tokens. `overlap` marks a word during which another speaker speaks too.
     `language` is the code of the language it was heard in, None unless languages were looked for
-    within the recording; so are those of the classes below.
+    within the recording; so are those of the classes below. Their `channel` is counted from 0, None
+    where channels were heard together.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Chunk:
     temperature: float = 0.0
     compression_ratio: float = 0.0
     window_start: float = 0.0
+    channel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ class SpeakerTurn:
     speaker: str
     start: float
     end: float
+    channel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One of the channels that were heard apart: its name, and its language as a Transcript's."""
+
+    name: str
+    language: str | None
+    language_probability: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,7 @@ class SpeakerSegment:
     end: float
     words: tuple[Word, ...] = ()
     language: str | None = None
+    channel: int | None = None
 
 
 @dataclass(slots=True)
@@ -122,6 +135,14 @@ class DecodeStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Unspoken:
+    """Words of a client's text that nobody speaks; they stand behind so many spoken ones."""
+
+    words: tuple[str, ...]
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """The result of speech recognition: chunks in order of time, and warnings for the client.
 
@@ -129,7 +150,8 @@ class Transcript:
     was requested and there was no speech to detect it from. `language_probability` is its
     probability among all languages; None where it was not detected. `speech` holds the spans of
     detected speech, (start, end) in seconds, in order and disjoint; speaker turns are clipped to
-    them. `stats` is ignored when transcripts are compared.
+    them. `unspoken` is what a client's own text has beyond the words of the chunks. `stats` is
+    ignored when transcripts are compared.
     """
 
     chunks: tuple[Chunk, ...]
@@ -138,6 +160,7 @@ class Transcript:
     language_probability: float | None = None
     speech: tuple[tuple[float, float], ...] = ()
     stats: DecodeStats = field(default_factory=DecodeStats, compare=False)
+    unspoken: tuple[Unspoken, ...] = ()
 
     @property
     def text(self) -> str:

@@ -12,9 +12,20 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from answer.cues import Layout
 from answer.subtitles import Rendering, render
 from config import InferenceConfig
-from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
+from diarization_utils import by_channel
+from transcript import (
+    Channel,
+    Chunk,
+    KnownSpeaker,
+    SpeakerSegment,
+    SpeakerTurn,
+    Transcript,
+    Unspoken,
+    Word,
+)
 
 SHORTEST = 2  # hundredths of a second: a step of Whisper's timestamps
 
@@ -27,8 +38,8 @@ Timed = TypeVar("Timed", Chunk, SpeakerSegment, SpeakerTurn, Word)
 class Answer:
     """The results for one recording of `duration` seconds.
 
-    `segments` and `turns` are None without diarization. The words of all segments, in order, are
-    the words of all chunks.
+    `segments` and `turns` are None where nobody looked for speakers. The words of all segments, in
+    order, are the words of all chunks. Of `channels` that were heard apart this holds for each.
     """
 
     duration: float
@@ -37,13 +48,14 @@ class Answer:
     turns: Sequence[SpeakerTurn] | None = None
     warnings: tuple[str, ...] = ()
     known_speakers: tuple[KnownSpeaker, ...] = ()
+    channels: tuple[Channel, ...] = ()
 
 
 def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     """The JSON object that answers a request with the parameters `config`."""
     duration = round(float(answer.duration), 2)
-    chunks = clamp_times(answer.transcript.chunks, duration)
-    segments = clamp_times(answer.segments or (), duration)
+    chunks = sorted(clamp_times(answer.transcript.chunks, duration), key=_start)
+    segments = sorted(clamp_times(answer.segments or (), duration), key=_start)
     by_word = config.return_timestamps == "word"
     spoken = config.multilingual
     body: dict[str, Any] = {
@@ -58,15 +70,58 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     if by_word:
         has_speakers = answer.segments is not None
         blocks: Sequence[Chunk | SpeakerSegment] = segments if has_speakers else chunks
-        words = [word for block in blocks for word in block.words]
-        body["words"] = [_word_json(word, has_speakers, spoken) for word in words]
+        words = [(word, block.channel) for block in blocks for word in block.words]
+        words.sort(key=lambda placed: placed[0].start)  # of channels that speak at once
+        body["words"] = [
+            _word_json(word, has_speakers, spoken) | _channel_json(channel)
+            for word, channel in words
+        ]
+    if config.text is not None:
+        said = [word for chunk in chunks for word in chunk.words]
+        body["unspoken"] = _unspoken_json(answer.transcript.unspoken, said, duration)
     if config.output:
         turns = _clamp_turns(answer.turns or (), duration)
-        rendering = Rendering(duration, chunks, segments, turns)
+        rendering = Rendering(duration, chunks, segments, turns, _layout(config))
         body["output"] = {name: render(name, rendering) for name in config.output}
+    if answer.channels:
+        body["channels"] = [
+            {
+                "name": each.name,
+                "language": each.language,
+                "language_probability": _rounded(each.language_probability),
+            }
+            for each in answer.channels
+        ]
     if answer.known_speakers:
         body["known_speakers"] = known_speakers_json(answer.known_speakers)
     return body
+
+
+def _layout(config: InferenceConfig) -> Layout:
+    return Layout(
+        config.max_line_width,
+        config.max_line_count,
+        config.max_words_per_line,
+        config.highlight_words,
+        config.subtitle_speakers,
+    )
+
+
+def _unspoken_json(
+    unspoken: Sequence[Unspoken], words: Sequence[Word], duration: float
+) -> list[dict[str, Any]]:
+    """The parts of a given text that nobody speaks: where they stand among the `words`, and when
+    they would have been spoken.
+    """
+    times = [(0.0, 0.0), *((word.start, word.end) for word in words), (duration, duration)]
+    return [
+        {
+            "text": "".join(each.words),
+            "words_before": each.before,
+            "timestamp": [times[each.before][1], times[each.before + 1][0]],
+        }
+        for each in unspoken
+    ]
 
 
 def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
@@ -88,11 +143,19 @@ def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[s
 
 
 def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
-    """Clamp and round the times of blocks and of their words, each in order over all blocks.
+    """Clamp and round the times of blocks and of their words, each in order over all blocks of its
+    channel.
 
     A time before the one that precedes it, or NaN, becomes that one. Each lasts 20 ms at least, or
     an equal share of a recording that is too short for that.
     """
+    clamped = {
+        channel: iter(_clamp_channel(own, duration)) for channel, own in by_channel(blocks).items()
+    }
+    return [next(clamped[block.channel]) for block in blocks]
+
+
+def _clamp_channel(blocks: Sequence[Block], duration: float) -> list[Block]:
     words = [word for block in blocks for word in block.words]
     clamped_words = iter(
         [replace(word, start=start, end=end) for word, start, end in _lasting(words, duration)]
@@ -102,6 +165,10 @@ def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
     ]
     timed = _lasting(blocks, duration)
     return [replace(block, start=start, end=end) for block, start, end in timed]
+
+
+def _start(block: Chunk | SpeakerSegment) -> float:
+    return block.start
 
 
 def _with_words(block: Block, words: tuple[Word, ...]) -> Block:
@@ -161,15 +228,22 @@ def _segment_json(segment: SpeakerSegment, by_word: bool, spoken: bool) -> dict[
         "text": segment.text,
         "timestamp": [segment.start, segment.end],
         **_language_json(segment, spoken),
+        **_channel_json(segment.channel),
     }
     if by_word:
-        entry["words"] = [_word_json(word, True, spoken) for word in segment.words]
+        channel = _channel_json(segment.channel)
+        entry["words"] = [_word_json(word, True, spoken) | channel for word in segment.words]
     return entry
 
 
 def _language_json(item: SpeakerSegment | Chunk | Word, spoken: bool) -> dict[str, Any]:
     """The language, where it was asked for each part of the recording."""
     return {"language": item.language} if spoken else {}
+
+
+def _channel_json(channel: int | None) -> dict[str, Any]:
+    """The channel, where channels were heard apart."""
+    return {} if channel is None else {"channel": channel}
 
 
 def _chunk_json(chunk: Chunk, spoken: bool) -> dict[str, Any]:
@@ -179,6 +253,7 @@ def _chunk_json(chunk: Chunk, spoken: bool) -> dict[str, Any]:
         "avg_logprob": _rounded(chunk.avg_logprob),
         "no_speech_prob": _rounded(chunk.no_speech_prob),
         **_language_json(chunk, spoken),
+        **_channel_json(chunk.channel),
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from archive.manifest import Recording
 from archive.records import Record
 from archive.worker import Task, Worker
-from config import prepare_archive
+from config import prepare_ray
 
 # A worker on the CPU has at least so many cores by default, where a machine has them.
 CORES_A_WORKER = 4
@@ -128,7 +128,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         """Connect. Raises ClusterError."""
-        prepare_archive()
+        prepare_ray()
         try:
             import ray
             import ray.data

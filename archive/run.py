@@ -274,7 +274,7 @@ def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> in
     """Do what the command line says; the exit status. `make_handler` is called in each worker with
     the settings, and returns what answers requests there.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return transcribe(prepare(options, make_handler), options)
     except WrongInput as error:
@@ -285,6 +285,8 @@ def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> in
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(*_: object) -> None:

@@ -23,10 +23,25 @@ PARAMETERS = (
     "min_speakers",
     "max_speakers",
     "diarize",
+    "channels",
+    "channel_names",
     "num_beams",
     "batch_size",
     "assisted",
+    "max_line_width",
+    "max_line_count",
+    "max_words_per_line",
+    "highlight_words",
+    "subtitle_speakers",
+    "temperature",
+    "compression_ratio_threshold",
+    "logprob_threshold",
+    "no_speech_threshold",
+    "vad_filter",
+    "vad_parameters",
 )
+# Those that say how subtitles look.
+LAYOUT = PARAMETERS[PARAMETERS.index("max_line_width") : PARAMETERS.index("temperature")]
 # What scripts/demo, transcribe and serve do without these options.
 WITHOUT_MODELS = (
     "Without one, OpenAI's Whisper base, and a pyannote pipeline that tells speakers apart; both"
@@ -101,9 +116,58 @@ def add_parameters(parser: CommandParser) -> None:
         dest="diarize",
         **GIVEN | {"const": False},
     )
+    option(
+        group,
+        "--channels",
+        "mix (default), or separate: each is heard apart, and is its speaker",
+        type=one_of("mix", "separate"),
+        metavar="CHANNELS",
+    )
+    option(
+        group,
+        "--channel-names",
+        "what separate channels are called, with commas between them",
+        metavar="NAMES",
+    )
     option(group, "--num-beams", "beam search; default: 1", type=whole_number(1), metavar="N")
     option(group, "--batch-size", "windows at a time", type=whole_number(1), metavar="N")
     option(group, "--assisted", "let the assistant draft (speculative decoding)", **GIVEN)
+    _add_thresholds(group)
+    _add_layout(parser)
+
+
+def _add_thresholds(group: argparse._ArgumentGroup) -> None:
+    """What openai/whisper and faster-whisper call so; the values are checked with the others."""
+    for name, help_text in (
+        ("--temperature", "0 (default): the likeliest text; up to 1: sampled once"),
+        ("--compression-ratio-threshold", "above it a text is decoded again; default: 2.4"),
+        ("--logprob-threshold", "below it a text is decoded again; default: -0.35"),
+        ("--no-speech-threshold", "above it a window may be silent; default: 0.6"),
+    ):
+        option(group, name, help_text, metavar="NUMBER")
+    no_filter = GIVEN | {"const": False}
+    option(
+        group, "--no-vad-filter", "decode what is no speech, too", dest="vad_filter", **no_filter
+    )
+    option(group, "--vad-parameters", "as faster-whisper's", metavar="JSON")
+
+
+def _add_layout(parser: CommandParser) -> None:
+    group = parser.add_argument_group("subtitles", "of srt and vtt, as openai/whisper's")
+    for name, help_text in (
+        ("--max-line-width", "characters of a line"),
+        ("--max-line-count", "lines of a subtitle"),
+        ("--max-words-per-line", "words of a subtitle, where text does not flow on"),
+    ):
+        option(group, name, help_text, type=whole_number(1), metavar="N")
+    option(group, "--highlight-words", "underline each word while it is said", **GIVEN)
+    option(
+        group,
+        "--no-subtitle-speakers",
+        "do not show who speaks",
+        dest="subtitle_speakers",
+        **GIVEN | {"const": False},
+    )
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:

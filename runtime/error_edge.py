@@ -62,9 +62,14 @@ def end_process(reason: str) -> None:
     """End this process a moment from now, after its clients have been answered; the log says why,
     once.
     """
-    if any(thread.name == ENDING for thread in threading.enumerate()):
+    if process_ends():
         return
     logger.critical("the process ends: %s", reason)
     timer = threading.Timer(SECONDS_TO_ANSWER, os._exit, (EXIT_STATUS,))
     timer.name, timer.daemon = ENDING, True
     timer.start()
+
+
+def process_ends() -> bool:
+    """Whether this process is about to end, whatever becomes of what it does."""
+    return any(thread.name == ENDING for thread in threading.enumerate())

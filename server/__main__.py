@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from commands.parser import INTERRUPTED
+from config import ServerSettings
 from errors import StartError
 from server.options import read
 
@@ -21,6 +24,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises SystemExit at the end, or where that cannot be.
     """
     options = read(arguments)
+    log_to_stderr()
+    # Until requests are accepted there is nothing to drain.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
+    try:
+        settings = read_settings(options)
+        from server.serving import serve  # takes seconds, which end in order too
+
+        sys.exit(serve(options, settings))
+    except StartError as error:
+        raise SystemExit(str(error)) from error
+
+
+def read_settings(options: Namespace) -> ServerSettings:
+    """What the command line says, and else the environment. Raises StartError."""
+    try:
+        key = None if options.api_key_file is None else _read_key(options.api_key_file)
+        return ServerSettings.from_environment(host=options.host, port=options.port, api_key=key)
+    except ValueError as error:
+        raise StartError(str(error)) from error
+
+
+def _read_key(file: Path) -> str:
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise StartError(f"--api-key-file {file}: {why}") from error
+    if not key:
+        raise StartError(f"--api-key-file {file}: is empty")
+    return key
+
+
+def log_to_stderr() -> None:
+    """A line for each request, and what goes wrong."""
     to_stderr = logging.StreamHandler()
     to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
@@ -28,15 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # Until requests are accepted there is nothing to drain.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
-    try:
-        from server.serving import serve  # takes seconds, which end in order too
-
-        sys.exit(serve(options))
-    except StartError as error:
-        raise SystemExit(str(error)) from error
 
 
 def _is_no_progress(record: logging.LogRecord) -> bool:

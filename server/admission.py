@@ -22,7 +22,8 @@ from server.realtime.places import LivePlace, LivePlaces
 # Requests for these are answered whatever the load: by which routes, and whether without a token.
 PROBES = ("/health", "/ready", "/metrics")
 WITHOUT_TOKEN = ("/", "/health", "/ready", "/openapi.json")
-TRANSCRIBING = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations")
+JOBS = "/v1/jobs"
+TRANSCRIBING = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations", JOBS)
 FORM = "multipart/form-data"
 # Types that say that the body is no sound; all others are looked into.
 SILENT_TYPES = ("text", "image", "font", "model", "message", "multipart")
@@ -88,7 +89,7 @@ class Admission:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise UnsupportedMediaType("bodies are read as they are, without Content-Encoding")
         kind = media_type(headers)
-        if path.startswith("/v1/") and kind != FORM:
+        if path.startswith("/v1/audio/") and kind != FORM:
             raise UnsupportedMediaType(f"this route reads {FORM}")
         if kind != FORM and kind.partition("/")[0] in SILENT_TYPES:
             raise UnsupportedMediaType(f"this route reads JSON, {FORM} and audio files")

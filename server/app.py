@@ -19,6 +19,10 @@ from server import health, info, native
 from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
+from server.jobs import routes as jobs
+from server.jobs.metrics import JobMetrics
+from server.jobs.runner import JobRunner
+from server.jobs.store import JobStore
 from server.metrics import EngineMetrics, Metrics
 from server.middleware import METHODS, RequestGate
 from server.openai_api import routes
@@ -30,36 +34,45 @@ from server.service import Service
 
 
 def create_app(
-    endpoint: Endpoint, settings: ServerSettings, open_driver: OpenDriver | None = None
+    endpoint: Endpoint,
+    settings: ServerSettings,
+    open_driver: OpenDriver | None = None,
+    store: JobStore | None = None,
 ) -> RequestGate:
     """The app that answers with `endpoint`, as `settings` say; live sessions have drivers of
-    `open_driver`, and without one there are none.
+    `open_driver`, and jobs are kept in `store`, which the app closes; without them there are none.
     """
     if open_driver is None:
         settings = settings.model_copy(update={"max_live_sessions": 0})
     admission = Admission(settings, endpoint.limits.max_bytes)
     metrics = Metrics(EngineMetrics(endpoint, admission))
+    service = Service(endpoint, metrics)
+    runner = None
+    if store is not None:
+        runner = JobRunner(service, store, settings)
+        metrics.on_disk.register(JobMetrics(store))
     app = FastAPI(
         title="Transcription with speakers",
         version="1",
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        lifespan=runner.running if runner else None,
     )
     app.include_router(health.router(endpoint, admission, metrics, settings.page))
-    service = Service(endpoint, metrics)
     app.include_router(native.router(service))
     app.include_router(routes.router(service))
+    app.include_router(jobs.router(endpoint, runner, settings.callback_hosts))
     secrets = ClientSecrets()
     if open_driver is not None and settings.max_live_sessions:
         app.include_router(realtime.router(endpoint, settings, secrets, open_driver))
-    app.include_router(info.router(endpoint, admission.live))
+    app.include_router(info.router(endpoint, admission.live, runner is not None))
     if settings.page:
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
-    return RequestGate(app, admission, metrics, settings, secrets)
+    return RequestGate(app, admission, metrics, settings, secrets, runner)
 
 
 def _fail(request: Request, error: Exception) -> Response:

@@ -136,6 +136,50 @@ class NotReady(Refusal):
     status = 503
 
 
+class NoReplica(Refusal):
+    """The process that had the request has died, or none takes any."""
+
+    code = "NO_REPLICA"
+    status = 503
+    retry_after = 1
+
+
+class JobsDisabled(Refusal):
+    """The server has no folder to keep jobs in."""
+
+    code = "JOBS_DISABLED"
+    status = 404
+
+
+class JobsFull(Refusal):
+    """As many jobs, or as many bytes of them, are kept as may be."""
+
+    code = "JOBS_FULL"
+    status = 429
+    retry_after = 60
+
+
+class JobNotDone(Refusal):
+    """The job has no answer, or none yet."""
+
+    code = "JOB_NOT_DONE"
+    status = 409
+
+
+class CallbackNotAllowed(Refusal):
+    """The server calls nobody back there."""
+
+    code = "CALLBACK_NOT_ALLOWED"
+    status = 403
+
+
+class StorageFailed(Refusal):
+    """The disk takes no more."""
+
+    code = "STORAGE_FAILED"
+    status = 507
+
+
 class UpgradeRequired(Refusal):
     """The path is for WebSockets."""
 

@@ -47,7 +47,7 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
         responses=refusals(401, 403, 429),
     )
     async def show_metrics() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(await metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @routes.head("/", include_in_schema=False)
     @routes.get(

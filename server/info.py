@@ -41,25 +41,26 @@ class Info(BaseModel):
     live_places: int | None = Field(
         description="How many more live sessions may be opened now; null: none are held here"
     )
+    jobs: bool = Field(description="Whether `/v1/jobs` takes recordings")
     max_audio_seconds: float
     max_audio_bytes: int
 
 
-def router(endpoint: Endpoint, live: LivePlaces) -> APIRouter:
+def router(endpoint: Endpoint, live: LivePlaces, jobs: bool) -> APIRouter:
     """The route; it asks nothing of the engine. `live` are the places of live sessions."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
     @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
     async def info() -> Info:
-        return describe(endpoint, live.most - live.taken if live.most else None)
+        return describe(endpoint, live.most - live.taken if live.most else None, jobs)
 
     return routes
 
 
-def describe(endpoint: Endpoint, live_places: int | None = None) -> Info:
+def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = False) -> Info:
     """What a request to this endpoint may ask for without being refused or warned, where so many
-    more live sessions may be opened.
+    more live sessions may be opened, and `jobs` are kept or not.
     """
     models = endpoint.recogniser.models
     tokens = models.special_tokens
@@ -78,6 +79,7 @@ def describe(endpoint: Endpoint, live_places: int | None = None) -> Info:
         drafts="assistant" if models.assistant else drafts,
         diarization=endpoint.diarizer is not None,
         live_places=live_places,
+        jobs=jobs,
         max_audio_seconds=endpoint.limits.max_seconds,
         max_audio_bytes=endpoint.limits.max_bytes,
     )

@@ -197,7 +197,7 @@ class DrainingServer(uvicorn.Server):
         if self._says_draining:
             self._says_draining = False
             logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
-            self.gate.finish_sessions()
+            self.gate.begin_to_drain()
         if self.busy and time.monotonic() < self._drain_ends:
             return False
         self._end = "drained" if not self.busy else "the time to drain is over"

@@ -20,10 +20,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from config import ServerSettings
 from errors import EndpointError
-from server.admission import PROBES, TRANSCRIBING, WITHOUT_TOKEN, Admission
+from server.admission import JOBS, PROBES, TRANSCRIBING, WITHOUT_TOKEN, Admission
 from server.api_key import ApiKey
 from server.errors import Crowded, Draining, InvalidHttp
 from server.exchange import CLIENT_GONE, Exchange
+from server.jobs.runner import JobRunner
 from server.metrics import Metrics
 from server.origin_policy import PREFLIGHT, OriginPolicy
 from server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
@@ -34,6 +35,7 @@ logger = logging.getLogger("server")
 
 PAGE = "/app"
 REALTIME = "/v1/realtime"
+JOB = f"{JOBS}/{{job}}"
 ROUTES = {
     *PROBES,
     *TRANSCRIBING,
@@ -67,7 +69,9 @@ class RequestGate:
         metrics: Metrics,
         settings: ServerSettings,
         secrets: ClientSecrets,
+        jobs: JobRunner | None = None,
     ) -> None:
+        self.jobs = jobs
         self.app, self.admission, self.metrics = app, admission, metrics
         self.deadline = settings.request_timeout
         self.most_message_bytes = settings.max_append_bytes * 4 // 3 + SLACK_MESSAGE_BYTES
@@ -104,8 +108,12 @@ class RequestGate:
             exchange.end(why)
         self.admission.live.end_all(Ending(INTERNAL_ERROR if error else GOING_AWAY, why))
 
-    def finish_sessions(self) -> None:
-        """Have every live session complete what it has heard, and end."""
+    def begin_to_drain(self) -> None:
+        """Have every live session complete what it has heard, and end; jobs wait for another
+        process.
+        """
+        if self.jobs:
+            self.jobs.stop()
         why = Draining("the server is about to stop")
         self.admission.live.finish_all(Ending(GOING_AWAY, why))
 
@@ -250,4 +258,6 @@ def _is_open(path: str, method: str) -> bool:
 def _route(path: str) -> str:
     if path in ROUTES:
         return path
+    if path.startswith(f"{JOBS}/"):
+        return JOB
     return PAGE if path == PAGE or path.startswith(f"{PAGE}/") else "other"

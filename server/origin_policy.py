@@ -27,7 +27,7 @@ ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/\s]+)")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 # What a page of an allowed origin may send, and read of an answer beside its body.
 PREFLIGHT = (
-    (b"access-control-allow-methods", b"GET, HEAD, POST"),
+    (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
     # The star does not stand for the key's header, by the Fetch standard.
     (b"access-control-allow-headers", b"Authorization, *"),
     (b"access-control-max-age", b"600"),

@@ -27,22 +27,26 @@ MOST_FILES, MOST_FIELDS = 1, 100
 
 
 async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
-    """The request that a body asks for.
+    """The request that a body asks for. Raises what `read_body` and `Endpoint.parse` raise."""
+    return await asyncio.to_thread(endpoint.parse, *await read_body(request))
+
+
+async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
+    """A body as `Endpoint.parse` takes it, and whether its parameters are text.
 
     Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
-    so, and what `Endpoint.parse` raises.
+    so, and InvalidRequest for a form that cannot be read.
     """
     kind = media_type(request.headers)
     if kind == FORM:
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
-            return await asyncio.to_thread(lambda: endpoint.parse(_form_body(form), as_text=True))
+            return await asyncio.to_thread(_form_body, form), True
     body = await _read_all(request)
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
-        return await asyncio.to_thread(lambda: endpoint.parse(read_json(body)))
+        return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
         raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
-    given = {"inputs": body, "parameters": _query_parameters(request)}
-    return await asyncio.to_thread(endpoint.parse, given, as_text=True)
+    return {"inputs": body, "parameters": _query_parameters(request)}, True
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:

@@ -6,13 +6,14 @@ The address is taken before models are fetched or loaded, and answers only after
 from __future__ import annotations
 
 import logging
+import time
 from argparse import Namespace
 from contextlib import nullcontext
-from pathlib import Path
 from socket import socket
 
 from asr import MAX_ROWS, Limits
 from config import ModelSettings, ServerSettings
+from endpoint import Endpoint
 from errors import StartError
 from loading import load_endpoint
 from model_sources.choice import (
@@ -24,7 +25,9 @@ from model_sources.choice import (
     named,
 )
 from server.app import create_app
+from server.jobs.store import JobStore
 from server.lifecycle import DrainingServer, bind
+from server.middleware import RequestGate
 from server.realtime.drivers import LiveDrivers
 
 logger = logging.getLogger("server")
@@ -35,9 +38,8 @@ NOTHING_FETCHED = (
 )
 
 
-def serve(options: Namespace) -> int:
+def serve(options: Namespace, settings: ServerSettings) -> int:
     """The exit status at the end. Raises StartError, or SystemExit where a model does not load."""
-    settings = _read_settings(options)
     if warning := settings.warning:
         logger.warning(warning)
     with _bound(settings) as bound:
@@ -55,17 +57,29 @@ def load_server(
 
     Raises StartError, or SystemExit where a model does not load.
     """
+    gate, endpoint = load_app(models, settings, notice)
+    return DrainingServer(
+        gate, endpoint, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
+    )
+
+
+def load_app(
+    models: ModelSettings, settings: ServerSettings, notice: str | None = None
+) -> tuple[RequestGate, Endpoint]:
+    """The application and what answers in it, as `load_server` has them; raises the same."""
+    store = open_store(settings)
     limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
     endpoint = load_endpoint(
         models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes, notice=notice
     )
-    return DrainingServer(
-        create_app(endpoint, settings, LiveDrivers(endpoint)),
-        endpoint,
-        settings.drain_timeout,
-        settings.forwarded_allow_ips,
-        settings.page,
-    )
+    return create_app(endpoint, settings, LiveDrivers(endpoint), store), endpoint
+
+
+def open_store(settings: ServerSettings) -> JobStore | None:
+    """The jobs in DATA_DIR; None where it is not set. Raises StartError."""
+    if settings.data_dir is None:
+        return None
+    return JobStore(settings.data_dir, settings.max_jobs, settings.max_job_bytes, time.time())
 
 
 def _bound(settings: ServerSettings) -> socket:
@@ -74,26 +88,6 @@ def _bound(settings: ServerSettings) -> socket:
     except OSError as error:
         where = f"HOST={settings.host} PORT={settings.port}"
         raise StartError(f"{where}: {error.strerror}") from error
-
-
-def _read_settings(options: Namespace) -> ServerSettings:
-    """What the command line says, and else the environment. Raises StartError."""
-    try:
-        key = None if options.api_key_file is None else _read_key(options.api_key_file)
-        return ServerSettings.from_environment(host=options.host, port=options.port, api_key=key)
-    except ValueError as error:
-        raise StartError(str(error)) from error
-
-
-def _read_key(file: Path) -> str:
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise StartError(f"--api-key-file {file}: {why}") from error
-    if not key:
-        raise StartError(f"--api-key-file {file}: is empty")
-    return key
 
 
 def _choose_models(options: Namespace) -> tuple[ModelSettings, str | None]:

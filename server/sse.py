@@ -81,12 +81,13 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
     """What the native routes say of a request's events: its chunks as in the answer, the answer."""
     duration = round(decoded.duration, 2)
     yield {"type": "decoded", "duration": duration}
-    before: list[Chunk] = []
+    before: dict[int | None, Chunk] = {}  # the last chunk of each channel
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Progress):
-                chunks = clamp_times([*before, *event.chunks], duration)[len(before) :]
-                before = chunks[-1:] or before
+                last = [*before.values()]
+                chunks = clamp_times([*last, *event.chunks], duration)[len(last) :]
+                before |= {chunk.channel: chunk for chunk in chunks}
                 yield {
                     "type": "progress",
                     "done": round(event.done, 2),

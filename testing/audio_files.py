@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,14 +82,14 @@ def pitch(samples: NDArray[np.float32], rate: int = 16_000) -> float:
     return int(np.argmax(spectrum)) * rate / len(samples)
 
 
-def wav_file(samples: NDArray[np.float64], rate: int, kind: str = "s16") -> bytes:
+def wav_file(samples: NDArray[np.floating[Any]], rate: int, kind: str = "s16") -> bytes:
     """A WAV file of `samples` in -1 to 1, (n,) or (n, channels)."""
     form, bits = SAMPLE_KINDS[kind]
     channels = 1 if samples.ndim == 1 else samples.shape[1]
     return raw_wav(_stored(samples.ravel(), form, bits), rate, channels, bits, form)
 
 
-def _stored(samples: NDArray[np.float64], form: int, bits: int) -> bytes:
+def _stored(samples: NDArray[np.floating[Any]], form: int, bits: int) -> bytes:
     if form == FLOAT:
         return samples.astype(f"<f{bits // 8}").tobytes()
     integers = np.clip(

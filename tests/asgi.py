@@ -144,7 +144,10 @@ class FakeEndpoint(Endpoint):
             config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
         except ValueError as error:
             raise InvalidParameter(str(error)) from error
-        return TranscriptionRequest(data["inputs"], config, TranscriptionOptions())
+        return self.request_of(data["inputs"], config)
+
+    def request_of(self, inputs, config, warnings=()) -> TranscriptionRequest:
+        return TranscriptionRequest(inputs, config, TranscriptionOptions(), warnings=warnings)
 
     async def stream(self, request):
         self.seen.append(request)
@@ -166,7 +169,8 @@ def served(**settings):
     """An endpoint, and the app that serves it."""
     endpoint = FakeEndpoint()
     key = settings.pop("api_key", None)
+    store = settings.pop("store", None)
     wanted = ServerSettings(
         page=False, max_queue=settings.pop("max_queue", 2), api_key=key and SecretStr(key)
     ).model_copy(update=settings)
-    return endpoint, create_app(endpoint, wanted)
+    return endpoint, create_app(endpoint, wanted, store=store)

@@ -189,10 +189,22 @@ def _result(sequence: Sequence) -> DecodeResult:
     return DecodeResult((1,), 0.0, (), 0.0, text_logprob=-9.0 if rejected else 0.0)
 
 
+class PlainBatches(dict[Lane, PlainBatch]):
+    """Made where they are asked for."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __missing__(self, lane: Lane) -> PlainBatch:
+        self[lane] = PlainBatch(self.device, lane)
+        return self[lane]
+
+
 def executor_of(
     device: Device, limits: Limits = DEFAULT_LIMITS, scheduler: type[Scheduler] = Scheduler
 ) -> Executor[PlainBatch]:
-    return Executor(scheduler(limits, device.clock), lambda lane: PlainBatch(device, lane))
+    return Executor(scheduler(limits, device.clock), PlainBatches(device))
 
 
 def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:

@@ -32,7 +32,7 @@ ENDPOINT: dict[str, set[str]] = {
     "config": {"payload"},
     "runtime": {"config", "errors", "timebase"},
     "audio": {"errors", "payload", "runtime.versions", "timebase"},
-    "answer": {"config", "transcript"},
+    "answer": {"config", "diarization_utils", "transcript"},
     "diarization_utils": {"transcript"},
     "diarization": {
         "audio",
@@ -72,9 +72,17 @@ ENDPOINT: dict[str, set[str]] = {
         "transcript",
     },
     "asr.language_timeline": {"asr.checkpoint", "asr.engine", "asr.frontend", "timebase"},
+    "asr.given_text": {
+        "asr.checkpoint",
+        "asr.frontend",
+        "asr.output",
+        "timebase",
+        "transcript",
+    },
     "asr.transcription": {
         "asr.engine",
         "asr.frontend",
+        "asr.given_text",
         "asr.language_timeline",
         "asr.output",
         "timebase",
@@ -113,6 +121,7 @@ ENDPOINT: dict[str, set[str]] = {
     "asr": {
         "asr.checkpoint",
         "asr.engine",
+        "asr.frontend.vad",
         "asr.live_pass",
         "asr.recogniser",
         "asr.startup",
@@ -418,11 +427,11 @@ def test_the_environment_is_read_in_config_alone():
     assert readers == {"config"}
 
 
-def test_ray_is_known_to_one_module_alone():
-    """A worker runs without it, and another way to start workers touches nothing else."""
+def test_ray_is_known_to_two_modules_alone():
+    """A worker and the server run without it; another way to start either touches nothing else."""
     imports = re.compile(r"^\s*(?:import|from) ray\b", re.MULTILINE)
     imported = {name for name in SOURCE if imports.search(text_of(name))}
-    assert imported == {"archive.cluster"}
+    assert imported == {"archive.cluster", "server.ray_serve"}
 
 
 def test_versions_are_asked_for_in_versions_alone():

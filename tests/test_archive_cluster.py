@@ -270,7 +270,7 @@ def test_forty_files_of_all_kinds_equal_the_handler_one_by_one(
             (tmp_path / "in" / name).write_bytes(content)
     parameters = {"language": "en", "output": ["srt"]}
     command = [sys.executable, "-m", "archive", str(tmp_path / "list.jsonl"), "--out"]
-    command += [str(tmp_path / "out"), "--actors", "2", "--parameters", json.dumps(parameters)]
+    command += [str(tmp_path / "out"), "--actors", "1", "--parameters", json.dumps(parameters)]
     done = subprocess.run(
         command,
         cwd=REPOSITORY,

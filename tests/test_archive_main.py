@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ def finish(folder: Path, *more: str, failed: tuple[str, ...] = ()) -> None:
     [
         (["--parameters", '{"batch_size": 0}'], "batch_size: should be greater"),
         (["--parameters", '{"langage": "en"}'], "'langage' is none; did you mean language?"),
+        (["--max-line-width", "2000"], "max_line_width: should be less than"),
         (["--num-speakers", "2", "--min-speakers", "3"], "num_speakers: contradicts"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
         (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
@@ -73,6 +75,12 @@ def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
     assert reason in stderr
     assert stderr.startswith("python -m archive: ")
     assert stderr.count("\n") == 1
+
+
+def test_a_run_leaves_the_process_as_it_was(folder):
+    before = signal.getsignal(signal.SIGTERM)
+    assert main([str(folder / "none"), "--out", str(folder / "out")]) == 2
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_settings_and_sources_are_checked_too(folder, capsys, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import decode
-from audio.decode import Audio, AudioLimits, decode_audio, decode_base64
+from audio.decode import Audio, AudioLimits, decode_audio, decode_base64, decoding_steps
 from errors import AudioTooLong, InvalidAudio
 from testing import audio_files as files
 
@@ -27,6 +27,10 @@ WRONG_BASE64 = [
 
 def decoded(data: bytes, sampling_rate: int = 16_000, limits: AudioLimits = LIMITS) -> Audio:
     return decode_audio(data, sampling_rate, limits)
+
+
+def separate(data: bytes) -> Audio:
+    return decode_audio(data, 16_000, LIMITS, separate=True)
 
 
 def max_error(samples, truth) -> float:
@@ -288,6 +292,44 @@ class TestFormats:
         ]
         with pytest.raises(InvalidAudio, match="format changes"):
             decoded(b"".join(links) * 60)
+
+
+class TestSeparateChannels:
+    @pytest.mark.parametrize("channels", range(1, 9))
+    @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100])
+    def test_each_is_what_a_file_of_it_alone_holds(self, rate, channels):
+        levels = 0.5 / 2.0 ** np.arange(channels)
+        each = [level * files.chirp(rate, 1.0)[:: (-1) ** k] for k, level in enumerate(levels)]
+        result = separate(files.wav_file(np.stack(each, axis=1), rate, "f32"))
+        assert (result.duration, result.seconds) == (1.0, channels)
+        for heard, alone in zip(result.channels, each, strict=True):
+            truth = decoded(files.wav_file(alone, rate, "f32")).samples
+            assert np.array_equal(heard, truth)
+
+    def test_opposite_phase_is_nothing_to_them(self):
+        loud = files.speech(2.0)
+        result = separate(files.wav_file(np.stack([loud, -loud], 1), 16_000, "f32"))
+        assert result.warnings == ()
+        assert np.array_equal(result.channels[0], -result.channels[1])
+
+    def test_one_that_begins_late_is_silent_before(self):
+        """And what follows is in its place, when the number of channels changes."""
+        one = files.wav_file(files.tone(16_000, 1, 300), 16_000)
+        two = np.stack([files.tone(16_000, 1, 500), files.tone(16_000, 1, 900)], axis=1)
+        parts = [files.encoded(each, "a.aac") for each in (one, files.wav_file(two, 16_000), one)]
+        first, second = separate(b"".join(parts)).channels
+        assert len(first) == len(second)
+        middle = slice(19_000, 30_000)
+        assert not second[:15_000].any()
+        assert not second[36_000:].any()
+        assert files.pitch(first[2_000:14_000]) == pytest.approx(300, abs=2)
+        assert files.pitch(first[middle]) == pytest.approx(500, abs=2)
+        assert files.pitch(second[middle]) == pytest.approx(900, abs=2)
+
+    def test_long_recordings_are_refused_before_they_are_decoded(self):
+        data = files.encoded(files.wav_file(np.zeros((16_000 * 8, 8)), 16_000), "a.flac")
+        with pytest.raises(AudioTooLong, match="all channels together"):
+            next(decoding_steps(data, 16_000, AudioLimits(60, 2**24), separate=True))
 
 
 class TestOppositePhase:

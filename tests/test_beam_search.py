@@ -50,16 +50,19 @@ def tokens_of(answers):
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("shape", [TINY, TINY_ENGLISH], ids=["multilingual", "english"])
-@pytest.mark.parametrize("num_beams", [2, 5])
-@pytest.mark.parametrize("batch_size", [1, 4, 6])
+@pytest.mark.parametrize(
+    ("shape", "num_beams"),
+    [(TINY, 2), (TINY, 5), (TINY_ENGLISH, 5)],
+    ids=["two beams", "multilingual", "english"],
+)
+@pytest.mark.parametrize("batch_size", [1, 4])
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
     options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
     answers = decode(engine_of(shape), windows_of(shape, timestamps), options)
     assert tokens_of(answers) == tokens_of(truth(shape, ENDING, timestamps, num_beams))
 
 
-@pytest.mark.parametrize("num_beams", [3, 4, 6, 7, 8])
+@pytest.mark.parametrize("num_beams", [3, 4, 8])
 def test_every_number_of_beams(num_beams):
     answers = decode(
         engine_of(), windows_of(timestamps=False), DecodeOptions(False, num_beams=num_beams)
@@ -67,8 +70,7 @@ def test_every_number_of_beams(num_beams):
     assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, False, num_beams))
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize(("timestamps", "length_penalty"), [(True, 0.0), (False, 0.5), (True, 1.0)])
 def test_the_length_penalty_is_openais(timestamps, length_penalty):
     options = DecodeOptions(timestamps, num_beams=5, length_penalty=length_penalty)
     answers = decode(engine_of(), windows_of(timestamps=timestamps), options)

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from asr.engine.fallback import DEFAULT_FALLBACK
+from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
 from asr.output.chunks import (
@@ -101,6 +101,22 @@ def test_a_window_is_dropped_if_it_probably_holds_no_speech_and_its_text_is_unli
     result = dataclasses.replace(result, annotation_prob=annotation_prob)
     assert len(chunks_of(READER, result)) == kept
     assert (READER.read(WINDOW, result, samples_of(WINDOW)) == ReadWindow()) == (kept == 0)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "kept"),
+    [
+        (Fallback(no_speech_threshold=0.9), 1),
+        (Fallback(silence_logprob_threshold=-2.0), 1),
+        (Fallback(no_speech_threshold=0.2, silence_logprob_threshold=-0.5), 0),
+    ],
+)
+def test_the_thresholds_of_silence_are_those_asked_for(fallback, kept):
+    reader = dataclasses.replace(READER, fallback=fallback)
+    logprob = -0.55 if fallback.no_speech_threshold < 0.5 else -1.5
+    result = result_of(at(0), YES, at(1), no_speech_prob=0.7, logprob=logprob)
+    assert len(chunks_of(reader, result)) == kept
+    assert len(chunks_of(READER, result)) == 1 - kept
 
 
 def test_an_unfinished_segment_is_kept_unless_it_is_decoded_again():

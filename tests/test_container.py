@@ -47,6 +47,7 @@ COPIED = [
     pattern for copy in FINAL["COPY"] if "--from" not in copy for pattern in copy.split()[:-1]
 ]
 ENVIRONMENT = dict(word.split("=", 1) for line in FINAL["ENV"] for word in shlex.split(line))
+DATA = "/data"
 COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text(encoding="utf-8"))
 IGNORED = [
     line
@@ -184,9 +185,10 @@ def test_it_does_not_run_as_root_and_owns_its_cache_only():
     assert int(user) > 0
     (made,) = FINAL["RUN"]
     assert f"--uid {user} " in made
-    assert f"install -d -o server -g server {ENVIRONMENT['HF_HOME']}" in made
+    assert f"install -d -o server -g server {ENVIRONMENT['HF_HOME']} {DATA}" in made
     assert "--chown" not in " ".join(FINAL["COPY"])
-    assert FINAL["VOLUME"] == [ENVIRONMENT["HF_HOME"]]
+    assert FINAL["VOLUME"] == [f"{ENVIRONMENT['HF_HOME']} {DATA}"]
+    assert "DATA_DIR" not in ENVIRONMENT  # who wants jobs says so
 
 
 def test_it_starts_the_server_itself_which_gets_the_signal():
@@ -237,10 +239,10 @@ class TestCompose:
         )
         assert service["ports"] == ["${BIND:-127.0.0.1}:${PORT:-8000}:" + ENVIRONMENT["PORT"]]
 
-    def test_it_may_write_to_the_cache_and_tmp_alone(self, name):
+    def test_it_may_write_to_the_cache_its_jobs_and_tmp_alone(self, name):
         service = COMPOSE["services"][name]
-        assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}"]
-        assert "models" in COMPOSE["volumes"]
+        assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}", f"data:{DATA}"]
+        assert COMPOSE["volumes"].keys() == {"models", "data"}
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]

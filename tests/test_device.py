@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from errors import StartError
+from loading import load_endpoint
 from runtime import device
 from runtime.device import choose_device, choose_dtype, prepare_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -176,23 +171,13 @@ def test_cudnn_attention_is_off_on_cuda(threads, kind, kept):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its CUDA device is usable")
-@pytest.mark.parametrize("wanted", ["auto", "cuda"])
-def test_an_endpoint_whose_gpu_is_unusable_does_not_start(whisper_folder, wanted):
-    done = subprocess.run(
-        [sys.executable, "-c", "from handler import EndpointHandler; EndpointHandler('')"],
-        cwd=REPOSITORY,
-        env={
-            **os.environ,
-            "ASR_MODEL": str(whisper_folder),
-            "DEVICE": wanted,
-            "NVIDIA_VISIBLE_DEVICES": "0",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("START_FAILED: ")
-    assert ("DEVICE=cpu" if wanted == "auto" else "DEVICE=cuda") in line
+@pytest.mark.parametrize(("wanted", "told"), [("auto", "DEVICE=cpu"), ("cuda", "DEVICE=cuda")])
+def test_an_endpoint_whose_gpu_is_unusable_does_not_start(
+    whisper_folder, monkeypatch, wanted, told
+):
+    monkeypatch.setenv("ASR_MODEL", str(whisper_folder))
+    monkeypatch.setenv("DEVICE", wanted)
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0")
+    with pytest.raises(SystemExit, match=f"^START_FAILED: .*{told}") as caught:
+        load_endpoint()
+    assert "\n" not in str(caught.value)

@@ -22,7 +22,7 @@ DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())
 LIMITS = AudioLimits(max_seconds=600, max_bytes=2**28)
 # A stretch of the conversation between two pauses in which nobody talks over another, in seconds.
-PASSAGE = (32.8, 57.0)
+PASSAGE = (32.8, 46.0)
 
 
 def ask(handler: Any, audio: bytes, **parameters: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_words_lie_within_the_entry_that_lists_them(demo_handler, passage, answe
     if not grouped:
         audio, ungrouped = wav_file(passage, 16_000), {"group_by_speaker": False}
         answer = ask(demo_handler, audio, return_timestamps="word", **ungrouped)
-        assert len(answer["speakers"]) > 5
+        assert len(answer["speakers"]) > 3
         assert [entry["text"] for entry in answer["speakers"]] == [
             chunk["text"] for chunk in answer["chunks"]
         ]
@@ -177,10 +177,14 @@ def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_an_assistant_changes_nothing_but_the_time(demo_handler, conversation, answer, batch_size):
-    wanted = {"return_timestamps": "word", "output": ["srt", "rttm"]}
-    assisted = ask(demo_handler, conversation, assisted=True, batch_size=batch_size, **wanted)
-    assert unscored(assisted) == unscored(answer)
+def test_an_assistant_changes_nothing_but_the_time(demo_handler, passage, batch_size):
+    audio = wav_file(passage, 16_000)
+    wanted = {"return_timestamps": "word", "output": ["srt", "rttm"], "chunk_length_s": 5}
+    plain, assisted = (
+        ask(demo_handler, audio, assisted=each, batch_size=batch_size, **wanted)
+        for each in (False, True)
+    )
+    assert unscored(assisted) == unscored(plain)
 
 
 def unscored(answer: Any) -> Any:

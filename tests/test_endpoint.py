@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from recogniser_stand_ins import StandInEngine, StandInTranscriber, StandInTranscription
 
 from asr import Recogniser, TranscriptionOptions
+from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeOptions
+from asr.frontend.vad import VadOptions
 from audio.decode import AudioLimits
 from config import ignored_names
 from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, SpeakerHints
@@ -214,6 +216,30 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
     assert transcriber.asked == [expected]
 
 
+def test_thresholds_reach_the_transcriber(endpoint, hum):
+    given: list[dict] = [
+        {"temperature": 0.5},
+        {"compression_ratio_threshold": 3, "no_speech_threshold": 0.5},
+        {"logprob_threshold": -1},
+        {"vad_filter": True, "vad_parameters": {"threshold": 0.6, "speech_pad_ms": 0}},
+        {"vad_filter": False},
+    ]
+    transcriber = speaks()
+    for parameters in given:
+        endpoint(transcriber)({"inputs": hum, "parameters": parameters})
+    fallbacks = [each.decode.fallback for each in transcriber.asked]
+    assert fallbacks == [
+        None,
+        replace(DEFAULT_FALLBACK, compression_ratio_threshold=3.0, no_speech_threshold=0.5),
+        replace(DEFAULT_FALLBACK, logprob_threshold=-1.0, silence_logprob_threshold=-1.0),
+        None,
+        None,
+    ]
+    assert [each.decode.temperature for each in transcriber.asked] == [0.5, 0, 0, 0, 0]
+    filters = [VadOptions()] * 3 + [VadOptions(0.6, speech_pad_ms=0), None]
+    assert [each.vad for each in transcriber.asked] == filters
+
+
 @pytest.mark.parametrize(
     ("parameters", "timed"),
     [
@@ -291,11 +317,11 @@ def test_names_that_mean_nothing_are_ignored_and_named(endpoint, hum):
     body = {
         "inputs": hum,
         "options": 1,
-        "parameters": {"temperature": 0.2, "generate_kwargs": {"num_beams": 5}},
+        "parameters": {"best_of": 2, "generate_kwargs": {"num_beams": 5}},
     }
     assert endpoint(speaks())(body)["warnings"] == [
         "unknown keys are ignored: options",
-        "unknown parameters are ignored: temperature, generate_kwargs",
+        "unknown parameters are ignored: best_of, generate_kwargs",
     ]
 
 

@@ -76,7 +76,7 @@ def tokens_of(answers):
 @pytest.mark.parametrize(
     "shape", [TINY, TINY_ENGLISH, TINY_128], ids=["multilingual", "english", "128 bins"]
 )
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 12, 32])
+@pytest.mark.parametrize("batch_size", [1, 5, 32])
 def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch_size):
     windows = windows_of(shape, timestamps, 12, 40)
     answers = decode(
@@ -86,23 +86,19 @@ def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("drafts", [1, 2, 4, 10])
-def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, drafts):
+@pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize(("drafts", "batch_size"), [(1, 12), (4, 7), (4, 1), (10, 12)])
+def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, drafts, batch_size):
     engine = engine_of(TINY, RAGGED[TINY], noise)
     windows = windows_of(TINY, timestamps, 12, 40)
-    for batch_size in (1, 7, 12) if drafts == 4 else (12,):
-        answers = decode(
-            engine, windows, DecodeOptions(timestamps, True, batch_size, drafts=drafts)
-        )
-        assert tokens_of(answers) == truth(TINY, RAGGED[TINY], timestamps, 12, 40)
+    answers = decode(engine, windows, DecodeOptions(timestamps, True, batch_size, drafts=drafts))
+    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], timestamps, 12, 40)
 
 
 def test_noise_in_the_assistant_spans_all_of_acceptance():
     rates = []
-    for noise in (0.0, 0.1, 0.3, 1.0):
-        models = with_assistant(models_of(TINY), noise)
-        engine = DecodeEngine(models)
+    for noise in (0.0, 0.1, 1.0):
+        engine = DecodeEngine(with_assistant(models_of(TINY), noise))
         decode(engine, windows_of(TINY, True, 12, 40), DecodeOptions(assisted=True, drafts=4))
         (rate,) = engine.context.drafting.rates
         rates.append(rate.accepted / rate.drafted)
@@ -205,10 +201,17 @@ def test_statistics_are_those_of_transformers_scores():
         assert answer.avg_logprob == pytest.approx(sum(expected) / len(said))
 
 
-@pytest.mark.parametrize("listed", [None, [[0, 1]]], ids=["upper half", "listed heads"])
-@pytest.mark.parametrize("batch_size", [1, 5])
-@pytest.mark.parametrize(("drafts", "temperature"), [(0, 0.0), (3, 0.0), (0, 0.4)])
-def test_attention_is_that_of_transformers(monkeypatch, listed, drafts, temperature, batch_size):
+@pytest.mark.parametrize(
+    ("listed", "batch_size", "drafts", "temperature"),
+    [
+        (None, 1, 0, 0.0),
+        (None, 5, 3, 0.0),
+        (None, 5, 0, 0.4),
+        ([[0, 1]], 5, 0, 0.0),
+        ([[0, 1]], 1, 3, 0.0),
+    ],
+)
+def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, drafts, temperature):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
     monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
@@ -457,7 +460,7 @@ def answered_alone(number):
     return decode(engine_of(TINY, RAGGED[TINY], 0.1), requests, options)
 
 
-@pytest.mark.parametrize("chosen", [*itertools.combinations(range(7), 2), tuple(range(7))])
+@pytest.mark.parametrize("chosen", [*((n, (n + 2) % 7) for n in range(7)), tuple(range(7))])
 def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
     """Prompts differ too, within each session and between them."""
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
@@ -596,8 +599,7 @@ def test_statistics_count_what_was_decoded():
     assert min(stats.encode_seconds, stats.prefill_seconds, stats.decode_seconds) > 0
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("drafts", [0, 4])
+@pytest.mark.parametrize(("timestamps", "drafts"), [(True, 0), (False, 4)])
 def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
     monkeypatch, timestamps, drafts
 ):
@@ -621,6 +623,7 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
         if loop is not None:
             assert len(said) == kept
             assert len(answers[key].log_probs) == len(answers[key].tokens)
+    assert any(each.cut for each in answers.values())
     assert session.stats.steps < 448
 
 

@@ -8,6 +8,7 @@ import json
 import logging
 from dataclasses import replace
 from importlib.metadata import version
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -45,9 +46,13 @@ def encode(wav):
 
 @pytest.fixture(scope="module")
 def dialogue(encode):
-    """Anna, Bob and a stranger, in base64."""
-    cast = [ANNA, BOB, STRANGER]
-    scene = draw_dialogue(cast, 20.0, Style(noise=1e-3), np.random.default_rng(3))
+    """Anna, Bob and a stranger, in base64.
+
+    The same in any order of the tests: a new process speaks (see `demo.build.espeak`).
+    """
+    cast, generator = [ANNA, BOB, STRANGER], np.random.default_rng(3)
+    with get_context("spawn").Pool(1) as pool:
+        scene = pool.apply(draw_dialogue, (cast, 20.0, Style(noise=1e-3), generator))
     return encode(scene.samples)
 
 

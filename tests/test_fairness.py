@@ -38,7 +38,7 @@ class Engine:
     def __init__(self) -> None:
         self.time, self.steps = 0.0, 0
         self.scheduler = Scheduler(Limits(shared=True), lambda: self.time)
-        self.executor = Executor(self.scheduler, lambda lane: Batch(self, lane))
+        self.executor = Executor(self.scheduler, Batches(self))
         self.on_step = self.on_time = lambda: None
 
     def step(self, newcomers: bool, live: bool) -> int:
@@ -83,6 +83,18 @@ class Batch:
     def evict(self, sequences: list[Sequence]) -> None:
         for each in sequences:
             del self.left[each]
+
+
+class Batches(dict[Lane, Batch]):
+    """Made where they are asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+
+    def __missing__(self, lane: Lane) -> Batch:
+        self[lane] = Batch(self.engine, lane)
+        return self[lane]
 
 
 class Recording:

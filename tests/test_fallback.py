@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import DEFAULT_FALLBACK, Fallback, Retry, compression_ratio
+from asr.engine.fallback import (
+    DEFAULT_FALLBACK,
+    Fallback,
+    Retry,
+    compression_ratio,
+    with_thresholds,
+)
 from asr.engine.prefill import uniform
 from asr.engine.request import DecodeResult
 
@@ -72,6 +78,21 @@ def test_by_default_a_window_is_decoded_once_more_unless_that_would_be_the_same(
     assert DEFAULT_FALLBACK.differs(timestamps, num_beams) is again
     assert not Fallback(None).differs(timestamps, num_beams)
     assert not Fallback(Retry(1, timestamps=True)).differs(timestamps, num_beams)
+
+
+def test_a_threshold_that_is_asked_for_takes_the_place_of_the_default():
+    assert with_thresholds(None, None, None) is None
+    result = result_of(-0.5, no_speech_prob=0.5)
+    for given, rejected, silent in (
+        ((None, None, 0.4), True, False),
+        ((None, -0.45, 0.4), False, True),
+        ((None, -1.0, None), False, False),
+        ((2.0, -0.1, 0.6), True, False),
+    ):
+        fallback = with_thresholds(*given)
+        assert (fallback.rejects(result), fallback.is_silent(result)) == (rejected, silent)
+    assert not with_thresholds(100.0, None, None).repeats_itself(LOOP)
+    assert with_thresholds(0.5, None, None).repeats_itself(PLAIN)
 
 
 def test_compression_tells_loops_from_speech():

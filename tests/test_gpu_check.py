@@ -121,11 +121,13 @@ def settings(**changes):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA works here")
-def test_an_unusable_gpu_is_not_ok_and_nothing_is_served_on_the_cpu(tmp_path):
-    done = run_script(tmp_path, "--quick", "--output", "page.md", DEVICE="cuda")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert (tmp_path / "page.md").read_text(encoding="utf-8") == done.stdout
-    lines = lines_of(done.stdout)
+def test_an_unusable_gpu_is_not_ok_and_nothing_is_served_on_the_cpu(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DEVICE", "cuda")
+    assert command.main(["--quick", "--output", str(tmp_path / "page.md")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out
+    lines = lines_of(printed.out)
     assert lines[0][1] == "torch can use the device"
     assert "DEVICE=cuda, but torch cannot use CUDA" in lines[0][3]
     assert {line[-1] for line in lines if line[0] != "Machine"} == {Status.LEFT_OUT}

@@ -36,7 +36,7 @@ def graphs(monkeypatch):
     return emulate_graphs(monkeypatch)
 
 
-def windows_of(models, count=8, timestamps=True, max_tokens=40, first=0):
+def windows_of(models, count=8, timestamps=True, max_tokens=24, first=0):
     prompts = oracle.prompts_of(models.special_tokens, timestamps, count)
     pairs = enumerate(zip(oracle.noise_windows(count), prompts, strict=True), first)
     return [Request(n, samples, prompt, max_tokens) for n, (samples, prompt) in pairs]

@@ -27,6 +27,7 @@ TRUTH = json.loads((DEMO / "conversation.json").read_text())
 # A stretch of the conversation between two pauses, in seconds.
 PASSAGE = (26.0, 46.6)
 LENGTH = PASSAGE[1] - PASSAGE[0]
+MIDDLE = 76  # seconds
 
 
 class Found:
@@ -166,21 +167,20 @@ def test_times_go_on_after_thirty_seconds(demo_handler, conversation, chunk_leng
     """
     answer = ask(
         demo_handler,
-        conversation,
+        conversation[: MIDDLE * 16_000],
         chunk_length_s=chunk_length_s,
         return_timestamps="word",
         diarize=False,
     )
     heard = [word["word"].strip() for word in answer["words"]]
-    said = [word["text"] for word in TRUTH["words"]]
+    words = [word for word in TRUTH["words"] if word["end"] < MIDDLE]
+    said = [word["text"] for word in words]
     blocks = SequenceMatcher(None, heard, said, autojunk=False).get_matching_blocks()
     pairs = [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
-    errors = [
-        abs(answer["words"][i]["timestamp"][0] - TRUTH["words"][j]["start"]) for i, j in pairs
-    ]
+    errors = [abs(answer["words"][i]["timestamp"][0] - words[j]["start"]) for i, j in pairs]
     assert len(pairs) >= 0.9 * len(said)
     assert np.quantile(errors, 0.95) <= 0.5
     # Chunks are told in the order of the audio, and the last one near its end.
     starts = [chunk["timestamp"][0] for chunk in answer["chunks"]]
     assert starts == sorted(starts)
-    assert starts[-1] >= TRUTH["words"][-1]["start"] - 10
+    assert starts[-1] >= words[-1]["start"] - 10

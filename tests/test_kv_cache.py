@@ -8,6 +8,7 @@ import torch
 
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
+from asr.model.kv_cache import KVCache
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +86,12 @@ def test_what_first_beams_read_is_given_to_the_others(decoder):
     cache.copy_first_beams(4)
     assert cache.keys[0][:, 0, 3, 0].tolist() == [7, 7, 7, 8, 8, 8]
     assert cache.keys[0][:, 0, 4, 0].tolist() == [7, 0, 0, 8, 0, 0]
+
+
+def test_rows_in_any_places_are_cleared_and_read_as_if_they_stood_together():
+    rows = [torch.arange(float(4)).view(1, 4, 1, 1, 1).repeat(2, 1, 1, 3, 1) for _ in range(4)]
+    cache = KVCache(*rows, torch.zeros(2, 4, 3, 1)).select(torch.tensor([3, 1]))
+    assert cache.gathered(cache.cross_keys[0]).flatten(1)[:, 0].tolist() == [3, 1]
+    assert cache.places(slice(1, 2)).tolist() == [1]
+    cache.clear(2)
+    assert cache.keys[0, :, 0, :, 0].tolist() == [[0, 0, 0], [0, 0, 1], [2, 2, 2], [0, 0, 3]]

@@ -231,7 +231,7 @@ def test_rejected_texts_of_files_are_gathered_by_the_steps_of_files():
     for _ in range(100):
         executor.step()
     assert executor.scheduler.lanes == [Lane(1), Lane(1, live=True), Lane(5)]
-    assert [len(executor.batch(lane).rows) for lane in executor.scheduler.lanes] == [1, 1, 0]
+    assert [len(executor.batches[lane].rows) for lane in executor.scheduler.lanes] == [1, 1, 0]
     assert not client.finished
 
 
@@ -241,7 +241,7 @@ def test_a_live_window_that_finds_no_memory_waits_for_rows_that_go_on_meanwhile(
     client = client_of(executor, requests := windows(6, 8))
     for _ in range(8):
         executor.step()
-    assert len(executor.batch(Lane(1)).rows) == 6
+    assert len(executor.batches[Lane(1)].rows) == 6
     live = client_of(executor, windows(1, 2), live=True)
     steps = 0
     while not live.finished:
@@ -257,9 +257,9 @@ def test_an_idle_live_batch_gives_its_memory_to_others():
     client_of(executor, windows(3, 1), live=True)
     while executor.scheduler.busy:
         executor.step()
-    assert executor.batch(Lane(1, live=True)).memory.capacity == 3
+    assert executor.batches[Lane(1, live=True)].memory.capacity == 3
     client_of(executor, windows(8, 6))
     while executor.scheduler.busy:
         executor.step()
-    assert executor.batch(Lane(1, live=True)).memory.capacity == 0
-    assert executor.batch(Lane(1)).memory.capacity == 8
+    assert executor.batches[Lane(1, live=True)].memory.capacity == 0
+    assert executor.batches[Lane(1)].memory.capacity == 8

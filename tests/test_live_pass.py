@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+import torch
 from stand_ins import asking
 
-from asr import Recogniser
+from asr import Guess, HeardBefore, Recogniser
 from asr.engine.request import DecodeOptions, Request
 from asr.live_pass import MOST_TOKENS_A_SECOND, SPARE_TOKENS, Hypothesis, LivePass
 from asr.model.decoder import Decoder
+from asr.model.encoder import PARTS as PARTS_OF_WINDOW
+from asr.model.encoder import repeated
 from asr.output.alignment import timed_words
 from asr.output.segments import Segment, read_segments
 from asr.transcriber import Transcriber
 from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
+from timebase import SAMPLE_RATE
 
 SECONDS = 2.0
 
@@ -256,21 +261,17 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
     options = transcriber.validate(asking(language=language, batch_size=1))
     patched = Transcriber(transcriber.models, None, hears_sound)
 
-    def transcribe(draft):
+    def transcribe(draft, start=0.0):
         read, forward = [], Decoder.forward
 
         def counted(self, *arguments):
             read.append(self)
             return forward(self, *arguments)
 
-        starting = patched.starting_steps(samples, options, draft)
+        begun = patched.start(samples, options, HeardBefore((Guess(start, draft),)))
         with monkeypatch.context() as patch:
             patch.setattr(Decoder, "forward", counted)
-            try:
-                while True:
-                    next(starting)
-            except StopIteration as ended:
-                return ended.value.run(), len(read)
+            return begun.run(), len(read)
 
     expected, without = transcribe(())
     wanted = []
@@ -286,8 +287,44 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
         while not (finished := session.step()):
             pass
     said = finished[0][1].tokens
-    found, with_draft = transcribe(said)
+    found, with_draft = transcribe(said, first.key.start / SAMPLE_RATE)
     assert with_draft <= without - len(said) + 1
     assert len(said) > 3
     texts = [(each.text, each.start, each.end, each.tokens) for each in found.chunks]
     assert texts == [(each.text, each.start, each.end, each.tokens) for each in expected.chunks]
+
+
+def test_guesses_are_one_text_whose_timestamps_count_from_the_window():
+    before = HeardBefore((Guess(1.0, (100, 5, 6, 150)), Guess(4.5, (100, 7, 151))))
+    assert before.draft(1.0, range(100, 1600)) == (100, 5, 6, 150, 275, 7, 326)
+    assert before.draft(1.5, range(100, 200)) == (100, 5, 6, 125, 199, 7, 199)
+
+
+def test_what_is_said_before_is_heard_and_left_out(transcriber):
+    """Chunks, words and tokens are those of the whole from there on."""
+    samples = noise(2.5, 3)
+    options = transcriber.validate(asking(language="en", words=True))
+    whole = transcriber.start(samples, options).run()
+    words = [word for chunk in whole.chunks for word in chunk.words]
+    assert len(words) > 2
+    decode = transcriber.models.tokenizer.decode
+    for begin in (0.5, 1.0, 1.7):
+        found = transcriber.start(samples, options, HeardBefore(begin=begin)).run()
+        expected = [word for word in words if (word.start + word.end) / 2 >= begin]
+        assert [word for chunk in found.chunks for word in chunk.words] == expected
+        for chunk in found.chunks:
+            assert decode(chunk.tokens) == chunk.text == "".join(word.text for word in chunk.words)
+            assert len(chunk.log_probs) == len(chunk.tokens)
+        assert all(begin <= start for start, _ in found.speech)
+
+
+def test_parts_of_windows_that_enter_together_are_repeated_to_one_length():
+    """Which divides the window, so that each of their frames occurs equally often in it."""
+    lengths = [1500, *(1500 // part for part in PARTS_OF_WINDOW)]
+    for pair in combinations_with_replacement(lengths, 2):
+        outputs = [torch.randn(1, frames, 2) for frames in pair]
+        same = repeated(outputs)
+        assert same[0].shape == same[1].shape
+        assert 1500 % same[0].shape[1] == 0
+        for output, longer in zip(outputs, same, strict=True):
+            assert all(torch.equal(output, part) for part in longer.split(output.shape[1], 1))

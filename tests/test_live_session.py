@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import TranscriptionOptions
+from asr import Guess, HeardBefore, TranscriptionOptions
 from asr.live_pass import Hypothesis, HypothesisWord
 from errors import ModelError
 from live.commit import FinalWords
@@ -89,9 +89,10 @@ def hear(truth: list[Spoken], wanted: WantedPass, guess: int = 0) -> Hypothesis:
 
 def transcribe(truth: list[Spoken], wanted: WantedPass) -> Transcript:
     """What the whole audio of an item gives."""
-    stop = wanted.stop / SAMPLE_RATE
-    begin = stop - len(wanted.samples) / SAMPLE_RATE
-    inside = [each for each in truth if each.start >= begin - 0.01 and each.end <= stop + 0.01]
+    assert wanted.before is not None
+    stop, begin = wanted.stop / SAMPLE_RATE, wanted.begin / SAMPLE_RATE
+    first = begin + wanted.before.begin - 0.01
+    inside = [each for each in truth if each.start >= first and each.end <= stop + 0.01]
     words = tuple(Word(each.text, each.start - begin, each.end - begin) for each in inside)
     text = "".join(each.text for each in inside)
     chunk = Chunk(text, 0.0, stop - begin, words=words)
@@ -222,7 +223,7 @@ def test_an_item_is_completed_by_the_pass_that_began_in_its_last_pause(heard_bef
     if heard_before:
         session.passed(early, transcribe(truth, early))
     session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
-    assert session.is_useful(early)
+    assert session.is_useful(early) is not heard_before  # what has been heard is of no more use
     assert session.next_pass() is None
     if not heard_before:
         session.passed(early, transcribe(truth, early))
@@ -373,7 +374,56 @@ def test_the_draft_of_a_final_pass_is_what_was_heard_last() -> None:
     final = session.next_pass()
     assert final is not None
     assert final.prefix == ()
-    assert final.draft == heard.tokens
+    assert final.before == HeardBefore((Guess(0.0, heard.tokens),))
+
+
+def two_items(languages: tuple[str, str], gap: float) -> tuple[WantedPass, WantedPass]:
+    """The final passes of two turns of 4 s, so long after each other."""
+    session, found, now = new_session(), list[WantedPass](), 0.0
+    for language in languages:
+        session.feed(silence(4.0), [SpeechStarted(round(now * SAMPLE_RATE))])
+        partial = session.next_pass()
+        assert partial is not None
+        session.passed(partial, replace(hear([], partial), language=language, tokens=(BEGIN, 7)))
+        session.feed(silence(0.5), [SpeechStopped(round((now + 4.0) * SAMPLE_RATE))], 0.5)
+        final = session.next_pass()
+        assert final is not None
+        session.passed(final, transcribe([], final))
+        found.append(final)
+        session.feed(silence(gap), [], gap)
+        now += 4.5 + gap
+    return found[0], found[1]
+
+
+def test_a_final_pass_hears_what_was_said_before_in_its_language() -> None:
+    first, second = two_items(("en", "en"), gap=2.0)
+    assert second.begin == first.begin == 0
+    assert len(second.samples) == 11 * SAMPLE_RATE
+    assert second.before is not None
+    assert second.before.begin == pytest.approx(6.2)
+    assert [each.start for each in second.before.guesses] == [0.0, second.before.begin]
+    assert second.options.language == "en"
+    for alone in (two_items(("en", "de"), gap=2.0)[1], two_items(("en", "en"), gap=20.0)[1]):
+        assert alone.begin == alone.item.begin
+        assert alone.before is not None
+        assert alone.before.begin == 0.0
+        assert len(alone.before.guesses) == 1
+
+
+def test_what_was_said_before_a_clear_is_not_heard_again_and_passes_that_ended_are_let_go() -> None:
+    session = new_session(turn_detection=None)
+    begins = []
+    for _ in range(2):
+        begins.append(round(session.seconds * SAMPLE_RATE))
+        session.feed(silence(2.0), [])
+        session.commit()
+        final = session.next_pass()
+        assert final is not None
+        assert final.begin == begins[-1]
+        session.passed(final, transcribe([], final))
+        assert final.item.final is None
+        session.feed(silence(1.0), [])
+        session.clear()
 
 
 def word(text: str, start: float, end: float, stop: int) -> HypothesisWord:

@@ -18,10 +18,17 @@ def model_folder(tmp_path_factory):
     return folder
 
 
+class HearsSound:
+    """Made like a detector, and another function than one."""
+
+    def __new__(cls):
+        return hears_sound
+
+
 @pytest.fixture
 def all_sound_is_speech(monkeypatch):
     for module in ("medusa.hidden_states", "asr.transcriber"):
-        monkeypatch.setattr(f"{module}.SpeechDetector", lambda: hears_sound)
+        monkeypatch.setattr(f"{module}.SpeechDetector", HearsSound)
 
 
 def test_heads_are_trained_and_evaluated(

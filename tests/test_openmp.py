@@ -105,9 +105,10 @@ def test_of_all_threads_that_last_the_engines_alone_has_a_team():
     thread, and all others compute alone.
     """
     run("""
-        import torch
+        import sys, torch
         from config import ModelSettings
         from handler import EndpointHandler
+        assert "pyannote.audio" not in sys.modules  # seconds of a start without speakers
         from testing.audio_files import conversation, wav_file
 
         handler = EndpointHandler(settings=ModelSettings.for_demo())

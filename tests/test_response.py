@@ -15,7 +15,7 @@ from answer.response import Answer, clamp_times, response
 from answer.subtitles import FORMATS
 from config import InferenceConfig
 from diarization_utils import speaker_segments
-from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Word
+from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Unspoken, Word
 
 WORDS = (
     Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9),
@@ -123,6 +123,19 @@ def test_languages_are_told_where_they_were_looked_for():
             for word in entry.get("words", ()):
                 word.pop("language")
             assert entry == without
+
+
+def test_what_nobody_says_of_a_given_text_is_told_with_its_place():
+    unspoken = (Unspoken((" Oh,", " a"), 0), Unspoken((" rainy",), 1), Unspoken((" sir.",), 3))
+    answer = replace(WITH_SPEAKERS, transcript=replace(TRANSCRIPT, unspoken=unspoken))
+    for wanted in (True, False, "word"):
+        assert answered(answer, text="Oh, ...", return_timestamps=wanted)["unspoken"] == [
+            {"text": " Oh, a", "words_before": 0, "timestamp": [0.0, 0.0]},
+            {"text": " rainy", "words_before": 1, "timestamp": [0.2, 0.2]},
+            {"text": " sir.", "words_before": 3, "timestamp": [0.9, 1.0]},
+        ]
+    assert answered(text="good morning yes")["unspoken"] == []
+    assert "unspoken" not in answered()
 
 
 def test_known_speakers_are_told_once():

@@ -23,7 +23,7 @@ import pytest_socket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.decode import AudioLimits
+from audio.decode import AudioLimits, decode_base64, decoding_steps
 from config import ModelSettings
 from errors import EndpointError
 from handler import EndpointHandler
@@ -254,18 +254,6 @@ def outcome(endpoint: EndpointHandler, body: Any) -> dict[str, Any] | str:
 # ---- what is refused
 
 
-@pytest.mark.parametrize(("body", "code"), REFUSALS.values(), ids=REFUSALS)
-def test_fault(endpoint, body, code, caplog):
-    with caplog.at_level(logging.DEBUG):
-        message = outcome(endpoint, body)
-    assert isinstance(message, str), "answered"
-    assert message.startswith(f"{code}: ")
-    assert message.isascii()
-    assert len(message) <= 500
-    for secret in (SECRET, GOOD64[100:140], "/etc/", "/tmp/"):
-        assert secret not in message + caplog.text
-
-
 class Counted:
     """Counts the calls that pass through it."""
 
@@ -286,24 +274,36 @@ def encoder_passes(endpoint, monkeypatch) -> Counted:
     return counted
 
 
+@pytest.fixture
+def decoders(monkeypatch):
+    """Counts how often audio is read."""
+    counted = [Counted(decode_base64), Counted(decoding_steps)]
+    for each in counted:
+        monkeypatch.setattr(f"endpoint.{each.function.__name__}", each)
+    return counted
+
+
 @pytest.mark.parametrize("name", REFUSALS)
-def test_no_model_runs_for_a_refused_request(endpoint, name, encoder_passes):
-    outcome(endpoint, REFUSALS[name][0])
+def test_fault(endpoint, name, encoder_passes, decoders, caplog):
+    """The code it must get; no model runs, nor is audio read where the form is refused."""
+    body, code = REFUSALS[name]
+    with caplog.at_level(logging.DEBUG):
+        message = outcome(endpoint, body)
+    assert isinstance(message, str), "answered"
+    assert message.startswith(f"{code}: ")
+    assert message.isascii()
+    assert len(message) <= 500
+    for secret in (SECRET, GOOD64[100:140], "/etc/", "/tmp/"):
+        assert secret not in message + caplog.text
     assert encoder_passes.calls == 0
+    if name in {*BODIES, *PARAMETERS}:
+        assert [counted.calls for counted in decoders] == [0, 0]
 
 
-def test_the_count_above_would_notice(endpoint, encoder_passes):
+def test_the_counts_above_would_notice(endpoint, encoder_passes, decoders):
     outcome(endpoint, ANSWERS["plain"])
     assert encoder_passes.calls > 0
-
-
-@pytest.mark.parametrize("name", [*BODIES, *PARAMETERS])
-def test_nothing_is_decoded_for_a_request_refused_by_its_form(endpoint, name, monkeypatch):
-    decoders = [Counted(lambda *_: b""), Counted(lambda *_: None)]
-    for decode, counted in zip(("decode_base64", "decoding_steps"), decoders, strict=True):
-        monkeypatch.setattr(f"endpoint.{decode}", counted)
-    outcome(endpoint, REFUSALS[name][0])
-    assert [counted.calls for counted in decoders] == [0, 0]
+    assert all(counted.calls for counted in decoders)
 
 
 _audit: list[str] | None = None

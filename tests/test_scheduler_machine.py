@@ -246,7 +246,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert {each.status for each in sequences} <= status
                 assert {each.lane for each in sequences} <= {lane}
         for lane, rows in running.items():
-            batch = self.executor.batch(lane)
+            batch = self.executor.batches[lane]
             assert Counter(batch.rows) == Counter(rows)
             assert len(rows) <= min(self.limits.max_rows, max(batch.memory.capacity, 0))
         present = [each for some in (running, queued) for part in some.values() for each in part]

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 
 import httpx2
-import huggingface_hub.constants
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError
@@ -17,17 +16,15 @@ from servers import (
     SECRET,
     Server,
     check_failed_start,
-    fail_to_start,
     hf_serve,
+    hub_client,
     running_hf_serve,
-    stand_in_hub,
 )
 
 from testing.audio_files import speech
 
 pytestmark = pytest.mark.slow
 
-STARTS = ["wrong token", "gated diarization"]  # that must fail
 RESPONSE_KEYS = {
     "speakers",
     "chunks",
@@ -52,9 +49,7 @@ def server(whisper_folder, assistant_folder) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server, monkeypatch) -> InferenceClient:
-    """The hub's own client; offline mode, which the suite runs in, would refuse even loopback."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    return InferenceClient(model=server.url, token="hf_clients_token")
+    return hub_client(server.url, "hf_clients_token", monkeypatch)
 
 
 # ---- clients
@@ -105,17 +100,10 @@ def test_a_name_that_no_utf8_can_spell_is_answered_all_the_same(server, hum):
     ("body", "detail"),
     [
         ({}, "INVALID_REQUEST: inputs"),
-        ({"inputs": None}, "INVALID_REQUEST: inputs"),
-        ({"inputs": "https://example.com/a.wav"}, "INVALID_AUDIO: "),
         ({"inputs": "UklGRg=="}, "INVALID_AUDIO: "),
-        ({"inputs": "UklGRg==", "parameters": []}, "INVALID_REQUEST: parameters"),
         (
             {"inputs": "UklGRg==", "parameters": {"batch_size": float("nan")}},
             "INVALID_PARAMETER: batch_size",
-        ),
-        (
-            {"inputs": "UklGRg==", "parameters": {"return_timestamps": "letter"}},
-            "INVALID_PARAMETER: return_timestamps",
         ),
     ],
 )
@@ -166,20 +154,8 @@ def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
         assert secret not in log
 
 
-# ---- starts that must fail
+# ---- a start that must fail
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory) -> Iterator[dict[str, str]]:
-    with stand_in_hub(tmp_path_factory.mktemp("hub")) as environment:
-        yield environment
-
-
-@pytest.fixture(scope="module")
-def failed_starts(hub, whisper_folder) -> dict[str, tuple[int, str, str]]:
-    return fail_to_start(hf_serve, STARTS, hub, whisper=whisper_folder)
-
-
-@pytest.mark.parametrize("name", STARTS)
-def test_a_failed_start_is_one_line_and_a_status(failed_starts, name):
-    check_failed_start(name, 1, *failed_starts[name])
+def test_a_failed_start_is_one_line_and_a_status(tmp_path):
+    check_failed_start(hf_serve, "wrong token", 1, tmp_path)

@@ -16,19 +16,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import httpx2
-import huggingface_hub.constants
 import pytest
 from asgi import served
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
+from live_app import live
 from servers import OURS_LISTENS as LISTENS
-from servers import Server, following, ours
+from servers import Server, following, hub_client, ours
 
 from config import REPOSITORY, ServerSettings
 from runtime.error_edge import EXIT_STATUS
 from server.__main__ import main
+from server.app import create_app
 from server.lifecycle import DrainingServer, address, bind
 from testing.audio_files import speech
 
@@ -49,21 +51,17 @@ def start(**variables: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def server(whisper_folder) -> Iterator[Server]:
-    with (
-        start(ASR_MODEL=str(whisper_folder), API_KEY=KEY) as process,
-        following(process, LISTENS) as running,
-    ):
-        yield running
+def url(tiny_endpoint) -> Iterator[str]:
+    """Of the app alone, in this process."""
+    with live(create_app(tiny_endpoint, ServerSettings(page=False, api_key=KEY))) as where:
+        yield where
 
 
 @pytest.fixture
-def client(server, monkeypatch) -> InferenceClient:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    return InferenceClient(model=server.url, token=KEY)
+def client(url, monkeypatch) -> InferenceClient:
+    return hub_client(url, KEY, monkeypatch)
 
 
-@pytest.mark.slow
 def test_the_hub_client_sends_bytes_a_path_and_parameters(client, hum, tmp_path):
     audio = base64.b64decode(hum)
     path = tmp_path / "hum.mp3"
@@ -74,7 +72,6 @@ def test_the_hub_client_sends_bytes_a_path_and_parameters(client, hum, tmp_path)
     assert wanted.text == plain.text == "".join(word["word"] for word in wanted["words"])
 
 
-@pytest.mark.slow
 def test_the_hub_client_shows_why_it_was_refused(client, hum):
     with pytest.raises(HfHubHTTPError, match="INVALID_PARAMETER: batch_size"):
         client.automatic_speech_recognition(base64.b64decode(hum), extra_body={"batch_size": 0})
@@ -83,23 +80,50 @@ def test_the_hub_client_shows_why_it_was_refused(client, hum):
         client.automatic_speech_recognition(base64.b64decode(hum))
 
 
-@pytest.mark.slow
-def test_head_is_answered_without_a_body(server):
+def test_head_is_answered_without_a_body(url):
     for path in ("/", "/health", "/ready"):
-        reply = httpx2.head(server.url + path)
+        reply = httpx2.head(url + path)
         assert (reply.status_code, reply.content) == (200, b"")
 
 
 @pytest.mark.slow
-def test_a_signal_under_load_loses_nothing(whisper_folder, wav):
+def test_a_signal_under_load_loses_nothing_and_bodies_never_touch_the_disk(
+    whisper_folder, wav, tmp_path
+):
     """What was accepted is answered, what comes is told to go. One body does not end before the
     signal has come, so that there is something to wait for however fast the others are.
     """
     with (
-        start(ASR_MODEL=str(whisper_folder), API_KEY=KEY) as process,
+        start(ASR_MODEL=str(whisper_folder), API_KEY=KEY, TMPDIR=str(tmp_path)) as process,
         following(process, LISTENS) as server,
     ):
+        half_bodies_are_held_in_memory(server, tmp_path)
         signal_under_load(process, server, wav(speech(20.0)))
+
+
+def in_progress(server: Server) -> float:
+    text = httpx2.get(f"{server.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    return float(re.search(r"\nasr_requests_in_progress (\S+)", text)[1])
+
+
+def half_bodies_are_held_in_memory(server: Server, temporary: Path) -> None:
+    """30 of 60 MB have come, as a form, bytes and JSON; then their senders leave."""
+    types = ("multipart/form-data; boundary=x", "audio/wav", "application/json")
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    host, port = server.url.removeprefix("http://").split(":")
+    with ExitStack() as senders:
+        for kind in types:
+            sender = senders.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            lines = (
+                f"host: {host}\r\nauthorization: Bearer {KEY}\r\n"
+                f"content-type: {kind}\r\ncontent-length: 60000000\r\n\r\n"
+            )
+            sender.sendall(b"POST / HTTP/1.1\r\n" + lines.encode() + head + bytes(30_000_000))
+        while in_progress(server) < len(types):
+            pass
+        assert [path for path in temporary.rglob("*") if path.is_file()] == []
+    while in_progress(server):
+        pass
 
 
 def signal_under_load(process: subprocess.Popen[str], server: Server, audio: bytes) -> None:
@@ -123,8 +147,7 @@ def signal_under_load(process: subprocess.Popen[str], server: Server, audio: byt
 
     def accepted() -> float:
         answered = len(replies)
-        text = httpx2.get(f"{server.url}/metrics", headers=headers).text
-        return answered + float(re.search(r"\nasr_requests_in_progress (\S+)", text)[1])
+        return answered + in_progress(server)
 
     while accepted() < len(asking):
         pass
@@ -274,32 +297,6 @@ def test_drained_is_the_last_that_is_said(draining, monkeypatch, caplog, ends):
     assert (ended.is_set(), exits) == ((True, []) if ends else (False, [0]))
 
 
-@pytest.mark.slow
-def test_nothing_is_left_where_files_are_temporary_when_the_process_is_killed(
-    whisper_folder, wav, tmp_path
-):
-    """Bodies of 60 MB that have half come, as forms, bytes and JSON, never touched the disk."""
-    types = ("multipart/form-data; boundary=x", "audio/wav", "application/json")
-    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-    with (
-        ours(ASR_MODEL=str(whisper_folder), TMPDIR=str(tmp_path)) as running,
-        following(running, LISTENS) as server,
-        ExitStack() as senders,
-    ):
-        host, port = server.url.removeprefix("http://").split(":")
-        for kind in types:
-            sender = senders.enter_context(socket.create_connection((host, int(port)), timeout=60))
-            lines = f"host: {host}\r\ncontent-type: {kind}\r\ncontent-length: 60000000\r\n\r\n"
-            sender.sendall(b"POST / HTTP/1.1\r\n" + lines.encode() + head + bytes(30_000_000))
-        received = 0.0
-        while received < len(types):
-            text = httpx2.get(f"{server.url}/metrics").text
-            received = float(re.search(r"\nasr_requests_in_progress (\S+)", text)[1])
-        running.kill()
-        running.wait()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
 def test_a_second_signal_ends_the_process_as_signals_do(draining, monkeypatch):
     raised = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
@@ -342,6 +339,7 @@ from threading import Semaphore
 from asr import Recogniser
 from asr.engine.engine import DecodeEngine
 from server.__main__ import main
+from server.app import create_app
 
 submitted, submit = Semaphore(0), Recogniser.submit
 
@@ -407,15 +405,29 @@ def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
     assert draining.exit_status == EXIT_STATUS
 
 
-@pytest.mark.parametrize(
-    ("variables", "says"),
-    [
-        ({"PORT": "http"}, "START_FAILED: PORT: "),
-        ({"PORT": "0", "ASR_MODEL": "/no/such/folder"}, "START_FAILED: ASR_MODEL: "),
-    ],
-)
-def test_a_start_that_fails_is_one_line(variables, says, monkeypatch):
-    fail_to_start(variables, says, monkeypatch)
+def test_a_wrong_setting_is_one_line_before_torch_is_loaded():
+    program = (
+        "import sys\n"
+        "from server.__main__ import main\n"
+        "try: main([])\n"
+        "except SystemExit as error: print(error, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PORT": "http"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("START_FAILED: PORT: ")
+    assert done.stdout.endswith(" False\n")
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_start_that_fails_is_one_line(monkeypatch):
+    variables = {"PORT": "0", "ASR_MODEL": "/no/such/folder"}
+    fail_to_start(variables, "START_FAILED: ASR_MODEL: ", monkeypatch)
 
 
 def fail_to_start(variables, says, monkeypatch) -> None:
@@ -429,8 +441,8 @@ def fail_to_start(variables, says, monkeypatch) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_taken_port_is_told_before_models_are_loaded(monkeypatch):
-    monkeypatch.setattr("server.serving.load_endpoint", None)
+def test_a_taken_port_is_told_before_models_are_fetched_and_loaded(monkeypatch):
+    monkeypatch.setattr("server.serving.choose", None)
     with bind(ServerSettings(port=0)) as taken:
         taken.listen()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address(taken))

@@ -9,10 +9,11 @@ import httpx2
 import pytest
 from servers import OURS_LISTENS, following, ours
 
-from config import DEMO_MODELS, ModelSettings, ServerSettings
+from config import DEMO_MODELS, ModelSettings
 from errors import StartError
 from model_sources.choice import NothingFetched
 from server import serving as start
+from server.__main__ import read_settings
 from server.options import read
 from testing.audio_files import conversation
 
@@ -67,14 +68,14 @@ def test_a_model_that_was_named_is_never_replaced(monkeypatch):
 def test_an_option_goes_before_its_variable(monkeypatch):
     monkeypatch.setenv("PORT", "9000")
     monkeypatch.setenv("HOST", "::1")
-    settings = start._read_settings(read(["--port", "0"]))
+    settings = read_settings(read(["--port", "0"]))
     assert (settings.host, settings.port) == ("::1", 0)
 
 
 def test_the_key_is_a_files_without_the_line_feed(monkeypatch, tmp_path):
     (tmp_path / "key").write_text("a secret\n")
     monkeypatch.setenv("API_KEY", "another")
-    settings = start._read_settings(read(["--api-key-file", str(tmp_path / "key")]))
+    settings = read_settings(read(["--api-key-file", str(tmp_path / "key")]))
     assert settings.api_key.get_secret_value() == "a secret"
 
 
@@ -86,17 +87,7 @@ def test_a_file_without_a_key_is_one_line(tmp_path, content, said):
     if content is not None:
         (tmp_path / "key").write_bytes(content)
     with pytest.raises(StartError, match=f"--api-key-file .*key: {said}"):
-        start._read_settings(read(["--api-key-file", str(tmp_path / "key")]))
-
-
-def test_a_taken_port_is_told_before_anything_is_fetched(monkeypatch):
-    def bind(settings: ServerSettings):
-        raise OSError(98, "Address already in use")
-
-    monkeypatch.setattr(start, "bind", bind)
-    monkeypatch.setattr(start, "choose", None)
-    with pytest.raises(StartError, match=r"HOST=127.0.0.1 PORT=8000: Address already in use"):
-        start.serve(read([]))
+        read_settings(read(["--api-key-file", str(tmp_path / "key")]))
 
 
 @pytest.mark.slow

@@ -69,6 +69,7 @@ PARAMETERS = [
     {},
     {"return_timestamps": "word", "batch_size": 2, "unknown \u00e9": 1},
     {"return_timestamps": False, "num_speakers": "2", "output": ["srt", "vtt"]},
+    {"channels": "separate", "channel_names": "caller", "return_timestamps": "word"},
 ]
 
 

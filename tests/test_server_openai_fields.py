@@ -64,6 +64,29 @@ def test_served_fields_reach_the_model(endpoint):
     assert asked.stream
 
 
+def test_separate_channels_are_speakers_without_a_model_that_finds_any(tiny_endpoint):
+    names = ["agent", "customer"]
+    for form in (names, ["agent,customer"]):
+        asked = read(
+            tiny_endpoint,
+            response_format="diarized_json",
+            channels="separate",
+            channel_names=form,
+        )
+        assert asked.request.config.channel_names == names
+        assert (asked.speakers, asked.request.speakers) == (True, None)
+        assert asked.request.warnings == ()
+
+
+@pytest.mark.parametrize(("diarize", "asked"), [(None, False), ("false", False), ("true", True)])
+def test_voices_within_channels_are_told_apart_on_request(endpoint, diarize, asked):
+    given = {} if diarize is None else {"diarize": diarize}
+    found = read(endpoint, response_format="verbose_json", channels="separate", **given)
+    assert (found.request.speakers is not None) is asked
+    hinted = read(endpoint, response_format="srt", channels="separate", num_speakers="2")
+    assert hinted.request.speakers.num_speakers == 2
+
+
 def test_the_endpoints_own_parameters_are_fields_too(endpoint):
     asked = read(
         endpoint,
@@ -209,6 +232,7 @@ NOT_SERVED = {
         "chunking_strategy": json.dumps({"type": "server_vad", "silence_duration_ms": 200})
     },
     "return_timestamps": {"return_timestamps": "word"},
+    "text": {"text": "good morning"},
     "output": {"output": "srt"},
     "num_speakers": {"num_speakers": "2"},
     "diarize": {"diarize": "true", "response_format": "text"},
@@ -255,6 +279,25 @@ def test_lists_have_bounds_and_nothing_twice(endpoint, name, fields):
     with pytest.raises(InvalidParameter) as refused:
         read(endpoint, **fields)
     assert error_body(refused.value, 400)["error"]["param"] == name
+
+
+@pytest.mark.parametrize("wanted", ["json", "verbose_json", "diarized_json"])
+def test_subtitles_are_laid_out_where_there_are_any(endpoint, wanted):
+    given = {"max_line_width": "20", "highlight_words": "true", "subtitle_speakers": "false"}
+    config = read(endpoint, response_format="srt", **given).request.config
+    assert (config.max_line_width, config.highlight_words) == (20, True)
+    assert not config.subtitle_speakers
+    for name, value in given.items():
+        with pytest.raises(Unsupported, match=f"{name}: response_format should be srt or vtt"):
+            read(endpoint, response_format=wanted, **{name: value})
+
+
+def test_thresholds_are_fields(endpoint):
+    options = read(
+        endpoint, logprob_threshold="-1", vad_parameters='{"threshold": 0.6}'
+    ).request.options
+    assert options.decode.fallback.logprob_threshold == -1.0
+    assert options.vad.threshold == 0.6
 
 
 def test_beams_are_not_sampled(endpoint):

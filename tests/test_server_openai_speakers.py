@@ -12,7 +12,7 @@ from renamed import renamed
 
 from server.openai_api.bodies import known_speakers
 from server.openai_api.speakers import everyone_labelled, label, with_labels
-from transcript import KnownSpeaker, SpeakerSegment
+from transcript import Channel, KnownSpeaker, SpeakerSegment
 
 
 def test_labels_count_as_spreadsheets_do():
@@ -45,6 +45,12 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
     (entries,) = known_speakers(named).values()
     assert entries[0] == {"name": "A", "label": "A", "similarity": 0.9, "matched": True}
     assert known_speakers(SPOKEN) == {}
+
+
+def test_channels_keep_their_names():
+    named = renamed(SPOKEN, {"SPEAKER_01": "B"})
+    labelled = with_labels(replace(named, channels=(Channel("B", "en", 1.0),)))
+    assert [each.speaker for each in labelled.segments] == ["B", "A", None]
 
 
 def test_without_speakers_nothing_changes():

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from asgi import FakeEndpoint
 from renamed import renamed
 
+from answer.cues import display_width
 from answer.response import Answer, response
-from answer.subtitles import display_width
 from audio.decode import AudioLimits, decode_audio, decode_base64
 from config import REPOSITORY, InferenceConfig, ServerSettings
 from endpoint import Decoded, Endpoint, Finished
@@ -219,8 +220,21 @@ def random_answer(chance: random.Random) -> Answer:
     return Answer(duration, Transcript(chunks, "en"), segments, turns)
 
 
+def random_layout(chance: random.Random) -> dict[str, Any]:
+    """The default, or some of the limits."""
+    values = {
+        "max_line_width": [8, 20, 60],
+        "max_line_count": [1, 3],
+        "max_words_per_line": [1, 4],
+        "highlight_words": [True],
+        "subtitle_speakers": [False],
+    }
+    given = {name: chance.choice(each) for name, each in values.items() if chance.random() < 0.4}
+    return given if chance.random() < 0.8 else {}
+
+
 def test_files_are_those_that_the_server_makes_under_the_same_names(person, url):
-    """With speakers and without, with times of words and without."""
+    """With speakers and without, with times of words and without, in any layout."""
     chance = random.Random(5)
     names = ["Ada", 'Bo "b": <i>', "Zoë & Zuse", "A name as long as it may", "=1", ""]
     answers = [random_answer(chance) for _ in range(120)]
@@ -228,21 +242,23 @@ def test_files_are_those_that_the_server_makes_under_the_same_names(person, url)
     given = [dict(zip(labels, chance.sample(names, 4), strict=True)) for _ in answers]
     person.open(url)
     script = """
-        const [answers, given, formats, done] = arguments;
+        const [answers, given, layouts, formats, done] = arguments;
         Promise.all([import("./files.js"), import("./speakers.js")]).then(
           ([{ fileText, formatsOf }, { Speakers }]) => done(answers.map((answer, i) => formats.map(
             (format) => formatsOf(answer).includes(format)
-              ? fileText(format, answer, new Speakers(answer, given[i])) : "",
+              ? fileText(format, answer, new Speakers(answer, given[i]), layouts[i]) : "",
           ))),
         );
     """
     bodies = [response(answer, CONFIG) for answer in answers]
     sent = [{**body, "output": {"rttm": body["output"]["rttm"]}} for body in bodies]
-    made = person.browser.execute_async_script(script, sent, given, OUTPUT)
-    for answer, called, files in zip(answers, given, made, strict=True):
+    layouts = [random_layout(chance) for _ in answers]
+    made = person.browser.execute_async_script(script, sent, given, layouts, OUTPUT)
+    for answer, called, layout, files in zip(answers, given, layouts, made, strict=True):
         spoken = {turn.speaker for turn in answer.turns or ()}
         called = {label: name for label, name in called.items() if name and label in spoken}
-        expected = response(renamed(answer, called), CONFIG)["output"]
+        config = InferenceConfig.read({**CONFIG.model_dump(), **layout})
+        expected = response(renamed(answer, called), config)["output"]
         assert dict(zip(OUTPUT, files, strict=True)) == {name: expected[name] for name in OUTPUT}
 
 
@@ -348,6 +364,37 @@ def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, re
     person.wait(lambda: person.texts("#notes li") == ["No speakers: they were not asked for."])
     assert person.texts(".word") == words_of(answer)
     assert person.all("#timeline input") == person.all("#download-rttm") == []
+    person.see("#separate").click()
+    assert not person.all("#diarize")[0].is_displayed()
+    person.see("#channel_names").send_keys("Ada")
+    person.see("#run").click()
+    person.wait(lambda: set(person.texts("#transcript .name")) == {"Ada"})
+    assert person.texts(".word") == words_of(answer)
+    assert person.see("#download-rttm")
+
+
+def test_subtitles_look_as_the_options_say(person, url, answer, downloads):
+    person.open(url, kept(answer))
+    person.see("#subtitle-options summary").click()
+    person.see("#max_line_width").send_keys("16")
+    person.see("#max_line_count").send_keys("0")
+    person.see("#download-srt").click()
+    assert person.focus() == "max_line_count"
+    assert not [*downloads.glob("*.srt")]
+    person.see("#max_line_count").send_keys(Keys.BACKSPACE, "2")
+    person.see("#highlight_words").click()
+    person.see("#subtitle_speakers").click()
+    cues = person.download("srt", downloads).split("\n\n")
+    lines = [re.sub("</?u>", "", line) for cue in cues for line in cue.split("\n")[2:]]
+    assert len(lines) > len(cues) > 0
+    assert max(map(len, lines)) <= 16
+    assert sum("<u>" in cue for cue in cues) >= len(words_of(answer))
+    vtt = person.download("vtt", downloads)
+    assert "<u>" in vtt
+    assert "<v " not in vtt
+    assert "SPEAKER" not in "".join(lines)
+    person.do("document.getElementById('subtitle-options').open = false")
+    assert person.download("txt", downloads) == answer["output"]["txt"]
 
 
 def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(

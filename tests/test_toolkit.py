@@ -9,9 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import httpx2
-import huggingface_hub.constants
 import pytest
-from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError
 from servers import (
     FAILED_STARTS,
@@ -19,27 +17,25 @@ from servers import (
     TOOLKIT_PYTHON,
     Server,
     check_failed_start,
-    fail_to_start,
+    hub_client,
     require_toolkit,
     running_hf_serve,
     running_toolkit,
-    stand_in_hub,
     toolkit,
 )
 
 from config import DEMO_MODELS, REPOSITORY
+from testing import audio_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 RAW = {"language": "en", "batch_size": "4", "diarize": "false", "output": "srt,vtt"}
-# The start's options and the request's, for each way through the models.
+# Of the request's options, those that lead another way through the models than no options.
 REQUESTS = {
-    "default": {},
-    "assisted": {"assisted": True, "batch_size": 8},
-    "words": {"return_timestamps": "word"},
-    "files": {"output": ["srt", "rttm"], "num_speakers": 3},
-    "no speakers": {"diarize": False, "language": "en", "chunk_length_s": 15},
+    "assisted": {"diarize": False, "assisted": True, "batch_size": 8},
+    "told language": {"diarize": False, "language": "en", "chunk_length_s": 15},
 }
+PAUSE = 40.3  # seconds, in a pause of the conversation before which all three have spoken
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,16 +72,31 @@ def conversation() -> bytes:
     return (REPOSITORY / "demo" / "conversation.ogg").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def beginning() -> bytes:
+    return audio_files.wav_file(audio_files.conversation()[: round(PAUSE * 16_000)], 16_000)
+
+
 # ---- both servers
 
 
+def test_both_servers_answer_the_whole_conversation_alike(server, other_server, conversation):
+    options = {"return_timestamps": "word", "output": ["srt", "rttm"], "num_speakers": 3}
+    expected = answered_alike(server, other_server, conversation, options)
+    assert len(expected["text"].split()) > 300
+    assert len({segment["speaker"] for segment in expected["speakers"]}) == 3
+
+
 @pytest.mark.parametrize("name", REQUESTS)
-def test_both_servers_answer_the_same_request_alike(server, other_server, conversation, name):
-    body = {"inputs": base64.b64encode(conversation).decode(), "parameters": REQUESTS[name]}
+def test_both_servers_answer_the_same_request_alike(server, other_server, beginning, name):
+    answered_alike(server, other_server, beginning, REQUESTS[name])
+
+
+def answered_alike(server, other_server, audio, parameters):
+    body = {"inputs": base64.b64encode(audio).decode(), "parameters": parameters}
     answer, expected = server.ask(body), other_server.ask(body)
     assert (answer.status_code, expected.status_code) == (200, 200)
     answer, expected = answer.json(), expected.json()
-    assert len(expected["text"].split()) > 300
     assert answer.keys() == expected.keys()
     assert answer["text"] == expected["text"]
     assert spoken(answer["chunks"]) == spoken(expected["chunks"])
@@ -93,8 +104,7 @@ def test_both_servers_answer_the_same_request_alike(server, other_server, conver
     assert spoken(answer.get("words", [])) == spoken(expected.get("words", []))
     for key in ("language", "duration", "warnings", "output"):
         assert answer.get(key) == expected.get(key)
-    if REQUESTS[name].get("diarize", True):
-        assert len({segment["speaker"] for segment in answer["speakers"]}) == 3
+    return expected
 
 
 def spoken(blocks: list[dict]) -> list[tuple]:
@@ -115,20 +125,19 @@ def test_both_refuse_alike_but_under_another_key(server, other_server):
 # ---- clients
 
 
-def test_the_hub_clients_json(server, conversation, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    client = InferenceClient(model=server.url, token="hf_clients_token")
+def test_the_hub_clients_json(server, beginning, monkeypatch):
+    client = hub_client(server.url, "hf_clients_token", monkeypatch)
     answer = client.automatic_speech_recognition(
-        conversation, extra_body={"language": "en", "diarize": False}
+        beginning, extra_body={"language": "en", "diarize": False}
     )
     assert answer.text.startswith(" good morning how can i help you")
-    assert answer["duration"] == 120.4
+    assert answer["duration"] == PAUSE
     with pytest.raises(BadRequestError) as caught:
-        client.automatic_speech_recognition(conversation, extra_body={"batch_size": 0})
+        client.automatic_speech_recognition(beginning, extra_body={"batch_size": 0})
     assert caught.value.response.json()["error"].startswith("INVALID_PARAMETER: batch_size: ")
 
 
-def test_the_hub_client_of_the_container_itself(server):
+def test_the_hub_client_of_the_container_itself(server, beginning, tmp_path):
     """It names no content type by itself, without which the toolkit reads no body."""
     script = (
         "import sys, huggingface_hub\n"
@@ -137,9 +146,9 @@ def test_the_hub_client_of_the_container_itself(server):
         "answer = client.automatic_speech_recognition(sys.argv[2], extra_body={'diarize': False})\n"
         "print(huggingface_hub.__version__, answer.text)\n"
     )
-    audio = str(REPOSITORY / "demo" / "conversation.ogg")
+    (tmp_path / "a.wav").write_bytes(beginning)
     done = subprocess.run(
-        [str(TOOLKIT_PYTHON), "-c", script, server.url, audio],
+        [str(TOOLKIT_PYTHON), "-c", script, server.url, str(tmp_path / "a.wav")],
         env={"PATH": ""},
         capture_output=True,
         text=True,
@@ -149,11 +158,11 @@ def test_the_hub_client_of_the_container_itself(server):
 
 
 @pytest.mark.parametrize("path", ["/", "/predict"])
-def test_raw_audio_with_query_parameters(server, conversation, path):
+def test_raw_audio_with_query_parameters(server, beginning, path):
     answer = httpx2.post(
         server.url + path,
-        content=conversation,
-        headers={"content-type": "audio/ogg"},
+        content=beginning,
+        headers={"content-type": "audio/wav"},
         params=RAW,
         timeout=120,
     ).json()
@@ -163,9 +172,9 @@ def test_raw_audio_with_query_parameters(server, conversation, path):
     assert answer["output"]["vtt"].startswith("WEBVTT")
 
 
-def test_raw_audio_without_any_parameters(server, conversation):
-    answer = server.post(conversation, "audio/ogg").json()
-    assert len({segment["speaker"] for segment in answer["speakers"]}) == 3
+def test_raw_audio_without_any_parameters(server, beginning):
+    answer = server.post(beginning, "audio/wav").json()
+    assert "".join(segment["text"] for segment in answer["speakers"]) == answer["text"] != ""
 
 
 # ---- wrong bodies
@@ -175,13 +184,7 @@ def test_raw_audio_without_any_parameters(server, conversation):
     ("body", "error"),
     [
         ({"inputs": None}, "INVALID_REQUEST: inputs"),
-        ({"inputs": "https://example.com/a.wav"}, "INVALID_AUDIO: "),
-        ({"inputs": "UklGRg=="}, "INVALID_AUDIO: "),
         ({"inputs": "UklGRg==", "parameters": []}, "INVALID_REQUEST: parameters"),
-        (
-            {"inputs": "UklGRg==", "parameters": {"return_timestamps": "letter"}},
-            "INVALID_PARAMETER: return_timestamps",
-        ),
     ],
 )
 def test_our_refusals_are_400_with_a_code(server, body, error):
@@ -221,8 +224,8 @@ def test_what_the_toolkit_answers_itself_is_400(server, content, content_type):
 # ---- the log
 
 
-def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(server, conversation):
-    audio = base64.b64encode(conversation).decode()
+def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(server, beginning):
+    audio = base64.b64encode(beginning).decode()
     answer = server.ask({"inputs": audio, "parameters": {"diarize": False}}).json()
     server.ask({"input": audio})
     server.ask({"inputs": audio, "parameters": {"batch_size": SECRET}})
@@ -232,10 +235,10 @@ def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(serve
         r"huggingface-inference-toolkit",
         log,
     )
-    assert "120.4 s of audio answered in" in log
+    assert f"{PAUSE} s of audio answered in" in log
     assert "Received request, body not logged" in log
     words = {word for word in answer["text"].split() if len(word) > 5}
-    assert len(words) > 20
+    assert len(words) > 10
     for secret in (audio[:30], audio[100:130], SECRET, *words):
         assert secret not in log
 
@@ -243,7 +246,7 @@ def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(serve
 # ---- diarization in the format of pyannote.audio 3
 
 
-def test_a_pipeline_in_the_format_of_pyannote_3_as_a_folder(conversation, demo_models, tmp_path):
+def test_a_pipeline_in_the_format_of_pyannote_3_as_a_folder(beginning, demo_models, tmp_path):
     """As in pyannote/speaker-diarization-3.1, whose models are named one by one."""
     folder = DEMO_MODELS / "diarization"
     config = (folder / "config.pyannote-3.yaml").read_text(encoding="utf-8")
@@ -255,7 +258,7 @@ def test_a_pipeline_in_the_format_of_pyannote_3_as_a_folder(conversation, demo_m
     )
     variables = {"ASR_MODEL": demo_models["ASR_MODEL"], "DIARIZATION_MODEL": str(tmp_path)}
     with running_toolkit(**variables) as running:
-        answer = running.post(conversation, "audio/ogg").json()
+        answer = running.post(beginning, "audio/wav", {"num_speakers": "3"}).json()
     assert len({segment["speaker"] for segment in answer["speakers"]}) == 3
 
 
@@ -263,7 +266,5 @@ def test_a_pipeline_in_the_format_of_pyannote_3_as_a_folder(conversation, demo_m
 
 
 def test_a_failed_start_is_one_line_and_a_status(tmp_path):
-    with stand_in_hub(tmp_path) as hub:
-        status, out, err = fail_to_start(toolkit, ["gated"], hub)["gated"]
-    check_failed_start("gated", 3, status, out, err)
-    assert re.match(FAILED_STARTS["gated"][1], err)
+    err = check_failed_start(toolkit, "gated", 3, tmp_path)
+    assert err.startswith(FAILED_STARTS["gated"][1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -151,3 +152,62 @@ def test_a_failure_is_one_line(fake, reply, reason):
     with pytest.raises(Failed, match=f"^{reason}$"):
         ask(fake)
     assert len(fake.bodies) == 1
+
+
+def job(status: str, code: int = 200, **told):
+    """A reply that tells of a job."""
+    content = json.dumps({"id": "job_1", "status": status, **told}).encode()
+    return lambda handler, _: handler.send(code, content, Content_Type="application/json")
+
+
+HEARD = job("running", progress={"done": 30.5, "total": 61.0})
+LOOKS = [("GET", "/v1/jobs/job_1")]
+SENT, FORGOTTEN = ("POST", "/v1/jobs"), ("DELETE", "/v1/jobs/job_1")
+
+
+def test_a_job_is_sent_looked_at_and_forgotten(fake):
+    done = job("succeeded", answer=ANSWER)
+    fake.replies = [job("queued", 202), job("queued"), HEARD, done, job("succeeded")]
+    answer, told, waits = ask(fake, jobs=True)
+    assert (answer, told) == (ANSWER, [(30.5, 61.0)])
+    assert fake.asked == [SENT, *LOOKS * 3, FORGOTTEN]
+    assert waits == [0.5, 0.75, 1.125]
+    assert base64.b64decode(fake.bodies[0]["inputs"]) == b"sound"
+
+
+def test_a_job_outlives_a_server_that_goes_away(fake):
+    away = [refuse(503), refuse(502), refuse(504), hang_up, hang_up]
+    fake.replies = [job("queued", 202), *away, job("succeeded", answer=ANSWER), hang_up]
+    answer, _, _ = ask(fake, jobs=True)
+    assert answer == ANSWER
+    assert fake.asked[:7] == [SENT, *LOOKS * 6]
+
+
+def test_a_job_is_sent_twice_at_most(fake):
+    fake.replies = [hang_up, hang_up, job("succeeded", 202, answer=ANSWER)]
+    with pytest.raises(Failed, match=fake.url):
+        ask(fake, jobs=True)
+    assert fake.asked == [SENT] * 2
+    fake.asked.clear()
+    fake.replies = [refuse(502)]  # which a proxy may say after it has passed the job on
+    with pytest.raises(Failed, match="502"):
+        ask(fake, jobs=True)
+    assert fake.asked == [SENT]
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        ([refuse(404, {"error": {"message": "JOBS_DISABLED: none"}})], "JOBS_DISABLED: none"),
+        (
+            [job("queued", 202), job("failed", error={"code": "X", "message": "X: y"})],
+            "X: y",
+        ),
+        ([job("queued", 202), job("cancelled", error=None)], "the job was cancelled"),
+        ([refuse(200, [])], ".* does not answer as a transcription server"),
+    ],
+)
+def test_a_job_without_an_answer_says_why(fake, replies, reason):
+    fake.replies = replies
+    with pytest.raises(Failed, match=f"^{reason}$"):
+        ask(fake, jobs=True)

@@ -133,6 +133,15 @@ def test_files_are_those_of_a_recording(server, recording, tmp_path):
     assert (out / "talk.srt").read_text("utf-8") == answer["output"]["srt"]
 
 
+def test_subtitles_are_laid_out_as_a_recordings(server, recording, tmp_path):
+    options = ["--output-dir", str(tmp_path / "out"), "--output-format", "srt"]
+    options += ["--max_words_per_line", "1", "--highlight_words"]
+    assert run(server, str(recording), *options) == 0
+    cues = (tmp_path / "out" / "talk.srt").read_text("utf-8").split("\n\n")
+    texts = [cue.split("\n")[2] for cue in cues]
+    assert texts == [f"<u>{word}</u>" for word in ("Good", "morning.", "how", "are", "you")]
+
+
 def test_speakers_come_with_segments_also_at_the_end(recording, tmp_path, capsys):
     """The lines stand once more, with names."""
 
@@ -527,6 +536,8 @@ def test_addresses_are_those_that_a_browser_shows():
     [
         ["--live", "a", "b"],
         ["--live", "--task", "translate"],
+        ["--live", "--temperature", "0"],
+        ["--live", "--no-vad-filter"],
         ["--live", "--force"],
         ["--live", "--realtime"],
         ["--live", "-", "--realtime"],

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from transcription_server import (
     ANSWER,
@@ -68,6 +69,7 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     fake.replies = [stream(DECODED, HALF)]
     before = tree(folder)
     options = ["--language", "de", "--words", "--num-speakers", "3", "--hotwords", "Ada, Zuse"]
+    options += ["--channels", "separate", "--channel-names", "agent,customer"]
     assert main(["transcribe", str(folder), "--url", fake.url, *options]) == 0
     endings = ("json", "srt", "vtt", "txt")
     written = {f"{stem}.{ending}" for stem in ("a", "deep/b") for ending in endings}
@@ -79,6 +81,8 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
         "return_timestamps": "word",
         "num_speakers": 3,
         "hotwords": "Ada, Zuse",
+        "channels": "separate",
+        "channel_names": "agent,customer",
         "output": ["srt", "vtt", "txt", "tsv"],
     }
     shown = capsys.readouterr().err.splitlines()
@@ -191,6 +195,28 @@ def test_the_demo_prints_every_recording_and_tells_which_failed(fake, folder, ca
     assert (title, line.split()) == (f"{folder / 'deep/b.WAV'}:", ["0:00.0", "hi"])
     assert warning == "warning: noise"
     assert summary.startswith("0:02.0 of audio, language en; took ")
+
+
+def test_subtitles_and_thresholds_are_asked_for_by_their_names(fake, folder, capsys):
+    command = ["demo", str(folder / "a.ogg"), "--url", fake.url, "--output_format", "srt"]
+    options = "--max_line_width 40 --max_line_count 2 --highlight_words --no-subtitle-speakers"
+    options += " --logprob_threshold -1 --no-vad-filter"
+    assert main([*command, *options.split()]) == 0
+    assert fake.bodies[0]["parameters"] == {
+        "output": ["srt"],
+        "max_line_width": 40,
+        "max_line_count": 2,
+        "highlight_words": True,
+        "subtitle_speakers": False,
+        "logprob_threshold": "-1",
+        "vad_filter": False,
+    }
+    capsys.readouterr()
+    assert main([*command, "--temperature", "2"]) == 2
+    assert main([*command, "--vad-parameters", '{"onset": 1}']) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "scripts/demo: --temperature: should be less than or equal to 1"
+    assert second.startswith("scripts/demo: --vad-parameters: onset: is none of threshold, ")
 
 
 def test_the_demo_prints_one_format_and_nothing_else(fake, folder, capsys):
@@ -318,6 +344,8 @@ def test_an_answer_without_a_duration_is_no_failure(fake, folder, capsys, answer
         ["--num-speakers", "2", "--min-speakers", "3"],
         ["--parallel", "0"],
         ["--tongue", "de"],
+        ["--text", "/no/such/script.txt"],
+        ["--text", __file__],  # a folder has several recordings
     ],
 )
 def test_a_wrong_command_line_sends_nothing(fake, folder, wrong, capsys):
@@ -329,6 +357,17 @@ def test_a_wrong_command_line_sends_nothing(fake, folder, wrong, capsys):
     assert line.startswith("scripts/transcribe: ")
     assert (status, wrong[0] in line) == (2, True)
     assert fake.bodies == []
+
+
+def test_the_text_of_a_file_is_sent(fake, folder, tmp_path):
+    script = tmp_path / "script.txt"
+    script.write_bytes("\ufeffGrüß Gott.\n".encode())
+    options = ["--output-format", "srt", "--url", fake.url, "--text", str(script)]
+    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
+    assert [body["parameters"]["text"] for body in fake.bodies] == ["Grüß Gott.\n"]
+    script.write_bytes(b"\xff")
+    with pytest.raises(SystemExit):
+        main(["transcribe", str(folder / "a.ogg"), *options])
 
 
 def test_what_does_not_exist_is_said(capsys):
@@ -365,14 +404,32 @@ def test_it_starts_without_the_models_libraries():
 
 
 @contextmanager
-def real_server(endpoint, **settings) -> Iterator[str]:
+def real_server(endpoint, jobs: Path | None = None, **settings) -> Iterator[str]:
     pytest.importorskip("fastapi")
     from config import ServerSettings
     from server.app import create_app
+    from server.jobs.store import JobStore
     from tests.live_app import live
 
-    with live(create_app(endpoint, ServerSettings(page=False, **settings))) as url:
+    store = JobStore(jobs, 10, 2**30, 0.0) if jobs else None
+    with live(create_app(endpoint, ServerSettings(page=False, **settings), store=store)) as url:
         yield url
+
+
+def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypatch):
+    from testing.audio_files import speech
+
+    talk = tmp_path / "talk.wav"
+    talk.write_bytes(wav(speech(5.0)))
+    monkeypatch.setattr("transcribe.client.FIRST_PAUSE_S", 0.01)
+    options = ["--language", "en", "--output-format", "json", "--force"]
+    written = []
+    with real_server(tiny_handler.endpoint, tmp_path / "jobs") as url:
+        for more in ([], ["--job"]):
+            assert main(["transcribe", str(talk), "--url", url, *options, *more]) == 0
+            written.append((tmp_path / "talk.json").read_text("utf-8"))
+        assert httpx2.get(f"{url}/v1/jobs").json()["data"] == []
+    assert written[0] == written[1]
 
 
 def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from audio.recording_files import ENDING
 from config import OutputFormat
+from testing.audio_files import FORMATS as READABLE
 from transcribe.client import Failed
 from transcribe.options import FORMATS
 from transcribe.recordings import as_texts, find_recordings
@@ -14,6 +17,11 @@ from transcribe.recordings import as_texts, find_recordings
 
 def test_the_formats_are_the_endpoints_and_json():
     assert set(FORMATS) == {"json", *get_args(OutputFormat)}
+
+
+def test_what_can_be_read_is_looked_for_and_texts_are_not():
+    assert [name for name in READABLE if not ENDING.fullmatch(Path(name).suffix)] == []
+    assert not any(map(ENDING.fullmatch, (".txt", ".srt", ".json", ".wav2", "wav", "")))
 
 
 def test_files_of_one_name_keep_their_endings(tmp_path):

@@ -15,13 +15,17 @@ from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult, Request
+from asr.frontend.vad import VadOptions
 from asr.transcriber import Transcriber
+from audio.decode import AudioLimits, decode_audio
+from config import REPOSITORY
 from errors import InvalidParameter, Unsupported
 from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
 ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)
+CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 FIRST_WORD, WORDS = 300, 30  # text tokens of the made-up vocabulary, one a word
 WRONG_WORD = 299
 
@@ -391,6 +395,46 @@ def test_speech_and_statistics_come_back_with_the_transcript():
     assert transcript.speech == ((0.0, pytest.approx(2.5, abs=0.04)),)
     assert transcript.stats.tokens > 0
     assert transcript.stats.steps == sum(transcript.stats.steps_by_drafts.values()) > 0
+
+
+def test_without_the_filter_everything_is_decoded():
+    """In windows that follow one another, silence too; with more padding more of it."""
+    pause = np.zeros(4 * SAMPLE_RATE, np.float32)
+    samples = np.concatenate([pause, spoken(1, 50), pause, spoken(2, 50), pause])
+    decoded = {}
+    for name, vad in (
+        ("plain", VadOptions()),
+        ("padded", VadOptions(speech_pad_ms=1000)),
+        ("all", None),
+    ):
+        recogniser = Recogniser()
+        transcript = transcribe(samples, recogniser, language="en", chunk_length_s=6, vad=vad)
+        decoded[name] = sum(len(request.samples) for request in recogniser.requests)
+        assert words_of(transcript.chunks) == ["word45", "word46"]
+        assert (transcript.speech == ((0.0, 14.0),)) is (vad is None)
+    assert decoded["plain"] / SAMPLE_RATE == pytest.approx(2 * 1.6, abs=0.1)
+    assert decoded["padded"] / SAMPLE_RATE == pytest.approx(2 * 3.0, abs=0.1)
+    assert decoded["all"] == len(samples)
+
+
+def test_the_detector_hears_under_the_options():
+    transcriber = Transcriber(MODELS)
+    transcriber.engine = StandInEngine()
+    samples = decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, AudioLimits(600, 2**29)).samples
+    heard = []
+    for vad in (VadOptions(0.9), VadOptions(), VadOptions(0.05, min_silence_duration_ms=3000)):
+        options = transcriber.validate(asking(vad=vad))
+        found = transcriber.start(samples[: 40 * SAMPLE_RATE], options)
+        heard.append(sum(stop - start for start, stop in found._speech))
+    assert 0 < heard[0] < heard[1] < heard[2]
+
+
+def test_speech_cannot_last_at_more_than_it_must_reach():
+    transcriber = Transcriber(MODELS, detect_speech=hears_sound)
+    for vad in (VadOptions(0.4, 0.45), VadOptions(None, 0.55)):
+        with pytest.raises(InvalidParameter, match="neg_threshold is larger"):
+            transcriber.validate(asking(vad=vad))
+    transcriber.validate(asking(vad=VadOptions(None, 0.5)))
 
 
 @pytest.mark.parametrize(("log_prob", "kept"), [(-0.1, True), (-3.0, False)])

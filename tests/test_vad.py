@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -18,17 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.frontend.vad import (
-    PEAK_THRESHOLD,
-    SHORTEST_PAUSE,
-    SHORTEST_SPEECH,
-    START_THRESHOLD,
     STEP,
-    STOP_THRESHOLD,
     SpeechDetector,
+    VadOptions,
     find_speech,
 )
 from asr.frontend.windows import MARGIN, Span
-from config import REPOSITORY
 from demo.build.channel import through_codec
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, speakers
@@ -42,28 +36,28 @@ def detector() -> SpeechDetector:
     return SpeechDetector()
 
 
-def draw_scenes() -> list[Scene]:
-    """Dialogues in development voices: with pauses, hurried, overlapping, at different levels."""
-    generator = np.random.default_rng(7)
-    styles = [
-        Style(pause=(1, 4)),
-        Style(breath=(0.05, 0.1)),
-        Style(overlap_share=0.5),
-        Style(level_db=(-20.0, 0.0)),
-    ]
-    names = speakers("development")
-    casts = [generator.choice(names, 2, replace=False) for _ in styles]
-    return [
-        draw_dialogue([draw_voice(str(name), generator) for name in cast], 40, style, generator)
-        for cast, style in zip(casts, styles, strict=True)
-    ]
+STYLES = [
+    Style(pause=(1, 4)),
+    Style(breath=(0.05, 0.1)),
+    Style(overlap_share=0.5),
+    Style(level_db=(-20.0, 0.0)),
+]
 
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
-    """The same in any order of the tests: a new process speaks (see `demo.build.espeak`)."""
+    """Dialogues in development voices: with pauses, hurried, overlapping, at different levels.
+
+    The same in any order of the tests: a new process speaks (see `demo.build.espeak`).
+    """
+    drawn = []
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(draw_scenes)
+        for seed, style in enumerate(STYLES):
+            generator = np.random.default_rng(seed)
+            names = generator.choice(speakers("development"), 2, replace=False)
+            voices = [draw_voice(str(name), generator) for name in names]
+            drawn.append(pool.apply(draw_dialogue, (voices, 40, style, generator)))
+    return drawn
 
 
 # ---- the package's own network
@@ -92,17 +86,17 @@ def test_every_step_has_a_probability_and_no_span_exceeds_the_audio(detector, le
     assert all(0 <= span.start < span.stop <= length for span in detector(samples))
 
 
-def test_neither_loading_nor_detecting_changes_the_process():
-    """Importing the package would set torch's number of threads. Nothing warns either."""
-    code = (
-        "import sys, torch, numpy as np; torch.set_num_threads(3)\n"
-        "from asr.frontend.vad import SpeechDetector\n"
-        "SpeechDetector()(np.zeros(16000, np.float32))\n"
-        "assert torch.get_num_threads() == 3 and 'silero_vad' not in sys.modules"
-    )
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=REPOSITORY, check=True, timeout=120
-    )
+def test_neither_loading_nor_detecting_changes_the_process(monkeypatch):
+    """Importing the package would set torch's number of threads."""
+    monkeypatch.delitem(sys.modules, "silero_vad", raising=False)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        SpeechDetector()(np.zeros(16_000, np.float32))
+        assert torch.get_num_threads() == 3
+        assert "silero_vad" not in sys.modules
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_threads_do_not_disturb_each_other(detector, scenes):
@@ -232,26 +226,37 @@ def test_sounds_other_than_speech_are_not_speech(detector, name, db):
 # ---- spans of probabilities
 
 
-@settings(max_examples=200)
-@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=60))
-def test_spans_are_runs_with_hysteresis(probabilities):
+CHOSEN = st.one_of(
+    st.just(((0.15, 0.3, 0.5, 5, 4), VadOptions())),
+    st.just(((0.15, 0.3, 0.5, 2, 1), VadOptions(0.5, None, 64, 31))),
+    st.just(((0.3, 0.6, 1.0, 0, 10), VadOptions(0.999_999, None, 0, 320))),
+    st.just(((0.35, 0.35, 0.5, 5, 4), VadOptions(None, 0.35))),
+    st.just(((0.01, 0.12, 0.2, 7, 4), VadOptions(0.2, 0.01, 200))),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=60), CHOSEN)
+def test_spans_are_runs_with_hysteresis(probabilities, chosen):
     """Against the definition, run by run: a run lasts while probabilities stay up and counts if one
     is high enough; runs with short pauses between them are joined; long enough ones are kept.
     """
+    (lasting, starting, reached, shortest, pause), options = chosen
     runs: list[list[int]] = []
     steps = range(len(probabilities))
-    for lasts, group in groupby(steps, lambda step: probabilities[step] >= STOP_THRESHOLD):
+    for lasts, group in groupby(steps, lambda step: probabilities[step] >= lasting):
         run = list(group)
-        if not lasts or max(probabilities[step] for step in run) < START_THRESHOLD:
+        if not lasts or max(probabilities[step] for step in run) < starting:
             continue
-        if runs and run[0] - runs[-1][-1] - 1 < SHORTEST_PAUSE:
+        if runs and run[0] - runs[-1][-1] - 1 < pause:
             runs[-1] += run
         else:
             runs.append(run)
     expected = []
     for run in runs:
-        likely = sum(probabilities[step] >= START_THRESHOLD for step in run)
+        likely = sum(probabilities[step] >= starting for step in run)
         peak = max(probabilities[step] for step in run)
-        if likely >= SHORTEST_SPEECH and peak >= PEAK_THRESHOLD:
+        if likely >= shortest and peak >= reached:
             expected.append(Span(run[0] * STEP, (run[-1] + 1) * STEP))
-    assert list(find_speech(np.array(probabilities), len(probabilities) * STEP)) == expected
+    length = len(probabilities) * STEP
+    assert list(find_speech(np.array(probabilities), length, options)) == expected

@@ -30,8 +30,10 @@ from model_sources.whisper_base import PARTS, cached, from_package_index
 from testing.sounds import music, noise
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import main
+from transcript import Transcript
 
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample" / "sample.wav"
+WORDS = TranscriptionOptions(language="en", decode=DecodeOptions(words=True))
 
 
 def test_the_cache_is_asked_first(tmp_path, monkeypatch):
@@ -60,6 +62,17 @@ def models(whisper_base_folder) -> WhisperModels:
     return load_whisper(checkpoint, torch.device("cpu"), torch.float32)
 
 
+@pytest.fixture(scope="module")
+def sample() -> np.ndarray:
+    return decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
+
+
+@pytest.fixture(scope="module")
+def heard(models, sample) -> Transcript:
+    """The sample with words, as the endpoint writes it."""
+    return Transcriber(models).transcribe(sample, WORDS)
+
+
 def stock_text(models: WhisperModels, samples) -> str:
     """What transformers' `generate` writes for one window, by the checkpoint's own settings."""
     features = models.feature_extractor(
@@ -78,12 +91,11 @@ def stock_text(models: WhisperModels, samples) -> str:
 
 
 @pytest.mark.slow
-def test_real_speech_is_written_as_the_stock_model_writes_it(models):
-    samples = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
+def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample):
     heard = Transcriber(models, fallback=None).transcribe(
-        samples, TranscriptionOptions(language="en")
+        sample, TranscriptionOptions(language="en")
     )
-    schedule = Schedule(samples, SpeechDetector()(samples), 30 * SAMPLE_RATE)
+    schedule = Schedule(sample, SpeechDetector()(sample), 30 * SAMPLE_RATE)
     expected = []
     while windows := schedule.pop_ready(1):
         expected += stock_text(models, schedule.samples(windows[0])).split()
@@ -103,37 +115,27 @@ def test_sounds_that_are_taken_for_speech_give_no_words(models):
 
 
 @pytest.mark.slow
-def test_what_is_said_again_and_again_is_written_as_often(models):
+def test_what_is_said_again_and_again_is_written_as_often(models, sample, heard):
     """A few words of the sample, spliced with pauses as a speaker would make."""
     times, pause = 12, 0.4
-    samples = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
-    transcriber, options = (
-        Transcriber(models),
-        TranscriptionOptions(language="en", decode=DecodeOptions(words=True)),
-    )
-    words = [
-        word for chunk in transcriber.transcribe(samples, options).chunks for word in chunk.words
-    ]
+    words = [word for chunk in heard.chunks for word in chunk.words]
     first = next(number for number, word in enumerate(words) if word.text.strip() == "originally")
     part = words[first : first + 3]
     assert "Chicago" in part[-1].text
     start, stop = (round(each * SAMPLE_RATE) for each in (part[0].start, part[-1].end + 0.1))
-    once = np.append(samples[start:stop], np.zeros(round(pause * SAMPLE_RATE), np.float32))
-    heard = transcriber.transcribe(np.tile(once, times), options).text
-    assert abs(heard.count("originally") - times) <= times // 5
+    once = np.append(sample[start:stop], np.zeros(round(pause * SAMPLE_RATE), np.float32))
+    text = Transcriber(models).transcribe(np.tile(once, times), WORDS).text
+    assert abs(text.count("originally") - times) <= times // 5
 
 
 @pytest.mark.slow
-def test_music_and_noise_around_speech_neither_add_nor_cost_words(models):
-    speech = decode_audio(SAMPLE.read_bytes(), SAMPLE_RATE, AudioLimits(60, 2**22)).samples
+def test_music_and_noise_around_speech_neither_add_nor_cost_words(models, sample, heard):
     generator = np.random.default_rng(0)
-    parts = [music(6.0, generator), speech, noise(6.0, generator), speech, music(6.0, generator)]
-    transcriber, options = Transcriber(models), TranscriptionOptions(language="en")
-    alone = transcriber.transcribe(speech, options).text
-    among = transcriber.transcribe(np.concatenate(parts), options).text
-    assert len(alone.split()) > 50
+    parts = [music(6.0, generator), sample, noise(6.0, generator)]
+    among = Transcriber(models).transcribe(np.concatenate(parts), WORDS).text
+    assert len(heard.text.split()) > 50
     # Windows are cut elsewhere, so a few words of a bad telephone line are written differently.
-    assert jiwer.wer(alone + alone, among) <= 0.1
+    assert jiwer.wer(heard.text, among) <= 0.1
 
 
 @pytest.mark.slow
@@ -147,17 +149,14 @@ def test_speech_over_music_that_the_detector_misses_is_heard(models):
     spoken = flite.speak("awb", 120, 160, sentence).samples
     music_alone = music(len(spoken) / SAMPLE_RATE, np.random.default_rng(2))[: len(spoken)]
     music_alone *= 0.1 / music_alone.std()
-    transcriber, options = (
-        Transcriber(models),
-        TranscriptionOptions(language="en", decode=DecodeOptions(words=True)),
-    )
+    transcriber = Transcriber(models)
     over_music = music_alone + spoken * (0.05 / spoken.std())  # 6 dB below
     assert not transcriber.detect_speech(over_music)
-    heard = transcriber.transcribe(over_music, options)
+    heard = transcriber.transcribe(over_music, WORDS)
     said = " ".join(re.findall(r"[a-z]+", heard.text.lower()))
     assert jiwer.wer(sentence, said) <= 0.2
     assert heard.speech
-    assert transcriber.transcribe(music_alone, options).text == ""
+    assert transcriber.transcribe(music_alone, WORDS).text == ""
 
 
 @pytest.mark.slow

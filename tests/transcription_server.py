@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ FILES = {"srt": "1\n", "vtt": "WEBVTT\n", "txt": "good morning\n", "tsv": "0\n",
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Answers each POST with the next of `replies`, a function of the handler; the last stays."""
+    """Answers each request with the next of `replies`, functions of the handler; the last stays."""
 
     daemon_threads = True
 
@@ -21,6 +22,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), FakeHandler)
         self.replies = [answer_plainly]
         self.bodies: list[dict] = []
+        self.asked: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.lock = threading.Lock()
 
@@ -28,16 +30,25 @@ class FakeServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has left is none of a server's errors, and writes no line to a test's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class FakeHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        length = int(self.headers.get("content-length", 0))
+        body = json.loads(self.rfile.read(length) or "{}")
         with self.server.lock:
+            self.server.asked.append((self.command, self.path))
             self.server.bodies.append(body)
             self.server.headers.append({k.lower(): v for k, v in self.headers.items()})
             replies = self.server.replies
             reply = replies.pop(0) if len(replies) > 1 else replies[0]
         reply(self, body)
+
+    do_GET = do_DELETE = do_POST
 
     def send(self, status: int, content: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -52,7 +63,7 @@ class FakeHandler(BaseHTTPRequestHandler):
 
 def full_answer(body: dict) -> dict:
     """With the outputs that were asked for."""
-    asked = body["parameters"].get("output", ())
+    asked = body.get("parameters", {}).get("output", ())
     return {**ANSWER, "output": {each: FILES[each] for each in asked}}
 
 

@@ -128,8 +128,9 @@ def _duration(answer: dict[str, Any]) -> float | None:
 def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: Lines) -> None:
     """Transcribe the recordings, `parallel` at a time. Raises Unusable.
 
-    The threads are daemons, so that Ctrl+C ends the process at once: nothing is half written. What
-    is loaded here computes in this thread.
+    The threads are daemons, so that Ctrl+C ends the process at once: nothing is half written. Where
+    one finds the server unusable, the others end what they have begun. What is loaded here computes
+    in this thread.
     """
     if parallel == 1:
         for recording in recordings:
@@ -150,10 +151,18 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: L
                     ended.put(error)
                     return
 
-    for _ in range(min(parallel, len(recordings))):
-        threading.Thread(target=work, daemon=True).start()
+    threads = [
+        threading.Thread(target=work, daemon=True) for _ in range(min(parallel, len(recordings)))
+    ]
+    for thread in threads:
+        thread.start()
     for _ in recordings:
         if error := ended.get():
+            with suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()
+            for thread in threads:
+                thread.join()
             raise error
 
 
@@ -203,6 +212,8 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
     given = parameters(options)
     if formats := asked_formats(options.output_format or ()):
         given["output"] = formats
+    if options.text is not None:
+        given["text"] = options.text
     if options.assistant is not None:
         given["assisted"] = True
     InferenceConfig.read(given)
@@ -213,7 +224,7 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
     """The server of `--url`, or an endpoint of this process."""
     if options.url is not None:
         key = ServerSettings.from_environment().api_key
-        return Client(options.url, key.get_secret_value() if key else None)
+        return Client(options.url, key.get_secret_value() if key else None, jobs=options.job)
     from transcribe.local import LocalEndpoint
 
     return LocalEndpoint(lambda: choose_models(options, terminal))

@@ -13,16 +13,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
 ACCEPT = b"text/event-stream, application/json;q=0.9"
-UNAUTHORIZED, RETRIED = 401, (429, 503)
+DONE, UNAUTHORIZED, RETRIED = (200, 202, 204), 401, (429, 503)
 CONNECT_SECONDS = 10.0
+JOBS = "/v1/jobs"
+# Between two looks at a job; the first is short, for what is done at once.
+FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
 # A full queue is waited for longer than a server that cannot be reached.
 MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
+# A job that was sent may be there although its answer is not.
+MOST_LOST_JOBS = 2
+# A job is there when the server is again, which may have to load its models first.
+MOST_LOST_LOOKS = 30
+# What a proxy answers while no server does: a GET is sent again, as that changes nothing.
+GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
 
 PAGE = "/app"
@@ -32,6 +42,7 @@ KEY_WANTED = "the server asks for its key: set API_KEY to it"
 KEY_REFUSED = "the server does not take the key that API_KEY holds"
 
 OnProgress = Callable[[float, float], None]
+T = TypeVar("T")
 
 
 class Failed(Exception):
@@ -48,9 +59,7 @@ class Unusable(Failed):
 
 
 class _Retry(Exception):
-    """Ask again after `seconds`, if the server named them; the `most`th of a kind is the last."""
-
-    most: int
+    """Ask again after `seconds`, if the server named them."""
 
     def __init__(self, reason: str, seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -60,13 +69,9 @@ class _Retry(Exception):
 class _Refused(_Retry):
     """The server asks to come back."""
 
-    most = MOST_REFUSALS
-
 
 class _LostConnection(_Retry):
     """The server could not be reached, or went away."""
-
-    most = MOST_LOST_CONNECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,15 @@ class Client:
     """One server; safe to use from several threads.
 
     `seconds` is the longest silence that is waited out. `sleep` takes seconds. Where nobody listens
-    is told at once, but waited for if somebody did before: a server may be restarted.
+    is told at once, but waited for if somebody did before: a server may be restarted. With `jobs`
+    no connection is held while a recording is heard, which proxies would end.
     """
 
     url: str
     api_key: str | None = None
     seconds: float = 3600.0
     sleep: Callable[[float], object] = time.sleep
+    jobs: bool = False
     _reached: threading.Event = field(default_factory=threading.Event)
 
     def prepare(self, data: bytes) -> None:
@@ -97,33 +104,67 @@ class Client:
         body = json.dumps(
             {"inputs": base64.b64encode(data).decode(), "parameters": dict(parameters)}
         ).encode()
+        if self.jobs:
+            return self._job_answer(body, on_progress)
+        return self._ask("POST", "", body, lambda response: _read(response, on_progress))
+
+    def _job_answer(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
+        """The answer of a job, which the server then forgets."""
+        job = self._ask("POST", JOBS, body, _json_object, MOST_LOST_JOBS)
+        place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
+        while job["status"] in ("queued", "running"):
+            self.sleep(pause)
+            pause = min(SLOWER * pause, LONGEST_PAUSE_S)
+            job = self._ask("GET", place, b"", _json_object, MOST_LOST_LOOKS)
+            if progress := job.get("progress"):
+                on_progress(float(progress["done"]), float(progress["total"]))
+        with suppress(Failed):  # it expires
+            self._ask("DELETE", place, b"", lambda response: None)
+        if job["status"] != "succeeded":
+            error = job.get("error") or {}
+            raise Failed(str(error.get("message", f"the job was {job['status']}")))
+        return _answer(job["answer"])
+
+    def _ask(
+        self,
+        method: str,
+        route: str,
+        body: bytes,
+        read: Callable[[httpx2.Response], T],
+        most_lost: int = MOST_LOST_CONNECTIONS,
+    ) -> T:
+        """What is `read` of a response, for which the server is asked as often as it takes; a
+        connection is lost `most_lost` times at most. Raises Failed.
+        """
+        most = {_Refused: MOST_REFUSALS, _LostConnection: most_lost}
         attempts: Counter[type[_Retry]] = Counter()  # each kind has a limit of its own
         while True:
             try:
-                return self._ask(body, on_progress)
+                return self._ask_once(method, route, body, read)
             except _Retry as again:
                 attempts[type(again)] += 1
                 attempt = attempts[type(again)]
-                if attempt >= again.most:
+                if attempt >= most[type(again)]:
                     raise Failed(str(again)) from again
                 wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
                 self.sleep(min(wait, LONGEST_WAIT_S))
 
-    def _ask(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
+    def _ask_once(
+        self, method: str, route: str, body: bytes, read: Callable[[httpx2.Response], T]
+    ) -> T:
         headers = {b"Content-Type": b"application/json", b"Accept": ACCEPT}
         if self.api_key:
             headers[b"Authorization"] = f"Bearer {self.api_key}".encode()
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
+        url = endpoint(self.url) + route
         try:
             with httpx2.stream(
-                "POST", endpoint(self.url), content=body, headers=headers, timeout=timeout
+                method, url, content=body, headers=headers, timeout=timeout
             ) as response:
                 self._reached.set()
-                if response.status_code != 200:
+                if response.status_code not in DONE:
                     raise self._refusal(response)
-                if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    return _follow(response.iter_bytes(), on_progress)
-                return _answer(json.loads(response.read()))
+                return read(response)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise self._nobody_listens(error) from error
         except httpx2.TransportError as error:
@@ -141,6 +182,8 @@ class Client:
         reason = refusal_reason(response.status_code, response.headers, response.read())
         if response.status_code == UNAUTHORIZED:
             return unauthorized(reason, self.api_key)
+        if response.status_code in GATEWAY and response.request.method == "GET":
+            return _LostConnection(reason)
         if response.status_code not in RETRIED:
             return Failed(reason)
         seconds = response.headers.get("retry-after", "")
@@ -151,6 +194,20 @@ class Client:
 def endpoint(url: str) -> str:
     """Where recordings are sent: what a browser shows of the page names the server, too."""
     return url.rstrip("/").removesuffix(PAGE) or url
+
+
+def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
+    """The answer to a recording, as events or as it is."""
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        return _follow(response.iter_bytes(), on_progress)
+    return _answer(json.loads(response.read()))
+
+
+def _json_object(response: httpx2.Response) -> dict[str, Any]:
+    body = json.loads(response.read())
+    if not isinstance(body, dict) or not {"id", "status"} <= body.keys():
+        raise ValueError("no job")
+    return body
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
+from commands.options import LAYOUT, parameters
 from commands.parser import FAILED
 from config import ModelSettings, ServerSettings
 from transcribe.client import (
@@ -341,7 +342,11 @@ def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float)
     formats = options.output_format or ()
     if not formats:
         return
-    answer = transcript.answer(seconds, asked_formats(formats), options.return_timestamps)
+    layout = {name: value for name, value in parameters(options).items() if name in LAYOUT}
+    asked = {**layout, "output": asked_formats(formats)}
+    if options.return_timestamps is not None:
+        asked["return_timestamps"] = options.return_timestamps
+    answer = transcript.answer(seconds, asked)
     write_outputs(_output(options), answer, formats)
 
 

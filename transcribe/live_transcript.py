@@ -123,10 +123,8 @@ class LiveTranscript:
         elif kind.startswith(TRANSCRIPTION):
             self._hear(kind.removeprefix(TRANSCRIPTION), self._item(event), event)
 
-    def answer(
-        self, duration: float, formats: Sequence[str], timestamps: str | None
-    ) -> dict[str, Any]:
-        """The answer to a recording of `duration` seconds, with these `output` formats."""
+    def answer(self, duration: float, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a recording of `duration` seconds, asked for with these parameters."""
         said = [item for item in self.items.values() if item.text.strip()]
         chunks = tuple(
             Chunk(_spaced(item.text), item.start, item.end, words=tuple(item.words))
@@ -138,9 +136,6 @@ class LiveTranscript:
             turns = [SpeakerTurn(s.speaker, s.start, s.end) for s in segments if s.speaker]
         languages = [item.language for item in said if item.language]
         language = max(languages, key=languages.count, default=None)
-        parameters: dict[str, Any] = {"output": list(formats)}
-        if timestamps is not None:
-            parameters["return_timestamps"] = timestamps
         warnings = tuple(dict.fromkeys(self.warnings))
         transcript = Transcript(chunks, language)
         found = Answer(duration, transcript, segments, turns, warnings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,10 +24,19 @@ WHOLE_RECORDINGS = {
     "num_speakers": "--num-speakers",
     "min_speakers": "--min-speakers",
     "max_speakers": "--max-speakers",
+    "channels": "--channels",
+    "channel_names": "--channel-names",
     "num_beams": "--num-beams",
     "batch_size": "--batch-size",
+    "text": "--text",
     "assisted": "--assisted",
+    "temperature": "--temperature",
+    "compression_ratio_threshold": "--compression-ratio-threshold",
+    "logprob_threshold": "--logprob-threshold",
+    "no_speech_threshold": "--no-speech-threshold",
+    "vad_parameters": "--vad-parameters",
     "parallel": "--parallel",
+    "job": "--job",
     "force": "--force",
 }
 STATUSES = (
@@ -55,6 +64,10 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
             (
                 "a folder, by a running server",
                 "scripts/transcribe talks/ --url http://127.0.0.1:8000",
+            ),
+            (
+                "a call with a person on each channel",
+                "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
             ),
             ("what is said into the microphone, while it is said", "scripts/transcribe --live"),
             (
@@ -147,6 +160,8 @@ def _check_live(parser: CommandParser, options: Namespace) -> None:
     for name, given in WHOLE_RECORDINGS.items():
         if getattr(options, name):
             parser.error(f"{given}: goes with recordings, not with --live")
+    if options.vad_filter is False:
+        parser.error("--no-vad-filter: goes with recordings, not with --live")
     if len(options.recordings) > 1:
         parser.error("--live: hears one file, standard input (-) or the microphone")
     if options.microphone and options.recordings:
@@ -163,6 +178,11 @@ def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespac
     refuse_models_beside_embedded(parser, options)
     if options.url is None and options.parallel is not None:
         parser.error("--parallel: goes with --url; models that are loaded here hear one at a time")
+    several = len(options.recordings) > 1 or any(map(Path.is_dir, options.recordings))
+    if options.text is not None and several:
+        parser.error("--text: goes with one recording")
+    if options.url is None and options.job:
+        parser.error("--job: goes with --url; models that are loaded here keep nobody waiting")
     for name in ("embedded", "model", "assistant", "diarization"):
         if options.url is not None and getattr(options, name):
             parser.error(f"--{name}: the server of --url has its own models")
@@ -178,6 +198,13 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
         help="any sound or video; of a folder all that it holds",
     )
     add_parameters(parser)
+    option(
+        parser,
+        "--text",
+        "what is said in the one recording, as UTF-8: its words get times and speakers",
+        type=_read_text,
+        metavar="FILE",
+    )
     group = parser.add_argument_group("output")
     option(
         group,
@@ -199,6 +226,21 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
     option(
         group, "--parallel", "files at a time; default: 4", type=whole_number(1, 64), metavar="N"
     )
+    option(
+        group,
+        "--job",
+        "send recordings as jobs and ask for their answers, where a proxy would end long requests;"
+        " the server needs DATA_DIR",
+        action="store_true",
+    )
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        raise ArgumentTypeError(f"{path}: {reason}") from error
 
 
 def _read_formats(text: str) -> list[str]:

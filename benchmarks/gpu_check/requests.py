@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import gc
-import io
-import wave
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
-from benchmarks.gpu_check.recording import CONVERSATION, Recording
+from benchmarks.gpu_check.recording import CONVERSATION
 from benchmarks.gpu_check.subject import Subject
 from timebase import SAMPLE_RATE
 
 MB = 10**6
 WARM, MEASURED, AT_ONCE = 4, 8, 4  # requests
-QUICK_SECONDS = 30.0  # of audio a request, where a quick check has a CPU alone
+QUICK_SECONDS = 10.0  # of audio a request, where a quick check has a CPU alone
 # A request may leave so much behind, on average: half of what a thread's plans of cuDNN take.
 GROWTH_BYTES = 5 * MB / 2
 
@@ -27,11 +25,13 @@ def check_requests(subject: Subject) -> list[Finding]:
     """Answers alone and beside others are the same, and requests leave no memory behind."""
     try:
         from handler import EndpointHandler
+        from testing.audio_files import wav_file
     except ImportError as error:
         return [leave_out("all", f"handler.py cannot be imported ({error})")]
     endpoint = EndpointHandler(settings=subject.settings, serves=False)
     quick = subject.quick and not subject.on_cuda
-    file = _wav(subject.recording.lasting(QUICK_SECONDS)) if quick else CONVERSATION.read_bytes()
+    heard = subject.recording.lasting(QUICK_SECONDS).samples
+    file = wav_file(heard, SAMPLE_RATE) if quick else CONVERSATION.read_bytes()
     body = {"inputs": base64.b64encode(file).decode(), "parameters": {}}
     count = 1 if subject.quick else WARM
     first = [_text(endpoint(dict(body))) for _ in range(count)][-1]
@@ -54,17 +54,6 @@ def check_requests(subject: Subject) -> list[Finding]:
     )
     several = f"{differing} of {AT_ONCE} texts differ"
     return [memory, judge("several at once", "the text of one alone", several, differing == 0)]
-
-
-def _wav(recording: Recording) -> bytes:
-    """A file of 16-bit samples."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(SAMPLE_RATE)
-        writer.writeframes((recording.samples.clip(-1, 1) * 32_767).astype("<i2").tobytes())
-    return file.getvalue()
 
 
 def _fine(growth: float) -> bool:

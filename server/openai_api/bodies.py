@@ -151,7 +151,8 @@ def _segments(chunks: Sequence[Chunk], speakers: bool) -> list[dict[str, Any]]:
 
 def _words(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
     words = []
-    for word in (word for chunk in chunks for word in chunk.words):
+    said = [word for chunk in chunks for word in chunk.words]
+    for word in sorted(said, key=lambda word: word.start):  # of channels that speak at once
         entry: dict[str, Any] = {"word": word.text.strip(), "start": word.start, "end": word.end}
         if word.speaker:
             entry["speaker"] = word.speaker

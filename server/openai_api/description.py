@@ -10,7 +10,7 @@ from typing import Any
 
 from payload.reference_clips import MAX_CLIPS
 from server.admission import FORM
-from server.openai_api.fields import FORMATS, GRANULARITIES
+from server.openai_api.fields import FORMATS, GRANULARITIES, SUBTITLES
 
 TEXT: dict[str, Any] = {"type": "string"}
 FLAG: dict[str, Any] = {"type": "boolean"}
@@ -36,7 +36,11 @@ def described(task: str) -> dict[str, Any]:
         "known_speaker_references[]": _several(TEXT, most=MAX_CLIPS),
         "known_speaker_threshold": {"type": "number", "minimum": 0, "maximum": 1},
         "num_speakers": {"type": "integer", "minimum": 1, "maximum": 100},
+        "channels": {"enum": ["mix", "separate"], "default": "mix"},
+        "channel_names[]": _several(TEXT, most=8),
         "assisted": FLAG,
+        **{name: {"type": "integer", "minimum": 1, "maximum": 1000} for name in SUBTITLES[:3]},
+        **dict.fromkeys(SUBTITLES[3:], FLAG),
     }
     form = {"type": "object", "required": ["file"], "properties": fields}
     answers = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from config import BOOLEANS, NUMBER, InferenceConfig
+from config import BOOLEANS, InferenceConfig
 from endpoint import Endpoint, TranscriptionRequest
 from errors import InvalidParameter, Unsupported
 from server.openai_api.errors import InvalidField
@@ -29,6 +29,13 @@ FORMATS = {
 WITHOUT_SPEAKERS = ("json", "text")
 GRANULARITIES = ("word", "segment")
 HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers")
+SUBTITLES = (
+    "max_line_width",
+    "max_line_count",
+    "max_words_per_line",
+    "highlight_words",
+    "subtitle_speakers",
+)
 INSTEAD = {
     "return_timestamps": "timestamp_granularities",
     "output": "response_format",
@@ -132,7 +139,6 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     granularities = _granularities(fields, wanted)
     logprobs = _logprobs(fields, wanted)
     stream = fields.flag("stream") or False
-    temperature = _temperature(fields)
     _check_chunking(fields)
     for name, other in INSTEAD.items():
         fields.require_none(name, f"{other} says that here")
@@ -140,9 +146,14 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     keywords, hotwords = fields.texts("keywords"), fields.texts("hotwords")
     if keywords and hotwords:
         raise InvalidField("keywords: are the same as hotwords; give one of them")
+    fields.require_none(
+        "text", "goes to the endpoint's own routes, whose answers say what is not spoken"
+    )
     known = _known_speakers(fields)
+    channel_names = fields.texts("channel_names")
     diarize, given = fields.flag("diarize"), fields.parameters()
-    speakers = _speakers([*given, *known], diarize, wanted, endpoint)
+    separate = given.get("channels") == "separate"
+    speakers = _speakers([*given, *known], diarize, wanted, endpoint, separate)
     if given.pop("task", task) != task:
         raise InvalidField(f"task: on this route it is {task}")
     parameters = {
@@ -150,7 +161,9 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
         **known,
         "task": task,
         "language": language,
-        "diarize": speakers,
+        # Separate channels are their speakers, without any diarization.
+        "diarize": diarize if separate else speakers,
+        "channel_names": channel_names,
         "hotwords": keywords or hotwords,
         "output": [wanted] if wanted in FILES else [],
         "return_timestamps": "word" if "word" in granularities else True,
@@ -158,9 +171,6 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # a speaker for each segment
     request = _parse(form.file, parameters, bool(keywords), endpoint)
-    decode = replace(request.options.decode, temperature=temperature)
-    options = endpoint.recogniser.validate(replace(request.options, decode=decode))
-    request = request._replace(options=options)
     return AudioRequest(request, wanted, granularities, stream, logprobs, speakers)
 
 
@@ -180,17 +190,11 @@ def _logprobs(fields: Fields, wanted: str) -> bool:
     return bool(given)
 
 
-def _temperature(fields: Fields) -> float:
-    text = fields.text("temperature") or "0"
-    if not NUMBER.fullmatch(text) or not 0 <= float(text) <= 1:
-        raise InvalidField("temperature: should be a number from 0 to 1")
-    return float(text)
-
-
 def _check_chunking(fields: Fields) -> None:
     """Audio is always cut where nobody speaks, so that both strategies name what is done.
 
-    The detector has no such options. Clients that are no SDK may write the object as JSON.
+    Their options mean something else for a file. Clients that are no SDK may write the object as
+    JSON.
     """
     strategy, kind = fields.text("chunking_strategy"), fields.text("chunking_strategy[type]")
     names = [name for name in VAD_OPTIONS if fields.texts(f"chunking_strategy[{name}]")]
@@ -204,7 +208,7 @@ def _check_chunking(fields: Fields) -> None:
         strategy, kind = None, str(told.pop("type", None))
         names += [shown(name) for name, value in told.items() if value is not None]
     if names:
-        raise Unsupported(f"chunking_strategy[{names[0]}]: the speech detector has no such option")
+        raise Unsupported(f"chunking_strategy[{names[0]}]: vad_parameters say that here")
     if strategy not in (None, "auto") or kind not in (None, "server_vad"):
         raise InvalidField("chunking_strategy: should be auto or of type server_vad")
 
@@ -231,14 +235,22 @@ def _known_speakers(fields: Fields) -> dict[str, Any]:
 
 
 def _speakers(
-    given: Collection[str], diarize: bool | None, wanted: str, endpoint: Endpoint
+    given: Collection[str],
+    diarize: bool | None,
+    wanted: str,
+    endpoint: Endpoint,
+    separate: bool,
 ) -> bool:
-    """Whether speakers are looked for: where the format has them, or where a field asks for it.
+    """Whether speakers are looked for: where the format has them, or where a field asks for it;
+    `separate` channels are some.
 
     Raises Unsupported, by the field's name, where they cannot be had or have no place.
     """
     asked = [FIELD_NAMES.get(name, name) for name in HINTS if name in given]
     asked += ["diarize"] if diarize else []
+    for name in SUBTITLES:
+        if name in given and wanted not in FILES:
+            raise Unsupported(f"{name}: response_format should be srt or vtt")
     if "group_by_speaker" in given and wanted != "diarized_json":
         raise Unsupported("group_by_speaker: response_format should be diarized_json")
     if asked and wanted in WITHOUT_SPEAKERS:
@@ -246,9 +258,9 @@ def _speakers(
     if wanted == "diarized_json":
         if diarize is False:
             raise InvalidField("diarize: response_format diarized_json has speakers")
-        asked.append("response_format")
+        asked += [] if separate else ["response_format"]
     if diarize is False or not asked:
-        return False
+        return separate
     if endpoint.diarizer is None:
         raise Unsupported(f"{asked[-1]}: no diarization model is loaded to find speakers")
     return True

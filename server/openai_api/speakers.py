@@ -12,7 +12,7 @@ from itertools import count
 from string import ascii_uppercase
 
 from answer.response import Answer
-from transcript import Chunk, KnownSpeaker, SpeakerSegment, Word
+from transcript import Chunk, SpeakerSegment, Word
 
 
 def with_labels(answer: Answer) -> Answer:
@@ -22,7 +22,7 @@ def with_labels(answer: Answer) -> Answer:
     segments = answer.segments or ()
     found = [each.speaker for each in segments]
     found += [word.speaker for each in segments for word in each.words]
-    labels = _labels(filter(None, dict.fromkeys(found)), answer.known_speakers)
+    labels = _labels(filter(None, dict.fromkeys(found)), answer)
     named = {each.label: each.name for each in answer.known_speakers if each.matched}
 
     def relabel(words: Iterable[Word]) -> tuple[Word, ...]:
@@ -48,12 +48,15 @@ def with_labels(answer: Answer) -> Answer:
     )
 
 
-def _labels(speakers: Iterable[str], known: Sequence[KnownSpeaker]) -> dict[str, str]:
-    """What each speaker is called: a known one's name, others by letters that are nobody's name."""
-    names = {each.name for each in known}
+def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
+    """What each speaker is called: a known one's or a channel's name, others by letters that are
+    nobody's name.
+    """
+    channels = {each.name for each in answer.channels}
+    names = channels | {each.name for each in answer.known_speakers}
     letters = (letter for letter in map(label, count()) if letter not in names)
-    matched = {each.name for each in known if each.matched}
-    return {each: each if each in matched else next(letters) for each in speakers}
+    kept = channels | {each.name for each in answer.known_speakers if each.matched}
+    return {each: each if each in kept else next(letters) for each in speakers}
 
 
 def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:

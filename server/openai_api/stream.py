@@ -37,6 +37,8 @@ async def stream_messages(
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Progress):
+                if asked.request.config.separate:
+                    continue  # what other channels said before may come later
                 text += "".join(chunk.text for chunk in event.chunks)
                 delta = text.strip()[len(sent) :]
                 sent += delta

@@ -71,7 +71,7 @@ async function ask(route, given = {}) {
     throw new ApiError(UNREACHABLE);
   }
   if (!response.ok) throw refusal(await response.text(), response.status);
-  return response.json();
+  return response.status === 204 ? null : response.json();
 }
 
 /** What the server can do (`GET /info`). Throws ApiError. */
@@ -96,49 +96,91 @@ export async function liveSocket(session) {
 }
 
 /**
- * Transcribe a recording. XMLHttpRequest and not fetch, which cannot say how much was sent.
+ * @typedef {object} Listeners
+ * @property {(sent: number, total: number) => void} onSent
+ * @property {AbortSignal} signal ends the work
+ */
+
+/**
+ * Send a recording; the text of the answer, of which `onText` is told as it comes. XMLHttpRequest
+ * and not fetch, which cannot say how much was sent.
  *
- * Rejects with ApiError, or with an AbortError once `signal` is aborted, which ends the work on the
- * server too.
+ * Rejects with ApiError, or with an AbortError once `signal` is aborted.
+ * @param {string} route
  * @param {File} recording
  * @param {object} parameters of `POST /`
- * @param {{onSent: (sent: number, total: number) => void, onMessage: (message: any) => void,
- *   signal: AbortSignal}} listeners messages are those of docs/server.md but the last, the answer
- * @returns {Promise<any>} the answer
+ * @param {Listeners} listeners
+ * @param {(text: string) => void} [onText]
+ * @returns {Promise<string>}
  */
-export function transcribe(recording, parameters, { onSent, onMessage, signal }) {
+function send(route, recording, parameters, { onSent, signal }, onText = () => {}) {
   const form = new FormData();
   form.append("parameters", JSON.stringify(parameters));
   form.append("file", recording, recording.name);
   const request = new XMLHttpRequest();
-  const events = new EventReader();
   let read = 0;
 
   return new Promise((resolve, reject) => {
+    const isTaken = () => request.status === 200 || request.status === 202;
     const readOn = () => {
-      if (request.status !== 200) return;
+      if (!isTaken()) return;
       const text = request.responseText.slice(read);
       read += text.length;
-      for (const message of events.read(text)) {
-        if (message.error) reject(new ApiError(message.error.message));
-        else if (message.type === "answer") resolve(message.answer);
-        else onMessage(message);
-      }
+      onText(text);
     };
     request.upload.onprogress = (event) => onSent(event.loaded, event.total);
     request.onprogress = readOn;
     request.onload = () => {
       readOn();
-      // Says nothing where the answer has come.
-      if (request.status === 200) reject(new ApiError("The connection ended before the answer."));
+      if (isTaken()) resolve(request.responseText);
       else reject(refusal(request.responseText, request.status));
     };
     request.onerror = () => reject(new ApiError(UNREACHABLE));
     request.onabort = () => reject(new DOMException("cancelled", "AbortError"));
     signal.addEventListener("abort", () => request.abort());
-    request.open("POST", address("?stream=true"));
+    request.open("POST", address(route));
     for (const [name, value] of Object.entries(authorization()))
       request.setRequestHeader(name, value);
     request.send(form);
   });
 }
+
+/**
+ * Transcribe a recording. Rejects as `send` does; an abort ends the work on the server too.
+ * @param {File} recording
+ * @param {object} parameters of `POST /`
+ * @param {Listeners & {onMessage: (message: any) => void}} listeners messages are those of
+ *   docs/server.md but the last, the answer
+ * @returns {Promise<any>} the answer
+ */
+export async function transcribe(recording, parameters, listeners) {
+  const events = new EventReader();
+  let answer = null;
+  let failure = new ApiError("The connection ended before the answer.");
+  const onText = (text) => {
+    for (const message of events.read(text)) {
+      if (message.error) failure = new ApiError(message.error.message);
+      else if (message.type === "answer") answer = message.answer;
+      else listeners.onMessage(message);
+    }
+  };
+  await send("?stream=true", recording, parameters, listeners, onText);
+  if (!answer) throw failure;
+  return answer;
+}
+
+/**
+ * Have a recording transcribed later. Rejects as `send` does.
+ * @param {File} recording
+ * @param {object} parameters of `POST /`
+ * @param {Listeners} listeners
+ * @returns {Promise<any>} the job
+ */
+export const createJob = async (recording, parameters, listeners) =>
+  JSON.parse(await send("v1/jobs", recording, parameters, listeners));
+
+/** What has become of a job. Throws ApiError. @param {string} id */
+export const job = (id) => ask(`v1/jobs/${id}`);
+
+/** Cancel a job, or have the server forget one that has ended. @param {string} id */
+export const removeJob = (id) => ask(`v1/jobs/${id}`, { method: "DELETE" });

@@ -1,10 +1,14 @@
 /* A transcript as files (those of the server, `output`), with the names that speakers have here. */
 
 import { blocksOf } from "./blocks.js";
-import { cuesOf, inMilliseconds, onOneLine } from "./subtitles.js";
+import { cuesOf, inMilliseconds, onOneLine, prefix } from "./subtitles.js";
 
 /** @typedef {import("./speakers.js").Speakers} Speakers */
-/** @typedef {{answer: any, words: any[], blocks: any[]}} Named what has speakers' names in it */
+/** @typedef {import("./subtitles.js").Layout} Layout */
+/**
+ * @typedef {{answer: any, words: any[], blocks: any[], layout: Layout}} Named what has speakers'
+ *   names in it
+ */
 
 // SubRip has no escapes (answer/subtitles.py).
 const LOOKALIKES = { "<": "\u2039", ">": "\u203a", "{": "(", "}": ")", "\\": "\u2216" };
@@ -20,22 +24,18 @@ const FORMATS = {
     return `${JSON.stringify({ ...rest, speakers, words }, null, 2)}\n`;
   },
   srt: (named) =>
-    cuesOf(timed(named.blocks), true, named.answer.duration)
-      .map(({ lines, start, end }, place) => {
-        const text = replaceAll(lines.join("\n"), LOOKALIKES);
+    shown(named, true, LOOKALIKES)
+      .map(({ text, start, end }, place) => {
         return `${place + 1}\n${clock(start, ",")} --> ${clock(end, ",")}\n${text}\n`;
       })
       .join("\n"),
   vtt: (named) =>
     [
       "WEBVTT\n",
-      ...cuesOf(timed(named.blocks), false, named.answer.duration).map(
-        ({ speaker, lines, start, end }) => {
-          const voice = speaker ? `<v ${replaceAll(speaker, ENTITIES)}>` : "";
-          const text = replaceAll(lines.join("\n"), ENTITIES);
-          return `${clock(start, ".")} --> ${clock(end, ".")}\n${voice}${text}\n`;
-        },
-      ),
+      ...shown(named, false, ENTITIES).map(({ speaker, text, start, end }) => {
+        const voice = speaker ? `<v ${replaceAll(speaker, ENTITIES)}>` : "";
+        return `${clock(start, ".")} --> ${clock(end, ".")}\n${voice}${text}\n`;
+      }),
     ].join("\n"),
   txt: ({ blocks }) =>
     blocks
@@ -72,16 +72,61 @@ export const formatsOf = (answer) =>
  * @param {string} format
  * @param {any} answer
  * @param {Speakers} speakers
+ * @param {Layout} [layout]
  */
-export function fileText(format, answer, speakers) {
+export function fileText(format, answer, speakers, layout = {}) {
   const renamed = (item) =>
     item.speaker ? { ...item, speaker: speakers.nameOf(item.speaker) } : item;
   const blocks = blocksOf(answer).map((block) => ({
     ...renamed(block),
     words: block.words.map(renamed),
   }));
-  return FORMATS[format]({ answer, blocks, words: answer.words.map(renamed) }, speakers);
+  const words = answer.words.map(renamed);
+  return FORMATS[format]({ answer, blocks, words, layout }, speakers);
 }
+
+/** Each text that is on the screen for a while, in milliseconds, and whose it is. */
+function shown(file, named, table) {
+  const { layout } = file;
+  const names = layout.subtitle_speakers ?? true;
+  return cuesOfChannels(file, named && names).flatMap((cue) => {
+    const whole = { start: inMilliseconds(cue.start), end: inMilliseconds(cue.end) };
+    return (layout.highlight_words ? moments(cue, whole) : [whole]).map((moment) => ({
+      ...moment,
+      speaker: names && cue.words[0][0].speaker,
+      text: cueText(cue, moment.spoken, table),
+    }));
+  });
+}
+
+/** When each word of a cue is spoken, and between them none. */
+function moments(cue, whole) {
+  const found = [];
+  let now = whole.start;
+  for (const word of cue.words.flat()) {
+    const start = Math.min(Math.max(now, inMilliseconds(word.start)), whole.end);
+    const end = Math.min(Math.max(start, inMilliseconds(word.end)), whole.end);
+    if (start === end) continue;
+    if (start > now) found.push({ start: now, end: start });
+    found.push({ start, end, spoken: word });
+    now = end;
+  }
+  if (now < whole.end || !found.length) found.push({ start: now, end: whole.end });
+  return found;
+}
+
+/** The lines of a cue, in which the word that is `spoken` is underlined. */
+const cueText = ({ words, named }, spoken, table) =>
+  words
+    .map((line, place) => {
+      const said = line.map((word) => {
+        const text = replaceAll(word.text, table);
+        return word === spoken ? text.replace(/\S(.*\S)?/su, "<u>$&</u>") : text;
+      });
+      const name = replaceAll(prefix(line[0], named && place === 0), table);
+      return name + onOneLine(said.join(""));
+    })
+    .join("\n");
 
 /**
  * Turns in NIST's format (RTTM), as the server's answers have them.
@@ -95,6 +140,19 @@ export const rttmOf = (turns) =>
     })
     .join("");
 
+/** The cues of each channel, which overlap where channels do, in order of their starts. */
+function cuesOfChannels({ answer, blocks, layout }, isNamed) {
+  const ofChannel = (list, each) => list.filter(({ channel }) => channel === each);
+  const channels = [...new Set(blocks.map(({ channel }) => channel))];
+  return channels
+    .flatMap((each) => {
+      const segments = ofChannel(answer.chunks, each).map(({ text }) => text);
+      const words = timed(ofChannel(blocks, each));
+      return cuesOf(words, isNamed, answer.duration, layout, segments);
+    })
+    .sort((before, after) => before.start - after.start);
+}
+
 /** All words; what has no times of words counts as one. */
 const timed = (blocks) =>
   blocks.flatMap(({ words, ...block }) =>
@@ -106,9 +164,8 @@ const timed = (blocks) =>
     })),
   );
 
-/** Hours, minutes, seconds, and milliseconds after `separator`. */
-function clock(seconds, separator) {
-  const whole = inMilliseconds(seconds);
+/** Hours, minutes, seconds and, after `separator`, milliseconds of so many. */
+function clock(whole, separator) {
   const part = (unit, most) => String(Math.floor(whole / unit) % most).padStart(2, "0");
   const rest = String(whole % 1000).padStart(3, "0");
   const hours = part(3_600_000, Infinity);

@@ -6,15 +6,17 @@ import { byId, element } from "./dom.js";
 const ALWAYS = { return_timestamps: "word" };
 const TURNS = { output: ["rttm"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
+const LIMITS = ["max_line_width", "max_line_count", "max_words_per_line"];
 
 export class Options {
-  #diarization = false;
+  #diarization = false; // whether the server has a model for it
 
   /**
    * @param {HTMLElement} place
    */
   constructor(place) {
     this.place = place;
+    byId("separate").addEventListener("change", () => this.#layOutSpeakers());
   }
 
   /**
@@ -34,9 +36,17 @@ export class Options {
     byId("assisted-field").hidden = !info.drafts;
     byId("drafter").textContent = info.drafts === "medusa" ? "Medusa heads" : "a smaller model";
     byId("prompt-fields").hidden = !info.prompts;
-    byId("speaker-options").hidden = !info.diarization;
+    this.#layOutSpeakers();
     byId("no-speakers").hidden = info.diarization;
     byId("live-field").hidden = info.live_places === null;
+  }
+
+  /** Separate channels are their speakers: nobody is told apart by voice. */
+  #layOutSpeakers() {
+    const separate = byId("separate").checked;
+    byId("channel-names-field").hidden = !separate;
+    byId("speaker-options").hidden = separate || !this.#diarization;
+    byId("subtitle-speakers-field").hidden = !separate && !this.#diarization;
   }
 
   /** Whether speakers are asked for. */
@@ -50,17 +60,22 @@ export class Options {
   }
 
   /**
-   * What the request asks for: what was left alone is not sent. Null where a value is impossible;
-   * the browser then shows which.
+   * How subtitles look; the page makes them, so that a request does not tell it. Null where a value
+   * is impossible.
    */
+  layout() {
+    if (!isValid(byId("subtitle-options"))) return null;
+    return {
+      ...numbers(LIMITS),
+      highlight_words: byId("highlight_words").checked,
+      subtitle_speakers: byId("subtitle_speakers").checked,
+    };
+  }
+
+  /** What the request asks for: what was left alone is not sent. Null where a value is impossible. */
   read() {
-    for (const field of this.place.querySelectorAll("input, textarea")) {
-      if (field.checkValidity()) continue;
-      field.closest("details").open = true;
-      field.reportValidity();
-      return null;
-    }
-    const parameters = { ...ALWAYS, ...(this.diarizes && TURNS) };
+    if (!isValid(this.place)) return null;
+    const parameters = { ...ALWAYS, ...((this.diarizes || byId("separate").checked) && TURNS) };
     const language = byId("language");
     if (!language.disabled && language.value) parameters.language = language.value;
     if (this.place.querySelector("[name=task]:checked").value === "translate")
@@ -69,18 +84,44 @@ export class Options {
       if (byId(name).checked) parameters[name] = true;
     if (Number(byId("num_beams").value) > 1) parameters.num_beams = Number(byId("num_beams").value);
     if (byId("prompt").value.trim()) parameters.prompt = byId("prompt").value;
-    const hotwords = byId("hotwords")
-      .value.split(",")
-      .map((word) => word.trim())
-      .filter(Boolean);
+    const hotwords = listed("hotwords");
     if (hotwords.length) parameters.hotwords = hotwords;
     return { ...parameters, ...this.#speakers() };
   }
 
   #speakers() {
+    if (byId("separate").checked) {
+      const names = listed("channel_names");
+      return { channels: "separate", ...(names.length && { channel_names: names }) };
+    }
     if (!this.#diarization) return {};
     if (!this.diarizes) return { diarize: false };
-    const given = NUMBERS.filter((name) => byId(name).value);
-    return Object.fromEntries(given.map((name) => [name, Number(byId(name).value)]));
+    return numbers(NUMBERS);
   }
 }
+
+/** The fields of numbers that are filled in. */
+function numbers(names) {
+  const given = names.filter((name) => byId(name).value);
+  return Object.fromEntries(given.map((name) => [name, Number(byId(name).value)]));
+}
+
+/** Whether all fields are possible; else the browser shows which is not. */
+function isValid(place) {
+  for (const field of place.querySelectorAll("input, textarea")) {
+    if (field.checkValidity()) continue;
+    field.closest("details").open = true;
+    field.reportValidity();
+    return false;
+  }
+  return true;
+}
+/**
+ * What a field holds, separated by commas.
+ * @param {string} id
+ */
+const listed = (id) =>
+  byId(id)
+    .value.split(",")
+    .map((word) => word.trim())
+    .filter(Boolean);

@@ -6,6 +6,7 @@ import { byId, element } from "./dom.js";
 import { save } from "./downloads.js";
 import { fileText, formatsOf } from "./files.js";
 import { clock, count, size } from "./format.js";
+import { LONG_BYTES, follow, forgetJob, keepJob, keptJob } from "./jobs.js";
 import { keep, kept } from "./kept.js";
 import { settings } from "./live_session.js";
 import { Options } from "./options.js";
@@ -25,6 +26,7 @@ const MEANINGS = {
   DEADLINE_EXCEEDED: "The server gave up: this took longer than it allows.",
   DRAINING: "The server is about to stop.",
   INVALID_AUDIO: "This file cannot be read as a recording.",
+  JOBS_FULL: "The server keeps no more recordings now. Try again later.",
   INVALID_PARAMETER: "An option cannot be used as it is.",
   MODEL_ERROR: "The server failed on this recording.",
   OUT_OF_MEMORY: "The server has too little memory for this recording.",
@@ -44,6 +46,7 @@ let speakers = null;
 /** @type {AbortController | null} ends what runs */
 let running = null;
 let safe = true; // a reload loses nothing
+let hasJob = false; // what runs goes on without the page
 
 const options = new Options(byId("options"));
 const progress = new Progress(announce);
@@ -98,6 +101,11 @@ function layOut(given) {
     show(before);
     const note = `Kept from before the page was loaded again. To hear it, choose ${before.file} again.`;
     byId("notes").append(element("li", { textContent: note }));
+  }
+  const job = info.jobs && keptJob();
+  if (job) {
+    const { id, ...about } = job;
+    finish(about, (signal) => answerOf(id, about.diarizes, signal));
   }
 }
 
@@ -239,32 +247,75 @@ async function transcribe() {
  * @param {object} parameters
  */
 async function run(recording, parameters) {
+  const about = {
+    file: recording.name,
+    bytes: recording.size,
+    diarizes: options.diarizes,
+    began: Date.now(),
+  };
+  const isLong = info.jobs && recording.size > LONG_BYTES;
+  await finish(about, (isLong ? asJob : asStream)(recording, parameters, about), recording);
+}
+
+/**
+ * Show an answer when it comes, or why none does.
+ * @param {{file: string, bytes: number, diarizes: boolean, began: number}} about
+ * @param {(signal: AbortSignal) => Promise<any>} answering
+ * @param {File} [recording] to play, where it is here
+ */
+async function finish({ began, ...about }, answering, recording) {
   const before = result;
-  const { diarizes } = options;
-  const began = performance.now();
   running = new AbortController();
   begin();
+  try {
+    const answer = await answering(running.signal);
+    const seconds = (Date.now() - began) / 1000;
+    if (recording) player.load(recording);
+    show({ answer, ...about, seconds, names: {} });
+    safe = keep(result);
+  } catch (error) {
+    showNothingNew(error, before);
+  } finally {
+    end();
+  }
+}
+
+const onSent = (sent, total) => progress.sent(sent, total);
+
+/** While the connection is held, with text as it comes. */
+const asStream = (recording, parameters, { diarizes }) => (signal) => {
   const onMessage = (message) => {
     if (message.type === "decoded") progress.decoded(message.duration);
     if (message.type !== "progress") return;
     progress.transcribed(message.done, message.total, diarizes);
     transcript.hear(message.chunks);
   };
+  return api.transcribe(recording, parameters, { onSent, onMessage, signal });
+};
+
+/** As a job, which is found again when the page is loaded again. */
+const asJob = (recording, parameters, about) => async (signal) => {
+  const { id } = await api.createJob(recording, parameters, { onSent, signal });
+  keepJob({ id, ...about });
+  return answerOf(id, about.diarizes, signal);
+};
+
+/**
+ * @param {string} id a job's
+ * @param {boolean} diarizes
+ * @param {AbortSignal} signal
+ */
+async function answerOf(id, diarizes, signal) {
+  const onLook = ({ progress: heard }) => {
+    if (heard) progress.transcribed(heard.done, heard.total, diarizes);
+    else progress.waiting();
+  };
+  hasJob = true;
   try {
-    const listeners = {
-      onSent: (sent, total) => progress.sent(sent, total),
-      onMessage,
-      signal: running.signal,
-    };
-    const answer = await api.transcribe(recording, parameters, listeners);
-    const seconds = (performance.now() - began) / 1000;
-    player.load(recording);
-    show({ answer, file: recording.name, bytes: recording.size, seconds, names: {}, diarizes });
-    safe = keep(result);
-  } catch (error) {
-    showNothingNew(error, before);
+    return await follow(id, { onLook, onLost: () => progress.lost(), signal });
   } finally {
-    end();
+    hasJob = false;
+    forgetJob(id);
   }
 }
 
@@ -371,7 +422,8 @@ function showDownloads() {
 /** @param {string} format */
 function download(format) {
   const stem = result.file.replace(/\.[^.]*$/, "") || "recording";
-  save(stem, format, fileText(format, result.answer, speakers));
+  const layout = options.layout();
+  if (layout) save(stem, format, fileText(format, result.answer, speakers, layout));
 }
 
 /**
@@ -388,7 +440,7 @@ function rename(label, name) {
 }
 
 window.addEventListener("beforeunload", (event) => {
-  if (running || dictation.active || !safe) event.preventDefault();
+  if ((running && !hasJob) || dictation.active || !safe) event.preventDefault();
 });
 
 start();

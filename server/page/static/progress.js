@@ -17,6 +17,7 @@ export class Progress {
 
   start() {
     this.#began = performance.now();
+    this.#speechBegan = 0;
     byId("progress").hidden = false;
     this.#say("Sending the recording");
     this.#tick();
@@ -37,6 +38,14 @@ export class Progress {
     else this.#say("Sending the recording", `${size(bytes)} of ${size(total)}`, bytes / total);
   }
 
+  waiting() {
+    this.#say("Waiting for its turn on the server");
+  }
+
+  lost() {
+    this.#say("The server cannot be reached; trying again");
+  }
+
   /** @param {number} seconds the recording's */
   decoded(seconds) {
     this.#speechBegan = performance.now();
@@ -54,6 +63,7 @@ export class Progress {
       this.#say(`All is written down; ${rest}`);
       return;
     }
+    this.#speechBegan ||= performance.now();
     const seconds = (performance.now() - this.#speechBegan) / 1000;
     // The first windows tell little: they waited for speech to be found.
     const known = done > total / 10;

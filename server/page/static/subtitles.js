@@ -1,5 +1,5 @@
 /* Cues: what is read on the screen at a time, made of words. The rules are those of the server
-   (answer/subtitles.py), which says why; its files and these are the same to the letter. */
+   (answer/cues.py), which says why; its files and these are the same to the letter. */
 
 export const MAX_COLUMNS = 42;
 const MAX_LINES = 2;
@@ -7,6 +7,8 @@ const MIN_SECONDS = 5 / 6;
 const MAX_SECONDS = 7;
 const TICK = 0.001;
 const MAX_PAUSE = 1;
+const LONG_PAUSE = 3;
+const PART = /\s*\S+\s*/gu; // of a text: a word
 const SENTENCE_END = /[.?!…。？！]\s*$/u;
 // Characters of two columns: East Asia's wide ones, and pictures but the halves of flags.
 const WIDE = new RegExp(
@@ -23,50 +25,92 @@ const WIDE = new RegExp(
 
 /**
  * @typedef {{text: string, start: number, end: number, speaker?: string | null}} Word seconds
- * @typedef {{speaker?: string | null, lines: string[], start: number, end: number}} Cue seconds
+ * @typedef {{words: Word[][], named: boolean, start: number, end: number}} Cue lines; seconds
+ * @typedef {{max_line_width?: number, max_line_count?: number, max_words_per_line?: number,
+ *   highlight_words?: boolean, subtitle_speakers?: boolean}} Layout as the request's parameters
  */
 
 /**
  * @param {Word[]} words in order of time
  * @param {boolean} named whether a cue begins with its speaker's name
  * @param {number} duration seconds
+ * @param {Layout} [layout]
+ * @param {string[]} [segments] the texts of Whisper's segments
  * @returns {Cue[]}
  */
-export function cuesOf(words, named, duration) {
-  const groups = grouped(
-    words.flatMap((word) => partsOf(word, named)),
-    named,
-  );
+export function cuesOf(words, named, duration, layout = {}, segments = []) {
+  const limited = layout.max_line_width || layout.max_line_count || layout.max_words_per_line;
+  const [shortest, longest] = limited ? [0, Infinity] : [MIN_SECONDS, MAX_SECONDS];
+  const texts = limited
+    ? filledCues(words, named, layout, startsOf(segments))
+    : grouped(
+        words.flatMap((word) => partsOf(word, named)),
+        named,
+      ).map((group) => linesOf(group, named));
+  const groups = texts.map((lines) => lines.flat());
   const tick = Math.min(TICK, duration / Math.max(1, groups.length));
-  const starts = [...startTimes(groups, duration), duration];
+  const starts = [...startTimes(groups, duration, shortest, longest), duration];
   /** @type {Cue[]} */
   const made = [];
   for (const [index, group] of groups.entries()) {
     const following = groups.length - index - 1;
     const latest = duration - (following + 1) * tick;
     const start = Math.max(made.at(-1)?.end ?? 0, Math.min(starts[index], latest));
-    const spokenUntil = Math.min(group.at(-1).end, start + MAX_SECONDS);
-    const readUntil = Math.max(spokenUntil, start + MIN_SECONDS);
+    const spokenUntil = Math.min(group.at(-1).end, start + longest);
+    const readUntil = Math.max(spokenUntil, start + shortest);
     const wanted = Math.max(start + tick, Math.min(readUntil, starts[index + 1]));
     const end = Math.min(inMilliseconds(wanted) / 1000, duration - following * tick);
-    made.push({ speaker: group[0].speaker, lines: linesOf(group, named), start, end });
+    made.push({ words: texts[index], named, start, end });
   }
   return made;
 }
 
 /** When each cue should appear: with its first word, or earlier if the audio ends too soon. */
-function startTimes(groups, duration) {
+function startTimes(groups, duration, shortest, longest) {
   const starts = groups.map((group) => group[0].start);
-  const onTime = starts.filter((start) => start <= duration - MIN_SECONDS).length;
+  const onTime = starts.filter((start) => start <= duration - shortest).length;
   const late = starts.slice(onTime);
   const last = groups[onTime - 1]?.at(-1).end;
-  const speechEnd = onTime ? Math.min(last, starts[onTime - 1] + MAX_SECONDS, duration) : 0;
-  const share = Math.min(MIN_SECONDS, (duration - speechEnd) / Math.max(1, late.length));
+  const speechEnd = onTime ? Math.min(last, starts[onTime - 1] + longest, duration) : 0;
+  const share = Math.min(shortest, (duration - speechEnd) / Math.max(1, late.length));
   const earlier = late.map((start, index) =>
     Math.min(start, duration - (late.length - index) * share),
   );
   return [...starts.slice(0, onTime), ...earlier].map((start) => inMilliseconds(start) / 1000);
 }
+
+/** The lines of each cue, as openai/whisper fills them. */
+function filledCues(words, named, layout, segments) {
+  const { max_line_width: width = Infinity, max_line_count: count = Infinity } = layout;
+  const { max_words_per_line: most = Infinity } = layout;
+  const flows = width < Infinity && count < Infinity;
+  /** @type {Word[][][]} */
+  const cues = [];
+  let [letters, place, before] = [0, 0, null];
+  for (const word of words.flatMap((each) => share(each, each.text.match(PART) ?? []))) {
+    const cue = cues.at(-1);
+    const another = cue && before.speaker !== word.speaker;
+    place = another || segments.has(letters) ? 0 : place + 1;
+    letters += lettersOf(word.text);
+    const begins = another || (!flows && place % most === 0);
+    const pause = flows && cue && word.start - before.start > LONG_PAUSE;
+    const line = cue ? joined([...cue.at(-1), word], named && cue.length === 1) : "";
+    const longer = [...line].length > width;
+    if (!cue || begins || pause || (longer && cue.length >= count)) cues.push([[word]]);
+    else if (longer) cue.push([word]);
+    else cue.at(-1).push(word);
+    before = word;
+  }
+  return cues;
+}
+
+/** Behind how many letters of all of them each of these texts begins. */
+function startsOf(texts) {
+  let letters = 0;
+  return new Set([0, ...texts.map((text) => (letters += lettersOf(text)))]);
+}
+
+const lettersOf = (text) => [...text.replace(/\s+/g, "")].length;
 
 /** Groups of words that share a cue. */
 function grouped(words, named) {
@@ -98,11 +142,11 @@ function filled(words, named) {
   for (let index = 1; index < words.length; index += 1) {
     const nameLine = named && first === 0;
     if (columns(joined(words.slice(first, index + 1), nameLine)) > MAX_COLUMNS) {
-      lines.push(joined(words.slice(first, index), nameLine));
+      lines.push(words.slice(first, index));
       first = index;
     }
   }
-  return [...lines, joined(words.slice(first), named && first === 0)];
+  return [...lines, words.slice(first)];
 }
 
 /** One line if the words fit, else the two lines whose wider one is narrowest. */
@@ -111,17 +155,18 @@ function linesOf(group, named) {
   if (lines.length === 1) return lines;
   const splits = group
     .slice(1)
-    .map((_, place) => [
-      joined(group.slice(0, place + 1), named),
-      joined(group.slice(place + 1), false),
-    ]);
-  const width = (split) => Math.max(...split.map(columns));
+    .map((_, place) => [group.slice(0, place + 1), group.slice(place + 1)]);
+  const width = ([first, second]) =>
+    Math.max(columns(joined(first, named)), columns(joined(second, false)));
   return splits.reduce((best, split) => (width(split) < width(best) ? split : best));
 }
 
-/** A word, or several where it is too wide for a line; they share its time by their letters. */
-function partsOf(word, named) {
-  const parts = split(word.text, MAX_COLUMNS - columns(prefix(word, named)));
+/** A word, or several where it is too wide for a line. */
+const partsOf = (word, named) =>
+  share(word, split(word.text, MAX_COLUMNS - columns(prefix(word, named))));
+
+/** The parts of a word; they share its time by their letters. */
+function share(word, parts) {
   const letters = parts.reduce((sum, part) => sum + [...part].length, 0);
   const secondsPerLetter = (word.end - word.start) / Math.max(1, letters);
   let { start } = word;
@@ -138,14 +183,15 @@ function split(text, width) {
   if (columns(text.trim()) <= width) return text.trim() ? [text] : [];
   const narrow = new RegExp(`\\s*\\S{1,${Math.floor(MAX_COLUMNS / 4)}}\\s*`, "gu");
   return text
-    .match(/\s*\S+\s*/gu)
+    .match(PART)
     .flatMap((part) => (columns(part.trim()) <= width ? [part] : part.match(narrow)));
 }
 
 const joined = (words, named) =>
   prefix(words[0], named) + onOneLine(words.map(({ text }) => text).join(""));
 
-const prefix = ({ speaker }, named) => (named && speaker ? `${speaker}: ` : "");
+/** What stands before the first word of a cue. */
+export const prefix = ({ speaker }, named) => (named && speaker ? `${speaker}: ` : "");
 
 /** @param {string} text without line breaks and tabs, which have a meaning in every format */
 export const onOneLine = (text) => text.trim().replace(/\s+/g, " ");
