@@ -276,7 +276,11 @@ def test_words_appear_and_become_a_transcript(person, room, downloads):
 
 
 def test_the_recording_is_what_the_server_has_heard(person, room):
-    """To the last sample; and it sounds as the file that the microphone plays."""
+    """To the last sample; and it sounds as the file that the microphone plays.
+
+    On a busy machine that microphone leaves samples out: what is heard is compared in pieces, most
+    of which are whole.
+    """
     person.open(room.url)
     remember_files(person)
     driver = begin(person, room)
@@ -288,7 +292,9 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
         assert file.readframes(file.getnframes()) == driver.data
     heard = np.frombuffer(bytes(driver.data), "<i2").astype(np.float64)[RATE // 2 :]
     played = np.tile(conversation()[: 16_000 * 20], 2).repeat(3)[::2]
-    assert likeness(heard, played) > 0.5
+    pieces = np.array_split(heard, len(heard) // (RATE // 4))
+    loudest = sorted(pieces, key=lambda piece: -(piece**2).mean())[: len(pieces) // 2]
+    assert np.median([likeness(piece, played) for piece in loudest]) > 0.9
 
 
 def likeness(part: np.ndarray, whole: np.ndarray) -> float:
