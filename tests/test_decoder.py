@@ -143,5 +143,5 @@ def test_in_a_lower_precision_logits_stay_near(dtype, largest, monkeypatch):
     exact = hidden @ model.get_output_embeddings().weight.t()
     torch.testing.assert_close(highest.values, exact.topk(4).values, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(highest.indices, exact.topk(4).indices)
-    whole = sum(each.nbytes for kind in cache._kinds() for each in kind)
+    whole = sum(each.nbytes for each in cache.tensors)
     assert whole == 3 * decoder.cache_bytes_per_row(30)
