@@ -12,9 +12,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from config import ModelSettings
-from endpoint import TranscriptionRequest
 from loading import load_endpoint
 from runtime.event_loop import EventLoopThread
+from transcription_request import TranscriptionRequest
 
 
 class EndpointHandler:

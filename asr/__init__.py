@@ -4,6 +4,7 @@ Everything here works on plain samples at 16 kHz and knows nothing of HTTP reque
 the endpoint needs is exported here; the rest is internal.
 """
 
+from asr.channels import recognise
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.engine.fallback import with_thresholds
@@ -38,6 +39,7 @@ __all__ = [
     "VadOptions",
     "WhisperModels",
     "load_whisper",
+    "recognise",
     "start",
     "stopped",
     "with_assistant",

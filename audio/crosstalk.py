@@ -14,6 +14,7 @@ response by least squares over the frames in which the other channel is louder.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
+from audio.decode import Audio
 from timebase import SAMPLE_RATE
 
 Samples = NDArray[np.float32]
@@ -41,6 +43,16 @@ REFINED = 3
 TINY = float(np.finfo(np.float32).tiny)
 # Channels are copies of each other where less than this of their power differs.
 COPY = 1e-3
+
+
+def without_crosstalk(audio: Audio) -> Generator[None, None, Audio]:
+    """Audio whose channels have their own speech alone, in small steps; the samples are changed in
+    place. Warns of what was silenced, and where there is one channel only.
+    """
+    warnings = yield from silence_crosstalk(audio.channels)
+    if len(audio.channels) == 1:
+        warnings = ("channels: the audio has one, which is heard as it is",)
+    return replace(audio, warnings=(*audio.warnings, *warnings))
 
 
 def silence_crosstalk(channels: Sequence[Samples]) -> Generator[None, None, tuple[str, ...]]:

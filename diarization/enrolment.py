@@ -39,11 +39,11 @@ FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 class Enrolment:
     """What clips are judged and embedded by.
 
-    `diarizer` is None where a request is not diarized, or by one that has no voices. `find_speech`
-    returns spans of seconds. `limits` are those of the request, its clips together.
+    `diarizer` is one that has voices. `find_speech` returns spans of seconds. `limits` are those of
+    the request, its clips together.
     """
 
-    diarizer: Diarizer | None
+    diarizer: Diarizer
     find_speech: FindSpeech
     limits: AudioLimits
     sampling_rate: int
@@ -51,14 +51,11 @@ class Enrolment:
     def enrol(
         self, clips: Sequence[ReferenceClip], cancelled: threading.Event | None = None
     ) -> KnownVoices:
-        """The voices of all clips, in order; several of a name are kept together. Without a
-        diarizer their names alone.
+        """The voices of all clips, in order; several of a name are kept together.
 
         Raises InvalidReference for the first clip that is no use, and what `Diarizer.diarize`
         raises.
         """
-        if self.diarizer is None:
-            return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
         left = replace(self.limits, max_seconds=min(MAX_SECONDS, self.limits.max_seconds))
         vectors: dict[str, list[Vector]] = {}
         warnings: list[str] = []
@@ -70,7 +67,7 @@ class Enrolment:
                 reason = str(error).removeprefix(f"{error.code}: ")
                 raise _useless(place, reason.replace("inputs", "reference", 1)) from None
             left = left.less(len(data))
-            vector, doubts = self._embed(self.diarizer, samples, place, cancelled)
+            vector, doubts = self._embed(samples, place, cancelled)
             vectors.setdefault(clip.name, []).append(vector)
             warnings += (f"known_speakers[{place}]: {doubt}" for doubt in doubts)
         same_voice = self.diarizer.capabilities.same_voice
@@ -81,14 +78,10 @@ class Enrolment:
         return KnownVoices(tuple(vectors), vectors, tuple(warnings), same_voice)
 
     def _embed(
-        self,
-        diarizer: Diarizer,
-        samples: NDArray[np.float32],
-        place: int,
-        cancelled: threading.Event | None,
+        self, samples: NDArray[np.float32], place: int, cancelled: threading.Event | None
     ) -> tuple[Vector, list[str]]:
         """A clip's voice as a unit vector, and what speaks against relying on it."""
-        found = diarizer.diarize(samples, SpeakerHints(), cancelled)
+        found = self.diarizer.diarize(samples, SpeakerHints(), cancelled)
         spans: defaultdict[str, list[Span]] = defaultdict(list)
         for turn in found.within(self.find_speech(samples)).exclusive:
             spans[turn.speaker].append((turn.start, turn.end))
@@ -101,7 +94,7 @@ class Enrolment:
             raise _useless(place, "more than one person speaks")
         if seconds[label] < MIN_SPEECH:
             raise _useless(place, f"{seconds[label]:.1f} s of speech are too short")
-        vector = unit(diarizer.embed(samples, spans[label]))
+        vector = unit(self.diarizer.embed(samples, spans[label]))
         if vector is None:
             raise _useless(place, "no voice could be made out")
         return vector, _doubts(samples, spans[label], seconds[label])

@@ -32,7 +32,9 @@ AROUND = 1.0
 
 
 class SpeakerFinder(Protocol):
-    """Finds who speaks in one session, for the event loop's thread: `endpoint.SessionSpeakers`."""
+    """Finds who speaks in one session, for the event loop's thread, as
+    `diarization.session_speakers` does.
+    """
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from endpoint import Endpoint, TranscriptionRequest
+from endpoint import Endpoint
 from errors import InvalidRequest
 from payload.bounded_json import MOST_JSON, TooMuchJson, parse_json
 from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
 from server.multipart_form import content, multipart_form
+from transcription_request import TranscriptionRequest
 
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}

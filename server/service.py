@@ -12,8 +12,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from answer.response import Answer
-from endpoint import Decoded, Endpoint, Event, Finished, TranscriptionRequest, answer_of
+from endpoint import Decoded, Endpoint, Event, Finished, answer_of
 from server.metrics import Metrics
+from transcription_request import TranscriptionRequest
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from starlette.types import Receive, Scope, Send
 from answer.response import chunks_json, clamp_times, response
 from asr import Progress
 from config import InferenceConfig
-from endpoint import Decoded, Event, Finished, TranscriptionRequest
+from endpoint import Decoded, Event, Finished
 from errors import EndpointError
 from runtime.error_edge import endpoint_errors
 from server.error_response import error_event
 from server.service import Service
 from transcript import Chunk
+from transcription_request import TranscriptionRequest
 
 PING = b": ping\n\n"
 PING_SECONDS = 15.0  # nginx closes a connection on which nothing came for 60

@@ -15,10 +15,11 @@ from answer.response import Answer
 from asr import EngineCounts, Progress, TranscriptionOptions
 from audio.decode import AudioLimits
 from config import InferenceConfig, ServerSettings
-from endpoint import Decoded, Endpoint, Finished, TranscriptionRequest
+from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidParameter
 from server.app import create_app
 from transcript import Transcript
+from transcription_request import TranscriptionRequest
 
 MAX_AUDIO_BYTES = 3000
 

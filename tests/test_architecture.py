@@ -32,13 +32,22 @@ ENDPOINT: dict[str, set[str]] = {
     "config": {"payload"},
     "runtime": {"config", "errors", "timebase"},
     "audio": {"errors", "payload", "runtime.versions", "timebase"},
-    "answer": {"config", "diarization_utils", "transcript"},
+    "answer": {
+        "config",
+        "diarization.diarizer",
+        "diarization.known_speakers",
+        "diarization_utils",
+        "transcript",
+    },
     "diarization_utils": {"transcript"},
     "diarization": {
         "audio",
         "errors",
         "payload",
         "runtime.device_errors",
+        "runtime.error_edge",
+        "runtime.openmp",
+        "runtime.shortest_first",
         "runtime.versions",
         "timebase",
         "transcript",
@@ -111,6 +120,7 @@ ENDPOINT: dict[str, set[str]] = {
         "runtime.openmp",
         "transcript",
     },
+    "asr.channels": {"asr.recogniser", "asr.transcription", "runtime.error_edge", "transcript"},
     "asr.startup": {
         "asr.checkpoint",
         "asr.engine",
@@ -119,6 +129,7 @@ ENDPOINT: dict[str, set[str]] = {
         "runtime.restart",
     },
     "asr": {
+        "asr.channels",
         "asr.checkpoint",
         "asr.engine",
         "asr.frontend.vad",
@@ -128,18 +139,18 @@ ENDPOINT: dict[str, set[str]] = {
         "asr.transcriber",
         "asr.transcription",
     },
+    "transcription_request": {"asr", "config", "diarization.diarizer", "errors", "payload"},
     "endpoint": {
         "answer",
         "asr",
         "audio",
         "config",
         "diarization",
-        "diarization_utils",
         "errors",
         "payload",
         "runtime",
-        "timebase",
         "transcript",
+        "transcription_request",
     },
     "live": {
         "asr",
@@ -154,7 +165,7 @@ ENDPOINT: dict[str, set[str]] = {
         "transcript",
     },
     "loading": {"asr", "audio", "config", "diarization", "endpoint", "errors", "runtime"},
-    "handler": {"config", "endpoint", "loading", "runtime.event_loop"},
+    "handler": {"config", "loading", "runtime.event_loop", "transcription_request"},
 }
 # What uses the endpoint without being part of it.
 AROUND: dict[str, set[str]] = {
@@ -222,6 +233,7 @@ WITH_TORCH = {
     "runtime.device_errors",
     "runtime.error_edge",
     "runtime.openmp",
+    "transcription_request",
 }
 # Packages that mypy and coverage may leave out.
 UNTYPED, UNCOVERED = {"tests"}, {"benchmarks", "demo", "testing", "tests"}

@@ -169,7 +169,7 @@ def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
         order.append("audio")
         return decoding_steps(*arguments)
 
-    monkeypatch.setattr("endpoint.Enrolment.enrol", enrol)
+    monkeypatch.setattr("diarization.enrolment.Enrolment.enrol", enrol)
     monkeypatch.setattr("endpoint.decoding_steps", decode)
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
@@ -201,7 +201,7 @@ def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, recording
         assert go_on.wait(60)
         return KnownVoices(("Anna",))
 
-    monkeypatch.setattr("endpoint.Enrolment.enrol", enrol)
+    monkeypatch.setattr("diarization.enrolment.Enrolment.enrol", enrol)
     first, second = (
         parsed(
             endpoint,

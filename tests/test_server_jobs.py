@@ -16,12 +16,12 @@ import pytest
 from asgi import HELLO, JSON, call, client, served
 
 from config import InferenceConfig, ServerSettings
-from endpoint import TranscriptionRequest
 from errors import InvalidAudio, ModelError
 from server.app import create_app
 from server.jobs.runner import FORMATS
 from server.jobs.store import CRASHED, JobStore, Status
 from testing.audio_files import speech
+from transcription_request import TranscriptionRequest
 
 ROOM = 2**20
 

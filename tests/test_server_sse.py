@@ -10,10 +10,10 @@ from openai_answers import SPOKEN, KnownAnswers
 
 from answer.response import response
 from config import InferenceConfig
-from endpoint import TranscriptionRequest
 from errors import InvalidAudio, ModelError
 from server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
 from transcript import Chunk
+from transcription_request import TranscriptionRequest
 
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
 ERROR = {"message": "MODEL_ERROR: it failed", "type": "server_error", "param": None}

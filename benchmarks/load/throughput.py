@@ -30,11 +30,12 @@ from audio.decode import AudioLimits
 from benchmarks.speed.cells import NOISE
 from benchmarks.speed.recordings import recording
 from benchmarks.timing import ratio
-from endpoint import Endpoint, TranscriptionRequest
+from endpoint import Endpoint
 from runtime.device import choose_device, choose_dtype, prepare_device
 from testing.audio_files import wav_file
 from testing.model_pairs import deep_pair
 from timebase import SAMPLE_RATE
+from transcription_request import TranscriptionRequest
 
 CLIENTS, EACH = 16, 2  # clips of each client
 CLIP, SHORT = 10, 8  # seconds of a clip, and of a short request

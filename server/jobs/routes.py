@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from audio.decode import decode_base64
-from endpoint import Endpoint, TranscriptionRequest
+from endpoint import Endpoint
 from errors import InvalidParameter
 from server.api_key import token_of
 from server.errors import JobNotDone, JobsDisabled
@@ -26,6 +26,7 @@ from server.jobs.runner import FORMATS, JobRunner, write_request
 from server.jobs.store import Job, Status
 from server.jobs.wire import job_json
 from server.request_body import read_body
+from transcription_request import TranscriptionRequest
 
 JSON = "application/json"
 MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}

@@ -19,13 +19,14 @@ from typing import Any, get_args
 from answer.response import Answer, response
 from asr import Progress
 from config import InferenceConfig, OutputFormat, ServerSettings
-from endpoint import Decoded, Finished, TranscriptionRequest
+from endpoint import Decoded, Finished
 from errors import EndpointError
 from runtime.error_edge import endpoint_errors, process_ends
 from server.jobs.callbacks import Callbacks
 from server.jobs.store import JobStore, Result
 from server.native import encode
 from server.service import Service
+from transcription_request import TranscriptionRequest
 
 logger = logging.getLogger("server")
 

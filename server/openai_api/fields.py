@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from config import BOOLEANS, InferenceConfig
-from endpoint import Endpoint, TranscriptionRequest
+from endpoint import Endpoint
 from errors import InvalidParameter, Unsupported
 from server.openai_api.errors import InvalidField
 from server.openai_api.form import CLIPS, Form, shown
 from server.openai_api.models import require_model
+from transcription_request import TranscriptionRequest
 
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 FILES = ("srt", "vtt")
