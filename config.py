@@ -1,17 +1,16 @@
-"""Settings: `ModelSettings` and `ServerSettings` from the deployer's environment, `InferenceConfig`
-from one request.
+"""Settings: `ModelSettings` from the deployer's environment, `InferenceConfig` from one request.
 
-Every value from outside is checked here, before any model runs. A wrong value raises a ValueError
-of one line that names the variable or parameter and never repeats the value. No other module reads
-environment variables, or sets those that libraries read.
+Every value from outside is checked before any model runs. A wrong value raises a ValueError of one
+line that names the variable or parameter and never repeats the value. No other module reads
+environment variables, or sets those that libraries read, save by `EnvironmentSettings`, of which
+`server.settings` has the server's.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from base64 import b64decode
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,7 +24,6 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -52,18 +50,6 @@ REVISION = re.compile(r"\w[\w./-]*")
 # A variable of so many letters that is so much like one of ours is taken for it misspelt: one
 # letter is wrong, missing or too many, or two are swapped. PAGER is another program's.
 SHORTEST_NAME, NEARLY = 6, 0.9
-# Shorter keys are warned of: 16 random letters and digits have 95 bits.
-SAFE_KEY = 16
-# What a server may be called, and where a web page may come from.
-HOST_PATTERN = re.compile(
-    r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
-)
-ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
-# Of TCP, up to 65535.
-PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
-CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
-# What a warning repeats of names that the client made up.
-MOST_NAMES, LONGEST_NAME = 8, 40
 # `int` refuses text of more than 4300 digits.
 LARGE = 10**4000
 INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
@@ -131,13 +117,13 @@ def named_models() -> dict[str, str]:
     return {field: given[field] for field in fields if field in given}
 
 
-def misspelt_variables(given: Iterable[str] | None = None) -> list[str]:
-    """A line for each of these variables, by default all of the environment, that is nearly one of
-    ours, but is not read.
+def misspelt_variables(
+    *settings: type[EnvironmentSettings], given: Iterable[str] | None = None
+) -> list[str]:
+    """A line for each of the `given` variables, by default all of the environment, that is nearly
+    one of the `settings`, but is not read.
     """
-    ours = {
-        field.upper() for each in (ModelSettings, ServerSettings) for field in each.model_fields
-    }
+    ours = {field.upper() for each in settings for field in each.model_fields}
     lines = []
     for name in sorted(set(os.environ if given is None else given) - ours):
         if len(name) < SHORTEST_NAME or name.upper() in ours:
@@ -182,16 +168,30 @@ def _parse_reference(value: object) -> object:
 Model = Annotated[ModelReference, NoDecode, BeforeValidator(_parse_reference)]
 
 
-class ModelSettings(BaseSettings):
-    """Which models to load, where to compute and what to refuse, from environment variables.
-
-    The variables have the fields' names in capitals; an empty one counts as unset. No `.env` file
-    is read, because a server may start in a folder that is not the deployer's.
+class EnvironmentSettings(BaseSettings):
+    """Settings from environment variables with the fields' names in capitals; an empty one counts
+    as unset. No `.env` file is read, because a server may start in a folder that is not the
+    deployer's.
     """
 
     model_config = SettingsConfigDict(
         frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
     )
+
+    @classmethod
+    def checked(cls, **given: Any) -> Self:  # noqa: ANN401
+        """Read the environment, save for what is given.
+
+        Raises ValueError naming the variable and what is wrong with it.
+        """
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ValueError(_first_error(error, str.upper)) from error
+
+
+class ModelSettings(EnvironmentSettings):
+    """Which models to load, where to compute and what to refuse."""
 
     asr_model: Model
     assistant_model: Model | None = None
@@ -206,7 +206,7 @@ class ModelSettings(BaseSettings):
     @classmethod
     def from_environment(cls) -> Self:
         """Read the environment. Raises ValueError naming the variable and what is wrong with it."""
-        return cls._checked()
+        return cls.checked()
 
     @classmethod
     def for_demo(cls) -> Self:
@@ -224,7 +224,7 @@ class ModelSettings(BaseSettings):
             "assistant_model": "assistant",
             "diarization_model": "diarization",
         }
-        return cls._checked(
+        return cls.checked(
             **{field: str(DEMO_MODELS / folder) for field, folder in folders.items()}
         )
 
@@ -236,23 +236,16 @@ class ModelSettings(BaseSettings):
         diarization_model: str | None = None,
     ) -> Self:
         """Use the models named here and none of the environment's; the rest comes from it."""
-        return cls._checked(
+        return cls.checked(
             asr_model=asr_model,
             assistant_model=assistant_model,
             diarization_model=diarization_model,
         )
 
     @classmethod
-    def _checked(cls, **models: Any) -> Self:  # noqa: ANN401
-        try:
-            return cls(**models)
-        except ValidationError as error:
-            raise ValueError(_first_error(error, str.upper)) from error
-
-    @classmethod
     def for_node(cls, values: Mapping[str, Any]) -> Self:
         """Use another machine's settings with the token of this one's environment."""
-        return cls._checked(**values)
+        return cls.checked(**values)
 
     @property
     def models(self) -> tuple[ModelReference, ...]:
@@ -264,170 +257,6 @@ class ModelSettings(BaseSettings):
     def token(self) -> str | None:
         """The hub token in the clear, for the libraries that download."""
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
-
-
-def _checked_names(pattern: re.Pattern[str], should_be: str) -> Callable[[object], object]:
-    """Splits a variable's text at commas into lower-case names that match `pattern`."""
-
-    def check(value: object) -> object:
-        names = value.lower().split(",") if isinstance(value, str) else value
-        if not isinstance(names, Collection):
-            return value
-        stripped = [str(name).strip() for name in names]
-        if not all(pattern.fullmatch(name) for name in stripped):
-            raise PydanticCustomError(
-                "names", "{should_be}", {"should_be": f"should be {should_be}"}
-            )
-        return frozenset(stripped)
-
-    return check
-
-
-Names = Annotated[
-    frozenset[str],
-    NoDecode,
-    BeforeValidator(
-        _checked_names(HOST_PATTERN, "names or addresses without scheme and port, or *")
-    ),
-]
-Origins = Annotated[
-    frozenset[str],
-    NoDecode,
-    BeforeValidator(
-        _checked_names(ORIGIN_PATTERN, "scheme://name or scheme://name:port, no path, or *")
-    ),
-]
-
-
-CallbackHosts = Annotated[
-    frozenset[str],
-    NoDecode,
-    BeforeValidator(_checked_names(CALLBACK_PATTERN, "names, or names with ports")),
-]
-
-
-def callback_key(secret: SecretStr) -> bytes:
-    """The bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty where it is
-    no base64.
-    """
-    try:
-        return b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
-    except ValueError:
-        return b""
-
-
-class ServerSettings(BaseSettings):
-    """How the server of `server/` listens and what it accepts, from environment variables.
-
-    The variables have the fields' names in capitals; an empty one counts as unset. `api_key` is the
-    bearer token that clients must send. At most `max_queue` requests are accepted and not answered,
-    with bodies of `max_queue_bytes` together; audio is decoded while less than `max_decoded_bytes`
-    of samples are held. Requests have `request_timeout` seconds, and on SIGTERM `drain_timeout`.
-    At most `max_rows` windows are decoded at once. `page` is whether `/app` is served.
-    `allowed_hosts` are the names that it answers to, where that is asked, and `allowed_origins` the
-    sites whose pages may ask. `forwarded_allow_ips` are the proxies whose X-Forwarded-For is
-    believed, as uvicorn reads them. At most `max_live_sessions` are held, each for
-    `live_session_seconds`; one in which nothing comes for `live_idle_seconds` ends. A client
-    appends at most `max_append_bytes` of audio at once, and is at most `live_ahead_seconds` ahead
-    of real time. Jobs are kept in `data_dir`, at most `max_jobs` with `max_job_bytes` together, for
-    `job_seconds` after their end, and `max_running_jobs` are run at once; without it there are
-    none. Callbacks go to `callback_hosts`, signed with `callback_secret`.
-    """
-
-    # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
-    model_config = ModelSettings.model_config | SettingsConfigDict(str_strip_whitespace=True)
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    api_key: SecretStr | None = Field(default=None, min_length=1)
-    max_queue: int = Field(default=64, ge=1)
-    max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
-    max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)
-    request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
-    drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
-    page: bool = True
-    max_rows: int = Field(default=32, ge=1, le=128)
-    allowed_hosts: Names = frozenset()
-    allowed_origins: Origins = frozenset()
-    forwarded_allow_ips: str | None = None
-    max_live_sessions: int = Field(default=16, ge=0)
-    max_append_bytes: int = Field(default=15 * 2**20, ge=1)
-    live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
-    live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
-    live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
-    data_dir: Path | None = None
-    max_jobs: int = Field(default=1000, ge=1)
-    max_job_bytes: int = Field(default=10 * 2**30, ge=1)
-    max_running_jobs: int = Field(default=2, ge=1)
-    job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
-    callback_hosts: CallbackHosts = frozenset()
-    callback_secret: SecretStr | None = None
-
-    @field_validator("callback_secret")
-    @classmethod
-    def _is_key(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None and not 24 <= len(callback_key(secret)) <= 64:
-            raise PydanticCustomError("secret", "should be base64 of 24 to 64 bytes")
-        return secret
-
-    @model_validator(mode="after")
-    def _callbacks_are_signed(self) -> Self:
-        if self.callback_hosts and self.callback_secret is None:
-            raise PydanticCustomError("secret", "CALLBACK_HOSTS: needs CALLBACK_SECRET")
-        return self
-
-    @property
-    def warning(self) -> str | None:
-        """What the deployer should know of the key, in one line."""
-        if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
-            return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
-        return None
-
-    @classmethod
-    def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
-        """Read the environment, save for what is `given` and not None.
-
-        Raises ValueError naming the variable and what is wrong with it.
-        """
-        try:
-            return cls(**{name: value for name, value in given.items() if value is not None})
-        except ValidationError as error:
-            raise ValueError(_first_error(error, str.upper)) from error
-
-
-def check_variables(variables: Mapping[str, str]) -> None:
-    """Check what another machine's environment will have, but for models; nothing of this one's
-    counts. Raises ValueError naming the first variable that is wrong.
-    """
-    given = {name.lower(): value for name, value in variables.items() if value}
-    models = {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
-    for settings in (ModelSettings, ServerSettings):
-        fields = settings.model_fields
-        values = {name: field.default for name, field in fields.items()} | models
-        values |= {name: given[name] for name in fields.keys() & given.keys() - models.keys()}
-        try:
-            settings(**{name: values[name] for name in fields})
-        except ValidationError as error:
-            raise ValueError(_first_error(error, str.upper)) from error
-
-
-class DeploySecrets(BaseSettings):
-    """What deploy.py gives an endpoint as its secrets, from ENDPOINT_HF_TOKEN and ENDPOINT_API_KEY.
-
-    They are not HF_TOKEN and API_KEY, because the token that creates endpoints may do more than an
-    endpoint needs, and the key is that of another server than the one on this machine.
-    """
-
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
-
-    endpoint_hf_token: SecretStr = SecretStr("")
-    endpoint_api_key: SecretStr = SecretStr("")
-
-    def values(self) -> dict[str, str]:
-        """The endpoint's variables in the clear, those that are set."""
-        given = {"HF_TOKEN": self.endpoint_hf_token, "API_KEY": self.endpoint_api_key}
-        texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
-        return {name: text for name, text in texts.items() if text}
 
 
 def _split_list(value: object) -> object:
@@ -597,14 +426,6 @@ class InferenceConfig(BaseModel):
                 "vad", "vad_parameters: contradict vad_filter, which is false"
             )
         return self
-
-
-def ignored_names(kind: str, names: Sequence[object]) -> str:
-    """Names the first few in ASCII and cut short: a client may have put anything there."""
-    escaped = [ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_NAMES]]
-    shown = ", ".join(name[:LONGEST_NAME] for name in escaped)
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"unknown {kind} are ignored: {shown}{more}"
 
 
 def _check_sizes(parameters: Mapping[str, object]) -> None:

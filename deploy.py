@@ -3,7 +3,7 @@
 The command line says everything, and an endpoint that exists is brought to it. All calls are
 huggingface_hub's, so the body that the API gets is the library's; a dry run lets the library build
 that body and prints it instead of sending it, after the checks that a deployment begins with
-(deployment/checks.py). Tokens come from the environment (`config.DeploySecrets`, and `HF_TOKEN` or
+(deployment/checks.py). Tokens come from the environment (`deployment.secrets`, and `HF_TOKEN` or
 a saved login for the API itself), not from the command line, which other users of a machine can
 read, and are cut out of whatever is printed. The one that manages endpoints goes to the API, and to
 an endpoint only where no other opens it.
@@ -28,9 +28,10 @@ from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defin
 
 from audio.decode import AudioLimits, decode_audio
 from commands.parser import FAILED, INTERRUPTED, WRONG
-from config import MODEL_VARIABLES, REPOSITORY, DeploySecrets
+from config import MODEL_VARIABLES, REPOSITORY
 from deployment.checks import Findings, HTTPError, check, command_fault
 from deployment.options import CUSTOM, HF_SERVE, MANAGED, SECRET_NAME, read
+from deployment.secrets import DeploySecrets
 from timebase import SAMPLE_RATE
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"

@@ -69,7 +69,7 @@ def _load(
 ) -> Endpoint:
     started = time.perf_counter()
     logger.info(describe_versions())
-    for line in misspelt_variables():
+    for line in misspelt_variables(ModelSettings):
         logger.warning(line)
     device = choose_device(settings.device, nvidia_device_present())
     dtype = choose_dtype(settings.dtype, device)

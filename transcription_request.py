@@ -7,10 +7,11 @@ after this step decides it again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from asr import DecodeOptions, TranscriptionOptions, VadOptions, with_thresholds
-from config import InferenceConfig, ignored_names
+from config import InferenceConfig
 from diarization.diarizer import Capabilities, SpeakerHints
 from errors import InvalidParameter, InvalidRequest
 from payload.base64_text import Base64Text
@@ -18,6 +19,8 @@ from payload.base64_text import Base64Text
 BODY_KEYS = ("inputs", "parameters")
 # Of a body, and of its parameters; those that nobody knows are ignored.
 MOST_NAMES = 100
+# What a warning repeats of names that the client made up.
+MOST_SHOWN, LONGEST_NAME = 8, 40
 # Outputs that are made of words, and those that tell times and segments.
 BY_WORD = {"srt", "vtt"}
 TIMED = BY_WORD | {"tsv", "txt"}
@@ -72,6 +75,14 @@ def read_body(
     }
     warnings = tuple(ignored_names(kind, names) for kind, names in unknown.items() if names)
     return inputs, config, warnings
+
+
+def ignored_names(kind: str, names: Sequence[object]) -> str:
+    """Names the first few in ASCII and cut short: a client may have put anything there."""
+    escaped = [ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_SHOWN]]
+    shown = ", ".join(name[:LONGEST_NAME] for name in escaped)
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return f"unknown {kind} are ignored: {shown}{more}"
 
 
 def wanted_speakers(config: InferenceConfig, can: Capabilities | None) -> SpeakerHints | None:

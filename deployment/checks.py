@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
-from config import ModelReference, check_variables, misspelt_variables
+from config import (
+    MODEL_VARIABLES,
+    ModelReference,
+    ModelSettings,
+    misspelt_variables,
+)
 from deployment.memory import GB, PUBLISHED, Dimensions, need_of
 from deployment.options import CUSTOM, MANAGED, MODELS
+from server.settings import ServerSettings
 
 # GB of one GPU, and the types whose size N has 2 GB of memory for each of N processors: the
 # platform's table of instances (huggingface.co/docs/inference-endpoints, "Pricing").
@@ -64,13 +71,26 @@ def command_fault(options: Namespace) -> str | None:
             except ValueError as error:
                 return f"{name}: {error}"
     variables = dict(options.env)
-    if misspelt := misspelt_variables(variables):
+    if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
         return f"--env: {misspelt[0]}"
     try:
-        check_variables(variables)
+        _check_variables(variables)
     except ValueError as error:
         return f"--env: {error}"
     return None
+
+
+def _check_variables(variables: Mapping[str, str]) -> None:
+    """Check what another machine's environment will have, but for models; nothing of this one's
+    counts. Raises ValueError naming the first variable that is wrong.
+    """
+    given = {name.lower(): value for name, value in variables.items() if value}
+    models = {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    for settings in (ModelSettings, ServerSettings):
+        fields = settings.model_fields
+        values = {name: field.default for name, field in fields.items()} | models
+        values |= {name: given[name] for name in fields.keys() & given.keys() - models.keys()}
+        settings.checked(**{name: values[name] for name in fields})
 
 
 def check(options: Namespace, token: str | None, own_token: str | None, keeps: bool) -> Findings:

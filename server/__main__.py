@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commands.parser import INTERRUPTED
-from config import ServerSettings
 from errors import StartError
 from server.options import read
+from server.settings import ServerSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 
 from starlette.datastructures import Headers
 
-from config import ServerSettings
 from errors import EndpointError
 from server.errors import BodyTooLarge, Draining, NotFound, UnsupportedMediaType
 from server.places import Place, Places
 from server.realtime.places import LivePlace, LivePlaces
+from server.settings import ServerSettings
 
 # Requests for these are answered whatever the load: by which routes, and whether without a token.
 PROBES = ("/health", "/ready", "/metrics")

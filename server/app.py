@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from config import ServerSettings
 from endpoint import Endpoint
 from errors import EndpointError, InvalidRequest
 from server import health, info, native
@@ -31,6 +30,7 @@ from server.realtime import routes as realtime
 from server.realtime.client_secrets import ClientSecrets
 from server.realtime.session import OpenDriver
 from server.service import Service
+from server.settings import ServerSettings
 
 
 def create_app(

@@ -24,7 +24,6 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from asr import stopped
-from config import ServerSettings
 from endpoint import Endpoint
 from runtime.error_edge import EXIT_STATUS
 from server.error_response import error_response
@@ -32,6 +31,7 @@ from server.errors import InvalidHttp
 from server.exchange import GUARDED
 from server.lingering import LingeringTransport
 from server.middleware import PAGE, RequestGate
+from server.settings import ServerSettings
 from server.websocket import PING_S, BoundedWebSocket, is_handshake
 
 logger = logging.getLogger("server")

@@ -18,7 +18,6 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from config import ServerSettings
 from errors import EndpointError
 from server.admission import JOBS, PROBES, TRANSCRIBING, WITHOUT_TOKEN, Admission
 from server.api_key import ApiKey
@@ -30,6 +29,7 @@ from server.origin_policy import PREFLIGHT, OriginPolicy
 from server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from server.realtime.handshake import UPGRADED, Handshake
 from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
+from server.settings import ServerSettings
 
 logger = logging.getLogger("server")
 

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 
-from config import ServerSettings
 from server.errors import HostNotAllowed, OriginNotAllowed
+from server.settings import ServerSettings
 
 # They tell nothing of any request, and a cluster asks for them by the address of the container.
 ASKED_BY_ADDRESS = ("/health", "/ready")

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.parser import INTERRUPTED, CommandParser, option
-from config import ModelSettings, ServerSettings, prepare_ray_serve
+from config import ModelSettings, prepare_ray_serve
 from errors import StartError, Unsupported
 from server.error_response import error_response
 from server.errors import NoReplica
+from server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ray.serve import Application

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from socket import socket
 
 from asr import MAX_ROWS, Limits
-from config import ModelSettings, ServerSettings
+from config import ModelSettings, misspelt_variables
 from endpoint import Endpoint
 from errors import StartError
 from loading import load_endpoint
@@ -29,6 +29,7 @@ from server.jobs.store import JobStore
 from server.lifecycle import DrainingServer, bind
 from server.middleware import RequestGate
 from server.realtime.drivers import LiveDrivers
+from server.settings import ServerSettings
 
 logger = logging.getLogger("server")
 
@@ -67,6 +68,8 @@ def load_app(
     models: ModelSettings, settings: ServerSettings, notice: str | None = None
 ) -> tuple[RequestGate, Endpoint]:
     """The application and what answers in it, as `load_server` has them; raises the same."""
+    for line in misspelt_variables(ServerSettings):
+        logger.warning(line)
     store = open_store(settings)
     limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
     endpoint = load_endpoint(

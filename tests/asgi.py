@@ -14,10 +14,11 @@ from pydantic import SecretStr
 from answer.response import Answer
 from asr import EngineCounts, Progress, TranscriptionOptions
 from audio.decode import AudioLimits
-from config import InferenceConfig, ServerSettings
+from config import InferenceConfig
 from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidParameter
 from server.app import create_app
+from server.settings import ServerSettings
 from transcript import Transcript
 from transcription_request import TranscriptionRequest
 

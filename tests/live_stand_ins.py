@@ -11,7 +11,6 @@ from collections.abc import Callable
 from asgi import FakeEndpoint
 from pydantic import SecretStr
 
-from config import ServerSettings
 from errors import EndpointError, InvalidRequest
 from live.events import (
     Cleared,
@@ -26,6 +25,7 @@ from live.events import (
 )
 from live.settings import AudioFormat, LiveSettings
 from server.app import create_app
+from server.settings import ServerSettings
 from transcript import Chunk, Transcript, Word
 
 

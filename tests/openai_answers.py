@@ -13,11 +13,11 @@ import uvicorn
 
 from answer.response import Answer
 from asr import Progress
-from config import ServerSettings
 from diarization.diarizer import Capabilities
 from endpoint import Decoded, Endpoint, Finished
 from errors import EndpointError
 from server.app import create_app
+from server.settings import ServerSettings
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (

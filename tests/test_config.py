@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, ValidationError
 
 import config
 from config import (
@@ -21,9 +21,9 @@ from config import (
     InferenceConfig,
     ModelReference,
     ModelSettings,
-    ServerSettings,
     nvidia_device_present,
 )
+from server.settings import ServerSettings
 
 DEFAULTS = {
     "task": "transcribe",
@@ -586,64 +586,6 @@ def test_the_token_is_not_shown(monkeypatch):
     assert SECRET not in repr(settings(monkeypatch, ASR_MODEL="a/b", HF_TOKEN=SECRET))
 
 
-def test_the_servers_key_is_read_without_what_no_header_can_carry(monkeypatch):
-    """Else a line feed at the end of a secret's file shuts everybody out."""
-    monkeypatch.setenv("API_KEY", f" {SECRET}\n")
-    key = ServerSettings.from_environment().api_key
-    assert key == SecretStr(SECRET)
-    monkeypatch.setenv("API_KEY", " ")
-    with pytest.raises(ValueError, match=r"^API_KEY: "):
-        ServerSettings.from_environment()
-
-
-@pytest.mark.parametrize(
-    ("key", "warns"), [("short", True), ("x" * 15, True), ("x" * 16, False), (None, False)]
-)
-def test_a_key_that_can_be_guessed_is_warned_of(key, warns):
-    warning = ServerSettings(api_key=key).warning
-    assert bool(warning) is warns
-    if warning:
-        assert warning.startswith("API_KEY ")
-        assert key not in warning
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "read"),
-    [
-        ("ALLOWED_HOSTS", "asr.Example, *.b.example,10.0.0.1", "asr.example *.b.example 10.0.0.1"),
-        ("ALLOWED_HOSTS", "[::1], 2001:db8::1", "[::1] 2001:db8::1"),
-        ("ALLOWED_HOSTS", "*", "*"),
-        ("ALLOWED_HOSTS", "", ""),
-        ("ALLOWED_ORIGINS", "HTTPS://a.example, http://b:3000", "https://a.example http://b:3000"),
-        ("ALLOWED_ORIGINS", "http://[::1]:3000", "http://[::1]:3000"),
-    ],
-)
-def test_names_are_read_as_a_list(monkeypatch, name, text, read):
-    monkeypatch.setenv(name, text)
-    assert getattr(ServerSettings.from_environment(), name.lower()) == frozenset(read.split())
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("ALLOWED_HOSTS", "https://a.example"),
-        ("ALLOWED_HOSTS", "a.example:8000"),
-        ("ALLOWED_HOSTS", "a.example,"),
-        ("ALLOWED_HOSTS", "a.*.example"),
-        ("ALLOWED_HOSTS", "a b"),
-        ("ALLOWED_ORIGINS", "a.example"),
-        ("ALLOWED_ORIGINS", "https://a.example/"),
-        ("ALLOWED_ORIGINS", "null"),
-        ("ALLOWED_ORIGINS", "https://*"),
-    ],
-)
-def test_names_that_could_not_match_are_refused_at_start(monkeypatch, name, text):
-    monkeypatch.setenv(name, text)
-    with pytest.raises(ValueError, match=f"^{name}: should be ") as caught:
-        ServerSettings.from_environment()
-    assert text not in str(caught.value)
-
-
 def test_no_env_file_is_read(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("ASR_MODEL=a/b\n")
     monkeypatch.chdir(tmp_path)
@@ -745,6 +687,6 @@ def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
 )
 def test_a_variable_one_letter_off_is_told(monkeypatch, name, meant):
     monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
-    told = config.misspelt_variables()
+    told = config.misspelt_variables(ModelSettings, ServerSettings)
     expected = f"{name} is no variable of this endpoint; did you mean {meant}?"
     assert told == ([expected] if meant else [])

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from config import REPOSITORY, ModelSettings, ServerSettings
+from config import REPOSITORY, ModelSettings
+from server.settings import ServerSettings
 
 
 def instructions() -> list[tuple[str, str]]:

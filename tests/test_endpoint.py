@@ -21,12 +21,12 @@ from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeOptions
 from asr.frontend.vad import VadOptions
 from audio.decode import AudioLimits
-from config import ignored_names
 from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, SpeakerHints
 from endpoint import Endpoint
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from runtime.error_edge import EXIT_STATUS, end_process
 from transcript import Chunk, SpeakerTurn, Transcript, Word
+from transcription_request import ignored_names
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
 CHUNKS = (

@@ -10,9 +10,10 @@ from asgi import call, served
 from starlette.responses import PlainTextResponse
 
 import config
-from config import DEMO_MODELS, ServerSettings
+from config import DEMO_MODELS
 from server import ray_serve
 from server.ray_serve import FILE, OF_ONE_PROCESS, ProxyAnswers, Replica, proxy_middlewares
+from server.settings import ServerSettings
 
 TOLD = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 (APPLICATION,) = TOLD["applications"]

@@ -8,11 +8,11 @@ import base64
 import pytest
 from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
 
-from config import ServerSettings
 from server.admission import SLACK_BYTES, Admission
 from server.errors import Busy
 from server.exchange import LITTLE_BYTES
 from server.places import PATIENCE_S
+from server.settings import ServerSettings
 
 TOO_LONG = MAX_AUDIO_BYTES * 2 + SLACK_BYTES
 # Everything that is wrong with a request, the first to be told first.

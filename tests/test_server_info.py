@@ -12,8 +12,8 @@ from oracle import random_heads
 
 from asr import DecodeOptions, Transcriber, TranscriptionOptions
 from asr.checkpoint.languages import language_code
-from config import ServerSettings
 from errors import EndpointError
+from server.settings import ServerSettings
 
 pytest.importorskip("fastapi")
 

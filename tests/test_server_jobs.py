@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager
 import pytest
 from asgi import HELLO, JSON, call, client, served
 
-from config import InferenceConfig, ServerSettings
+from config import InferenceConfig
 from errors import InvalidAudio, ModelError
 from server.app import create_app
 from server.jobs.runner import FORMATS
 from server.jobs.store import CRASHED, JobStore, Status
+from server.settings import ServerSettings
 from testing.audio_files import speech
 from transcription_request import TranscriptionRequest
 

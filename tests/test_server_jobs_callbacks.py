@@ -17,12 +17,12 @@ import pytest
 from asgi import HELLO, JSON, call, served
 from pydantic import SecretStr
 
-from config import ServerSettings
 from errors import InvalidParameter
 from server.errors import CallbackNotAllowed
 from server.jobs import callbacks
 from server.jobs.callbacks import Target, read_target, signed_headers
 from server.jobs.store import JobStore, Result
+from server.settings import ServerSettings
 
 KEY = b"k" * 24
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"

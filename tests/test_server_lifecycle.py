@@ -27,11 +27,12 @@ from live_app import live
 from servers import OURS_LISTENS as LISTENS
 from servers import Server, following, hub_client, ours
 
-from config import REPOSITORY, ServerSettings
+from config import REPOSITORY
 from runtime.error_edge import EXIT_STATUS
 from server.__main__ import main
 from server.app import create_app
 from server.lifecycle import DrainingServer, address, bind
+from server.settings import ServerSettings
 from testing.audio_files import speech
 
 KEY = "the-key-of-this-test"

@@ -14,10 +14,11 @@ from fastapi import FastAPI
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
-from config import InferenceConfig, ServerSettings
+from config import InferenceConfig
 from server.app import create_app
 from server.middleware import RequestGate
 from server.native import encode
+from server.settings import ServerSettings
 from testing.audio_files import speech
 
 os.environ.setdefault("TASK", "custom")

@@ -24,8 +24,9 @@ from renamed import renamed
 from answer.cues import display_width
 from answer.response import Answer, response
 from audio.decode import AudioLimits, decode_audio, decode_base64
-from config import REPOSITORY, InferenceConfig, ServerSettings
+from config import REPOSITORY, InferenceConfig
 from endpoint import Decoded, Endpoint, Finished
+from server.settings import ServerSettings
 from testing.audio_files import with_video
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 

@@ -13,9 +13,9 @@ from asgi import FakeEndpoint
 
 from answer.response import Answer
 from asr import Progress
-from config import ServerSettings
 from endpoint import Decoded, Finished
 from errors import InvalidAudio
+from server.settings import ServerSettings
 from transcript import Chunk, Transcript, Word
 
 pytest.importorskip("fastapi")

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from answer.response import Answer, response
-from config import InferenceConfig, ServerSettings
+from config import InferenceConfig
 from live.events import (
     Cadence,
     Committed,
@@ -35,6 +35,7 @@ from live.events import (
     Words,
 )
 from live.settings import AudioFormat, LiveSettings
+from server.settings import ServerSettings
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 pytest.importorskip("fastapi")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from asgi import FakeEndpoint, call, served
 
-from config import ServerSettings
+from server.settings import ServerSettings
 
 pytest.importorskip("fastapi")
 

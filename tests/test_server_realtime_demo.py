@@ -11,10 +11,10 @@ import openai
 import pytest
 from test_server_lifecycle import listening
 
-from config import ServerSettings
 from server.app import create_app
 from server.lifecycle import DrainingServer
 from server.realtime.drivers import LiveDrivers
+from server.settings import ServerSettings
 from testing.audio_files import conversation
 
 PREFIX = "conversation.item.input_audio_transcription"

@@ -406,9 +406,9 @@ def test_it_starts_without_the_models_libraries():
 @contextmanager
 def real_server(endpoint, jobs: Path | None = None, **settings) -> Iterator[str]:
     pytest.importorskip("fastapi")
-    from config import ServerSettings
     from server.app import create_app
     from server.jobs.store import JobStore
+    from server.settings import ServerSettings
     from tests.live_app import live
 
     store = JobStore(jobs, 10, 2**30, 0.0) if jobs else None

@@ -23,14 +23,9 @@ from typing import Any, Protocol
 
 from commands.options import parameters
 from commands.parser import FAILED, INTERRUPTED, WRONG
-from config import (
-    REPOSITORY,
-    InferenceConfig,
-    ModelSettings,
-    ServerSettings,
-    misspelt_variables,
-)
+from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
 from model_sources.choice import Screen, as_given, choose
+from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_transcribe
 from transcribe.recordings import (
@@ -257,7 +252,7 @@ def run(options: Namespace) -> int:
     """Answer a command line; the exit status."""
     if not options.live:
         options.recordings = options.recordings or [CONVERSATION]
-    for line in misspelt_variables():
+    for line in misspelt_variables(ModelSettings, ServerSettings):
         say(line)
     try:
         request_parameters(options)

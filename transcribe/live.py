@@ -33,7 +33,8 @@ from websockets.exceptions import (
 
 from commands.options import LAYOUT, parameters
 from commands.parser import FAILED
-from config import ModelSettings, ServerSettings
+from config import ModelSettings
+from server.settings import ServerSettings
 from transcribe.client import (
     CONNECT_SECONDS,
     UNAUTHORIZED,

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from config import ModelSettings, ServerSettings
+from config import ModelSettings
 from errors import StartError
+from server.settings import ServerSettings
 from transcribe.client import Unusable
 
 if TYPE_CHECKING:

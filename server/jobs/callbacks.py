@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from config import PORT, callback_key
 from errors import EndpointError, InvalidParameter
 from runtime.error_edge import endpoint_errors
 from server.errors import CallbackNotAllowed
 from server.jobs.store import Job, JobStore
 from server.jobs.wire import callback_json
 from server.origin_policy import is_loopback
+from server.settings import PORT, callback_key
 
 logger = logging.getLogger("server")
 

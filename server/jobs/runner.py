@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from answer.response import Answer, response
 from asr import Progress
-from config import InferenceConfig, OutputFormat, ServerSettings
+from config import InferenceConfig, OutputFormat
 from endpoint import Decoded, Finished
 from errors import EndpointError
 from runtime.error_edge import endpoint_errors, process_ends
@@ -26,6 +26,7 @@ from server.jobs.callbacks import Callbacks
 from server.jobs.store import JobStore, Result
 from server.native import encode
 from server.service import Service
+from server.settings import ServerSettings
 from transcription_request import TranscriptionRequest
 
 logger = logging.getLogger("server")

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, WebSocket
 from pydantic import Field, ValidationError
 from starlette.responses import JSONResponse
 
-from config import ServerSettings
 from endpoint import Endpoint
 from errors import InvalidRequest
 from server.description import refusals
@@ -36,6 +35,7 @@ from server.realtime.session_config import (
     merged,
     require_live_model,
 )
+from server.settings import ServerSettings
 
 MOST_BYTES = 2**16  # of a request for a secret
 INTENT = "transcription"

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from config import ServerSettings
 from endpoint import Endpoint
 from errors import EndpointError
 from live.events import LiveEvent
@@ -39,6 +38,7 @@ from server.realtime.pace import Ahead
 from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, NORMAL, Ending, LivePlace
 from server.realtime.server_events import Message, Told, error_event, named, new_id
 from server.realtime.session_config import SessionConfig, below, merged
+from server.settings import ServerSettings
 
 # A client that takes nothing of what is sent for so long is gone.
 STALLED_S = 60.0

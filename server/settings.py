@@ -1,0 +1,149 @@
+"""What the server reads from its environment: `ServerSettings`."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from config import EnvironmentSettings
+
+# Shorter keys are warned of: 16 random letters and digits have 95 bits.
+SAFE_KEY = 16
+# What a server may be called, and where a web page may come from.
+HOST_PATTERN = re.compile(
+    r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
+)
+ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+# Of TCP, up to 65535.
+PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
+CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
+
+
+def _checked_names(pattern: re.Pattern[str], should_be: str) -> Callable[[object], object]:
+    """Splits a variable's text at commas into lower-case names that match `pattern`."""
+
+    def check(value: object) -> object:
+        names = value.lower().split(",") if isinstance(value, str) else value
+        if not isinstance(names, Collection):
+            return value
+        stripped = [str(name).strip() for name in names]
+        if not all(pattern.fullmatch(name) for name in stripped):
+            raise PydanticCustomError(
+                "names", "{should_be}", {"should_be": f"should be {should_be}"}
+            )
+        return frozenset(stripped)
+
+    return check
+
+
+Names = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(
+        _checked_names(HOST_PATTERN, "names or addresses without scheme and port, or *")
+    ),
+]
+Origins = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(
+        _checked_names(ORIGIN_PATTERN, "scheme://name or scheme://name:port, no path, or *")
+    ),
+]
+CallbackHosts = Annotated[
+    frozenset[str],
+    NoDecode,
+    BeforeValidator(_checked_names(CALLBACK_PATTERN, "names, or names with ports")),
+]
+
+
+def callback_key(secret: SecretStr) -> bytes:
+    """The bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty where it is
+    no base64.
+    """
+    try:
+        return b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+    except ValueError:
+        return b""
+
+
+class ServerSettings(EnvironmentSettings):
+    """How the server listens and what it accepts.
+
+    `api_key` is the bearer token that clients must send. At most `max_queue` requests are accepted
+    and not answered, with bodies of `max_queue_bytes` together; audio is decoded while less than
+    `max_decoded_bytes` of samples are held. Requests have `request_timeout` seconds, and on SIGTERM
+    `drain_timeout`. At most `max_rows` windows are decoded at once. `page` is whether `/app` is
+    served. `allowed_hosts` are the names that it answers to, where that is asked, and
+    `allowed_origins` the sites whose pages may ask. `forwarded_allow_ips` are the proxies whose
+    X-Forwarded-For is believed, as uvicorn reads them. At most `max_live_sessions` are held, each
+    for `live_session_seconds`; one in which nothing comes for `live_idle_seconds` ends. A client
+    appends at most `max_append_bytes` of audio at once, and is at most `live_ahead_seconds` ahead
+    of real time. Jobs are kept in `data_dir`, at most `max_jobs` with `max_job_bytes` together, for
+    `job_seconds` after their end, and `max_running_jobs` are run at once; without it there are
+    none. Callbacks go to `callback_hosts`, signed with `callback_secret`.
+    """
+
+    # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
+    model_config = SettingsConfigDict(str_strip_whitespace=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    max_queue: int = Field(default=64, ge=1)
+    max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
+    max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)
+    request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
+    page: bool = True
+    max_rows: int = Field(default=32, ge=1, le=128)
+    allowed_hosts: Names = frozenset()
+    allowed_origins: Origins = frozenset()
+    forwarded_allow_ips: str | None = None
+    max_live_sessions: int = Field(default=16, ge=0)
+    max_append_bytes: int = Field(default=15 * 2**20, ge=1)
+    live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
+    live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    data_dir: Path | None = None
+    max_jobs: int = Field(default=1000, ge=1)
+    max_job_bytes: int = Field(default=10 * 2**30, ge=1)
+    max_running_jobs: int = Field(default=2, ge=1)
+    job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
+    callback_hosts: CallbackHosts = frozenset()
+    callback_secret: SecretStr | None = None
+
+    @field_validator("callback_secret")
+    @classmethod
+    def _is_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not 24 <= len(callback_key(secret)) <= 64:
+            raise PydanticCustomError("secret", "should be base64 of 24 to 64 bytes")
+        return secret
+
+    @model_validator(mode="after")
+    def _callbacks_are_signed(self) -> Self:
+        if self.callback_hosts and self.callback_secret is None:
+            raise PydanticCustomError("secret", "CALLBACK_HOSTS: needs CALLBACK_SECRET")
+        return self
+
+    @property
+    def warning(self) -> str | None:
+        """What the deployer should know of the key, in one line."""
+        if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
+            return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
+        return None
+
+    @classmethod
+    def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
+        """Read the environment, save for what is `given` and not None.
+
+        Raises ValueError naming the variable and what is wrong with it.
+        """
+        return cls.checked(**{name: value for name, value in given.items() if value is not None})
