@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TypeVar
@@ -21,7 +21,8 @@ from asr import Hypothesis, Job, LivePass, Recogniser, Transcription, Transcript
 from errors import EndpointError, InvalidParameter
 from live.audio_stream import AudioStream
 from live.events import LiveEvent
-from live.session import LiveSession, WantedPass
+from live.item import WantedPass
+from live.session import LiveSession
 from live.settings import AudioFormat, LiveSettings, TurnSettings
 from live.speakers import LiveSpeakers, OpenSpeakers
 from live.turn_detection import Turn, TurnDetector
@@ -55,7 +56,7 @@ class LiveDriver:
         self._format = AudioFormat.PCM_24000
         self._stream = AudioStream(self._format)
         window_seconds = recogniser.models.window_seconds
-        self.session = LiveSession(LiveSettings(), options, window_seconds, _new_id)
+        self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
         self._open_speakers = open_speakers
@@ -223,5 +224,6 @@ async def _result(job: Job[T]) -> T:
         job.cancel()
 
 
-def _new_id() -> str:
-    return f"item_{uuid.uuid4().hex[:24]}"
+def _new_ids() -> Iterator[str]:
+    while True:
+        yield f"item_{uuid.uuid4().hex[:24]}"

@@ -225,6 +225,8 @@ WITH_TORCH = {
     "handler",
     "live.commit",
     "live.driver",
+    "live.ended_items",
+    "live.item",
     "live.rest",
     "live.session",
     "live.turn_detection",

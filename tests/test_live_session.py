@@ -31,8 +31,9 @@ from live.events import (
     SpeechStoppedEvent,
     Words,
 )
+from live.item import WantedPass
 from live.rest import words_after
-from live.session import EmptyBuffer, LiveSession, WantedPass
+from live.session import EmptyBuffer, LiveSession
 from live.settings import LiveSettings
 from live.turn_detection import SpeechStarted, SpeechStopped
 from timebase import SAMPLE_RATE
@@ -101,9 +102,8 @@ def transcribe(truth: list[Spoken], wanted: WantedPass) -> Transcript:
 
 def new_session(**changes: object) -> LiveSession:
     """A session whose items are named 0, 1, 2."""
-    numbers = count()
     live = LiveSettings(**changes)  # type: ignore[arg-type]
-    return LiveSession(live, TranscriptionOptions(), WINDOW_SECONDS, lambda: str(next(numbers)))
+    return LiveSession(live, TranscriptionOptions(), WINDOW_SECONDS, map(str, count()))
 
 
 def silence(seconds: float) -> np.ndarray:
