@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from asr.decoding_plan import DecodingPlan
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import compression_ratio
 from asr.engine.prefill import DetectedLanguage
@@ -25,7 +26,6 @@ from asr.engine.session import Session
 from asr.output.alignment import aligned_words
 from asr.output.chunks import ChunkReader, holds_no_speech
 from asr.output.segments import Segment, read_segments
-from asr.transcription import DecodingPlan
 from timebase import SAMPLE_RATE
 from transcript import Chunk
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.languages import ENGLISH, language_code, language_name
 from asr.checkpoint.loading import WhisperModels
+from asr.decoding_plan import DecodingPlan, InLanguage
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from asr.engine.request import DecodeOptions
@@ -28,9 +29,7 @@ from asr.live_pass import LivePass, Passage
 from asr.output.chunks import ChunkReader
 from asr.transcription import (
     NOTHING_HEARD,
-    DecodingPlan,
     HeardBefore,
-    InLanguage,
     Transcription,
     TranscriptionOptions,
 )

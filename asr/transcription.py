@@ -12,20 +12,22 @@ beside each other, and a caller without others runs one from beginning to end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
+from asr.decoding_plan import DecodingPlan
 from asr.engine.engine import DecodeEngine
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Session
+from asr.forced_decoding import ForcedDecoding
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DEFAULT_OPTIONS, VadOptions
 from asr.frontend.windows import Window
-from asr.given_text import GivenText, GivenWindow, Heard, place_text, split_text
+from asr.given_text import Heard
 from asr.language_timeline import (
     HeardWindow,
     LanguageTimeline,
@@ -33,7 +35,6 @@ from asr.language_timeline import (
     find_languages,
     other_language_warning,
 )
-from asr.output.chunks import ChunkReader
 from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from transcript import Chunk, Transcript, Unspoken
 
@@ -67,28 +68,6 @@ class TranscriptionOptions:
     text: str = ""
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     vad: VadOptions | None = DEFAULT_OPTIONS
-
-
-@dataclass(frozen=True, slots=True)
-class InLanguage:
-    """How windows of one language are decoded and read."""
-
-    prompt: tuple[int, ...]
-    reader: ChunkReader
-
-
-@dataclass(frozen=True, slots=True)
-class DecodingPlan:
-    """How a recording is decoded whose languages are known: each of its languages in its own way.
-
-    With `expects_one_language` a second one is warned of, between `warnings` and those `of_prompt`.
-    """
-
-    options: DecodeOptions
-    languages: Mapping[str | None, InLanguage]
-    expects_one_language: bool
-    warnings: tuple[str, ...] = ()
-    of_prompt: tuple[str, ...] = ()
 
 
 class Guess(NamedTuple):
@@ -224,8 +203,9 @@ class Transcription:
         with self._engine.session(plan.options) as self.session:
             yield from self._decode_windows(self.session, plan, timeline)
         if self._options.text:
-            self._chunks = yield from self._give_text(plan, timeline)
-            self._unsent = [*self._chunks]
+            forced = ForcedDecoding(self._engine, self._schedule, plan, timeline)
+            chunks, self._unspoken = yield from forced.steps(self._options.text, self._recognised)
+            self._add_chunks(chunks, timeline)
         warnings = plan.warnings
         if plan.expects_one_language:
             warnings += other_language_warning(timeline.language, self._heard)
@@ -322,84 +302,18 @@ class Transcription:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
         if window.tentative and chunks:
             self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
-        if self._options.multilingual:
-            chunks = [_with_language(chunk, timeline) for chunk in chunks]
         if self._options.text:
             self._recognised.append(Heard(window, chunks, result.timestamps))
         else:
-            self._chunks += chunks
-            self._unsent += chunks
+            self._add_chunks(chunks, timeline)
         done, total = schedule.done, schedule.total
         logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
 
-    def _give_text(
-        self, plan: DecodingPlan, timeline: LanguageTimeline
-    ) -> Generator[bool, None, list[Chunk]]:
-        """The client's text in place of what was recognised; what is not spoken is noted."""
-        models = self._engine.models
-        heard = sorted(self._recognised, key=lambda each: each.window.start)
-        words = yield from _busy(split_text(self._options.text, models, timeline.language))
-        text, windows = yield from _busy(place_text(words, heard))
-        options = replace(plan.options, fallback=None, num_beams=1, temperature=0.0, assisted=False)
-        chunks: list[Chunk] = []
-        spoken: set[int] = set()
-        with self._engine.session(options) as session:
-            for given in windows:
-                language = plan.languages[timeline.language_at(given.window.start)]
-                most = models.special_tokens.max_length
-                room = most - len(language.prompt) - 2 * len(given.segments) - 1
-                given = text.fitting(given, min(most // 2, room))
-                session.add(self._forced(text, given, language, len(windows)))
-            while not session.done:
-                for request, result in session.take():
-                    given, language = request.key
-                    unlikely = text.unlikely(given, language.reader.log_probs(result))
-                    if unlikely:
-                        given = given.without(unlikely)
-                        session.add(self._forced(text, given, language, len(windows)))
-                        continue
-                    # Words are counted as the text was split.
-                    reader = replace(language.reader, language=timeline.language)
-                    segments = text.segments(given)
-                    chunks += reader.chunks(given.window, segments, request.samples, result)
-                    spoken.update(given.words)
-                    yield True
-                yield False
+    def _add_chunks(self, chunks: list[Chunk], timeline: LanguageTimeline) -> None:
         if self._options.multilingual:
             chunks = [_with_language(chunk, timeline) for chunk in chunks]
-        self._unspoken = text.unspoken(spoken)
-        return [*_in_order(chunks)]
-
-    def _forced(
-        self, text: GivenText, given: GivenWindow, language: InLanguage, windows: int
-    ) -> list[Request]:
-        """One of so many `windows` with the words that are given for it; none without words."""
-        if not given.segments:
-            return []
-        special_tokens = self._engine.models.special_tokens
-        prefix = text.prefix(given, special_tokens)
-        samples = self._schedule.samples(given.window)
-        return [
-            Request(
-                (given, language),
-                samples,
-                special_tokens.with_timestamps(language.prompt, given.timestamps),
-                len(prefix),
-                windows_left=windows,
-                prefix=prefix,
-            )
-        ]
-
-
-def _busy(steps: Generator[None, None, T]) -> Generator[bool, None, T]:
-    """What `steps` return, each of which does something."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: T = done.value
-            return found
-        yield True
+        self._chunks += chunks
+        self._unsent += chunks
 
 
 def _drive(search: Generator[Window, T, LanguageTimeline], listen: Callable[[Window], T]) -> Steps:
