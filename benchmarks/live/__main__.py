@@ -40,7 +40,8 @@ DEMO = "demo model"
 @dataclass(frozen=True)
 class Plan:
     """What is measured: `clients` at once, several of them for `seconds`, beside a file of `file`
-    seconds; and a session of `minutes`, if any.
+    seconds; and a session of `minutes`, if any. `rival` is faster-whisper's precision, None without
+    it.
     """
 
     model: Path
@@ -50,7 +51,7 @@ class Plan:
     seconds: float
     file: float
     minutes: float
-    rival: bool
+    rival: str | None
 
 
 def main() -> int:
@@ -81,6 +82,8 @@ def run(plan: Plan, path: Path) -> None:
         "seconds of several clients": plan.seconds,
         "seconds of the file beside": plan.file,
     }
+    if plan.rival not in (None, plan.precision):
+        facts["precision of faster-whisper"] = plan.rival
     results: dict[str, Any] = {"settings": facts, "recordings": {}, "ours": [], "theirs": []}
     environment = {
         "ASR_MODEL": str(plan.model.resolve()),
@@ -133,9 +136,9 @@ def _measured(
 def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
     """The other engine where it can be had; else it is named, and None."""
     rival = None
-    if plan.rival:
+    if plan.rival is not None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        about = Rival(convert(plan.model), device, plan.precision, torch.get_num_threads())
+        about = Rival(convert(plan.model), device, plan.rival, torch.get_num_threads())
         try:
             rival = RivalProcess(about)
         except RivalFailed as error:
@@ -162,7 +165,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         seconds=options.seconds,
         file=QUICK_FILE if quick else FILE,
         minutes=options.minutes,
-        rival=options.rival,
+        rival=(options.rival_precision or options.precision) if options.rival else None,
     )
 
 
@@ -176,7 +179,8 @@ def _options() -> argparse.Namespace:
     add("--silent", nargs="+", default=[], metavar="FILE", help="of FOLDER: nobody speaks in them")
     add("--only", default="", metavar="TEXT", help="recordings whose name holds this")
     add("--model", type=Path, metavar="FOLDER", help="a Whisper (base where it is cached)")
-    add("--precision", default="float32", help="of both engines (float32)")
+    add("--precision", default="float32", help="the endpoint's (float32)")
+    add("--rival-precision", metavar="PRECISION", help="faster-whisper's (the endpoint's)")
     add("--clients", type=int, nargs="+", metavar="COUNT", help="at once (1 4 16)")
     add("--seconds", type=float, help="of a measurement of several clients (180)")
     add("--minutes", type=float, default=0.0, help="of one long session, for its memory (none)")
