@@ -113,18 +113,23 @@ def _vtt(rendering: Rendering) -> str:
 
 def _shown(
     rendering: Rendering, named: bool, escape: Callable[[str], str]
-) -> Iterator[tuple[int, int, str | None, str]]:
+) -> list[tuple[int, int, str | None, str]]:
     """Each text that is on the screen for a while: from and to which millisecond, and whose it is.
 
-    A cue is one text or, where words are highlighted, one for each word and pause in it.
+    A cue is one text or, where words are highlighted, one for each word and pause in it. They are
+    in order of their starts: those of channels that speak at once alternate.
     """
+    shown: list[tuple[int, int, str | None, str]] = []
     for cue in rendering.cues(named):
         spans: Iterator[tuple[int, int, int | None]]
         spans = iter([(_milliseconds(cue.start), _milliseconds(cue.end), None)])
         if rendering.layout.highlight_words:
             spans = _moments(cue)
-        for start, end, spoken in spans:
-            yield start, end, cue.speaker, _cue_text(cue, spoken, escape)
+        shown += (
+            (start, end, cue.speaker, _cue_text(cue, spoken, escape))
+            for start, end, spoken in spans
+        )
+    return sorted(shown, key=lambda text: text[0])
 
 
 def _moments(cue: Cue) -> Iterator[tuple[int, int, int | None]]:

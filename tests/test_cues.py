@@ -183,3 +183,37 @@ def test_a_block_without_word_times_is_laid_out_by_its_words():
     chunks = [Chunk(" one two three four", 0.0, 4.0), Chunk(" five", 5.0, 6.0)]
     srt = render("srt", Rendering(7.0, chunks, (), (), Layout(max_words_per_line=3)))
     assert [text for _, _, text in shown(srt)] == ["one two three", "four", "five"]
+
+
+def on_channel(rendering: Rendering, channel: int) -> Rendering:
+    return replace(
+        rendering,
+        chunks=[replace(each, channel=channel) for each in rendering.chunks],
+        segments=[replace(each, channel=channel) for each in rendering.segments],
+    )
+
+
+@given(segments(st.just("Ada")), segments(st.just("Bo")), LAYOUTS)
+def test_what_channels_show_at_once_is_in_order_of_time(one, other, layout):
+    """Words underlined or not, each channel shows what it would alone."""
+    spoken = [rendering_of(found, layout) for found in (one, other)]
+    duration = max(each.duration for each in spoken)
+    alone = [
+        on_channel(replace(each, duration=duration), place) for place, each in enumerate(spoken)
+    ]
+    chunks = [chunk for each in alone for chunk in each.chunks]
+    blocks = sorted(
+        (block for each in alone for block in each.segments), key=lambda each: each.start
+    )
+    together = Rendering(duration, chunks, blocks, (), layout)
+    srt = render("srt", together)
+    entries = shown(srt)
+    assert [start for start, _, _ in entries] == sorted(start for start, _, _ in entries)
+    assert sorted(entries) == sorted(
+        entry for each in alone for entry in shown(render("srt", each))
+    )
+    numbers = [block.split("\n")[0] for block in srt.split("\n\n") if block]
+    assert numbers == [str(place) for place in range(1, len(entries) + 1)]
+    lines = render("vtt", together).split("\n")
+    starts = [line.split(" --> ")[0] for line in lines if "-->" in line]
+    assert starts == sorted(starts)

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -21,10 +22,12 @@ import pytest
 from asgi import FakeEndpoint
 from renamed import renamed
 
+from answer.channels import joined
 from answer.cues import display_width
 from answer.response import Answer, response
 from audio.decode import AudioLimits, decode_audio, decode_base64
 from config import REPOSITORY, InferenceConfig
+from diarization_utils import speaker_segments
 from endpoint import Decoded, Endpoint, Finished
 from server.settings import ServerSettings
 from testing.audio_files import with_video
@@ -221,6 +224,13 @@ def random_answer(chance: random.Random) -> Answer:
     return Answer(duration, Transcript(chunks, "en"), segments, turns)
 
 
+def on_channels(answers: list[Answer]) -> Answer:
+    """As heard on a channel each."""
+    duration = max(answer.duration for answer in answers)
+    whole = joined([replace(each, duration=duration) for each in answers], ["Ann", "Bo"])
+    return replace(whole, segments=speaker_segments(whole.transcript.chunks))
+
+
 def random_layout(chance: random.Random) -> dict[str, Any]:
     """The default, or some of the limits."""
     values = {
@@ -235,10 +245,11 @@ def random_layout(chance: random.Random) -> dict[str, Any]:
 
 
 def test_files_are_those_that_the_server_makes_under_the_same_names(person, url):
-    """With speakers and without, with times of words and without, in any layout."""
+    """With speakers and without, with times of words and without, of channels, in any layout."""
     chance = random.Random(5)
     names = ["Ada", 'Bo "b": <i>', "Zoë & Zuse", "A name as long as it may", "=1", ""]
     answers = [random_answer(chance) for _ in range(120)]
+    answers += [on_channels([random_answer(chance) for _ in range(2)]) for _ in range(20)]
     labels = [f"SPEAKER_{i:02d}" for i in range(4)]
     given = [dict(zip(labels, chance.sample(names, 4), strict=True)) for _ in answers]
     person.open(url)

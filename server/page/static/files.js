@@ -85,18 +85,20 @@ export function fileText(format, answer, speakers, layout = {}) {
   return FORMATS[format]({ answer, blocks, words, layout }, speakers);
 }
 
-/** Each text that is on the screen for a while, in milliseconds, and whose it is. */
+/** Each text that is on the screen for a while, in milliseconds, and whose it is; by their starts. */
 function shown(file, named, table) {
   const { layout } = file;
   const names = layout.subtitle_speakers ?? true;
-  return cuesOfChannels(file, named && names).flatMap((cue) => {
-    const whole = { start: inMilliseconds(cue.start), end: inMilliseconds(cue.end) };
-    return (layout.highlight_words ? moments(cue, whole) : [whole]).map((moment) => ({
-      ...moment,
-      speaker: names && cue.words[0][0].speaker,
-      text: cueText(cue, moment.spoken, table),
-    }));
-  });
+  return cuesOfChannels(file, named && names)
+    .flatMap((cue) => {
+      const whole = { start: inMilliseconds(cue.start), end: inMilliseconds(cue.end) };
+      return (layout.highlight_words ? moments(cue, whole) : [whole]).map((moment) => ({
+        ...moment,
+        speaker: names && cue.words[0][0].speaker,
+        text: cueText(cue, moment.spoken, table),
+      }));
+    })
+    .sort((before, after) => before.start - after.start);
 }
 
 /** When each word of a cue is spoken, and between them none. */
