@@ -34,6 +34,7 @@ from transcription_server import (
     stream,
 )
 
+from commands.__main__ import main as check
 from config import REPOSITORY
 from transcribe import __main__ as program
 from transcribe.__main__ import main
@@ -152,6 +153,28 @@ def test_what_the_answers_warn_of_is_shown(fake, folder, capsys):
     assert capsys.readouterr().err.splitlines()[1:] == [
         f"{folder / 'a.ogg'}: warning: half of it is German"
     ]
+
+
+def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
+    """In one line each, however long, by either command."""
+
+    def miss(handler: FakeHandler, body: dict) -> None:
+        left = [
+            {"text": " (She\nlaughs.)", "words_before": 2, "timestamp": [66.42, 67.1]},
+            {"text": " and so on" * 1000, "words_before": 2, "timestamp": [70.0, 70.0]},
+        ]
+        answer = {**full_answer(body), "language": "en", "unspoken": left}
+        handler.send(200, json.dumps(answer).encode())
+
+    fake.replies = [miss, miss]
+    path = str(folder / "a.ogg")
+    assert main(["transcribe", path, "--url", fake.url]) == 0
+    _, laughter, rest = capsys.readouterr().err.splitlines()
+    assert laughter == f"{path}: not spoken at 1:06: (She laughs.)"
+    assert rest.startswith(f"{path}: not spoken at 1:10: and so on and so on")
+    assert len(rest) < len(path) + 130
+    assert main(["demo", path, "--url", fake.url]) == 0
+    assert "not spoken at 1:06: (She laughs.)" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("parallel", ["1", "4"])
@@ -359,15 +382,44 @@ def test_a_wrong_command_line_sends_nothing(fake, folder, wrong, capsys):
     assert fake.bodies == []
 
 
-def test_the_text_of_a_file_is_sent(fake, folder, tmp_path):
+def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     script = tmp_path / "script.txt"
     script.write_bytes("\ufeffGrüß Gott.\n".encode())
     options = ["--output-format", "srt", "--url", fake.url, "--text", str(script)]
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
     assert [body["parameters"]["text"] for body in fake.bodies] == ["Grüß Gott.\n"]
+    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
+    assert len(fake.bodies) == 2  # what was heard without a text, or with another, is heard again
     script.write_bytes(b"\xff")
-    with pytest.raises(SystemExit):
-        main(["transcribe", str(folder / "a.ogg"), *options])
+    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
+    assert capsys.readouterr().err.endswith(f"--text: {script}: is no text in UTF-8\n")
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])
+def test_a_text_that_can_be_read_once_is_sent(fake, folder, monkeypatch, name):
+    """As the script does it, which has the command line checked by a process of its own before."""
+    reading, writing = os.pipe()
+    os.write(writing, "Grüß Gott.\n".encode())
+    os.close(writing)
+    text = name.format(reading)
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--text", text]
+    with open(reading, encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        monkeypatch.setattr(sys, "argv", ["commands", *given])
+        assert check() == 0
+        assert main(given) == 0
+    assert [body["parameters"]["text"] for body in fake.bodies] == ["Grüß Gott.\n"]
+
+
+def test_the_text_of_the_client_is_not_overwritten(fake, folder, capsys):
+    script = folder / "a.txt"
+    script.write_text("Good morning.")
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--text", str(script)]
+    assert main(given) == 1
+    assert capsys.readouterr().err.startswith(f"{script}: would be overwritten")
+    assert (script.read_text(), fake.bodies) == ("Good morning.", [])
+    assert main([*given, "--output-format", "json,srt"]) == 0
+    assert script.read_text() == "Good morning."
 
 
 def test_what_does_not_exist_is_said(capsys):

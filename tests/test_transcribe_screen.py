@@ -61,7 +61,7 @@ def test_the_summary_counts_everything_that_was_asked_for():
 def test_a_single_recording_has_a_line_without_number_and_no_summary(capsys):
     with Terminal().shown(Tally({ONE: 1})) as lines:
         lines.begin(ONE)
-        lines.finish(ONE, 30.0, 12.0, ["quiet"])
+        lines.finish(ONE, 30.0, 12.0, ["warning: quiet"])
     assert capsys.readouterr().err.splitlines() == [
         "one.wav: 0:30 of audio in 12.0 s, 2.5x real time",
         "one.wav: warning: quiet",

@@ -27,7 +27,7 @@ from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variable
 from model_sources.choice import Screen, as_given, choose
 from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
-from transcribe.options import read_demo, read_transcribe
+from transcribe.options import read_demo, read_text, read_transcribe
 from transcribe.recordings import (
     Recording,
     as_texts,
@@ -36,7 +36,7 @@ from transcribe.recordings import (
     find_recordings,
     write_outputs,
 )
-from transcribe.screen import Lines, Tally, Terminal
+from transcribe.screen import Lines, Tally, Terminal, notes
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
@@ -90,8 +90,7 @@ class Job:
         with failures_told(path, lines):
             answer, seconds = self.answer(path, lines)
             write_outputs(recording, answer, self.formats)
-            warnings = [str(each) for each in answer.get("warnings") or ()]
-            lines.finish(path, _duration(answer), seconds, warnings)
+            lines.finish(path, _duration(answer), seconds, notes(answer))
 
 
 @contextmanager
@@ -165,12 +164,21 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     """Write every recording's files; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
     formats = options.output_format
-    left = [each for each in found if options.force or not complete(each, formats)]
+    _keep_text(options.text, found, formats)
+    anew = options.force or options.text is not None
+    left = [each for each in found if anew or not complete(each, formats)]
     sizes = {each.path: each.path.stat().st_size for each in left}
     job = Job(endpoint, request_parameters(options), formats)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
     return FAILED if lines.tally.failures else 0
+
+
+def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[str]) -> None:
+    """Raises Failed where the text that is given lies in the place of an output."""
+    written = [each.output(name).resolve() for each in found for name in formats]
+    if text is not None and text.resolve() in written:
+        raise Failed(f"{text}: would be overwritten; --output-dir writes elsewhere")
 
 
 def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
@@ -207,8 +215,8 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
     given = parameters(options)
     if formats := asked_formats(options.output_format or ()):
         given["output"] = formats
-    if options.text is not None:
-        given["text"] = options.text
+    if options.given_text is not None:
+        given["text"] = options.given_text
     if options.assistant is not None:
         given["assisted"] = True
     InferenceConfig.read(given)
@@ -255,6 +263,7 @@ def run(options: Namespace) -> int:
     for line in misspelt_variables(ModelSettings, ServerSettings):
         say(line)
     try:
+        options.given_text = None if options.text is None else read_text(options.text)
         request_parameters(options)
     except ValueError as error:
         name, _, wrong = str(error).partition(": ")

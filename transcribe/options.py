@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from errno import EISDIR
+from os import strerror
 from pathlib import Path
 
 from commands.options import (
@@ -201,8 +204,9 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
     option(
         parser,
         "--text",
-        "what is said in the one recording, as UTF-8: its words get times and speakers",
-        type=_read_text,
+        "what is said in the one recording, as UTF-8; - is standard input. Its words get times and"
+        " speakers, also where the recording's files are there already",
+        type=_text_file,
         metavar="FILE",
     )
     group = parser.add_argument_group("output")
@@ -235,12 +239,28 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
     )
 
 
-def _read_text(path: str) -> str:
+def read_text(file: Path) -> str:
+    """What a file says, or standard input where it is STANDARD_INPUT; a pipe can be read once.
+
+    Raises ValueError, which begins with the name of the option.
+    """
     try:
-        return Path(path).read_text("utf-8-sig")
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+        return data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is no text in UTF-8"
-        raise ArgumentTypeError(f"{path}: {reason}") from error
+        raise ValueError(f"text: {file}: {reason}") from error
+
+
+def _text_file(path: str) -> Path:
+    """A file that is there, unread: two processes read a command line."""
+    file = Path(path)
+    try:
+        if file != STANDARD_INPUT and file.stat() and file.is_dir():
+            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+    except (OSError, ValueError) as error:
+        raise ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return file
 
 
 def _read_formats(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from transcribe.screen import speed
+from transcribe.screen import notes, speed
 
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
 
@@ -70,11 +70,11 @@ def summary(response: dict[str, Any], wall: float) -> str:
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
-    """Print the transcript, its warnings and the summary."""
+    """Print the transcript, what is to be noted, and the summary."""
     for line in word_lines(response) if "words" in response else transcript_lines(response):
         console.print(line, soft_wrap=True)
     if not response["chunks"]:
         console.print("(no speech)", style="dim")
-    for warning in response["warnings"]:
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+    for note in notes(response):
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print(summary(response, wall), style="bold", highlight=False, soft_wrap=True)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
+
+LONGEST_NOTE = 100  # characters of a text, of which the JSON has all
 
 
 @dataclass
@@ -75,6 +78,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def notes(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each warning of an answer, and for each part of a given text that nobody says."""
+    warnings = [f"warning: {each}" for each in answer.get("warnings") or ()]
+    return warnings + [
+        f"not spoken at {clock(each['timestamp'][0])}: {shorten(each['text'], LONGEST_NOTE)}"
+        for each in answer.get("unspoken") or ()
+    ]
+
+
 class Lines:
     """A line for each recording that ended; called from several threads."""
 
@@ -89,7 +101,7 @@ class Lines:
         """`done` of `total` are behind."""
 
     def finish(
-        self, path: Path, duration: float | None, seconds: float, warnings: Sequence[str]
+        self, path: Path, duration: float | None, seconds: float, notes: Sequence[str]
     ) -> None:
         """Its files are written: it lasts `duration` seconds, if that is known, took `seconds`."""
         with self._lock:
@@ -100,8 +112,8 @@ class Lines:
             if duration is not None:
                 took = f"{clock(duration)} of audio in {seconds:.1f} s, {speed(duration, seconds)}"
             self._show(path, f"{path}: {took}{self.tally.left()}")
-            for warning in warnings:
-                self._say(f"{path}: warning: {warning}")
+            for note in notes:
+                self._say(f"{path}: {note}")
 
     def fail(self, path: Path, reason: str) -> None:
         """It was not transcribed."""
