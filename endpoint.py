@@ -169,8 +169,11 @@ class Endpoint:
             speakers.leave()
             self.outstanding -= 1
 
-    async def session_speakers(self, clips: Sequence[ReferenceClip]) -> SessionSpeakers:
-        """Finds who speaks in a live session, those heard in `clips` by name.
+    async def session_speakers(
+        self, clips: Sequence[ReferenceClip], threshold: float | None
+    ) -> SessionSpeakers:
+        """Finds who speaks in a live session, those heard in `clips` by name; `threshold` is as a
+        request's `known_speaker_threshold`.
 
         Raises Unsupported without a diarizer, InvalidReference for a clip that is no use, and what
         `Diarizer.diarize` raises.
@@ -178,11 +181,11 @@ class Endpoint:
         if self.diarizer is None:
             raise Unsupported("speakers: no diarization model is loaded")
         can = self.diarizer.capabilities
-        config = InferenceConfig(known_speakers=[*clips])
+        config = InferenceConfig(known_speakers=[*clips], known_speaker_threshold=threshold)
         client = DiarizationClient(self._diarization, self.diarizer)
         known = await self._enrol(client, config)
         stream = self.diarizer.stream() if can.streams else None
-        return SessionSpeakers(client, known, stream, unused_wishes(config, can))
+        return SessionSpeakers(client, known, threshold, stream, unused_wishes(config, can))
 
     # The steps
 

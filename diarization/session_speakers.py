@@ -18,17 +18,20 @@ from timebase import SAMPLE_RATE
 class SessionSpeakers:
     """Asks the thread of diarization, as a `client`; for the event loop's thread.
 
-    `stream` is None where the diarizer has none. `warnings` are of wishes that nobody looks at.
+    `threshold` is as `name_speakers` has it. `stream` is None where the diarizer has none.
+    `warnings` are of wishes that nobody looks at.
     """
 
     def __init__(
         self,
         client: DiarizationClient,
         known: KnownVoices,
+        threshold: float | None,
         stream: DiarizationStream | None,
         warnings: tuple[str, ...],
     ) -> None:
-        self._client, self._known, self._stream = client, known, stream
+        self._client, self._stream = client, stream
+        self._known, self._threshold = known, threshold
         self.warnings = warnings
 
     @property
@@ -50,7 +53,7 @@ class SessionSpeakers:
         recording = Recording(len(samples) / SAMPLE_RATE)
         self._client.begin(recording, [samples], SpeakerHints())
         (found,) = await self._client.found([speech])
-        naming = name_speakers(found, self._known)
+        naming = name_speakers(found, self._known, self._threshold)
         told = found.warnings if found else ()
         return replace(naming, warnings=(*told, *naming.warnings))
 

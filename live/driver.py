@@ -130,14 +130,15 @@ class LiveDriver:
             await self._speakers.close()
 
     async def _change_speakers(self, settings: LiveSettings) -> None:
-        wanted = settings.speakers, settings.known_speakers
+        known = settings.known_speakers, settings.known_speaker_threshold
+        wanted = settings.speakers, known
         if wanted == self._wanted_speakers:
             return
         if settings.speakers and self.session.seconds:
             raise InvalidParameter("speakers: should be asked for before audio comes")
         found: LiveSpeakers | None = None
         if settings.speakers:
-            finder = await self._open_speakers(settings.known_speakers)
+            finder = await self._open_speakers(*known)
             found = LiveSpeakers(finder, self._workers, self._tell)
         if self._speakers is not None:
             await self._speakers.close()

@@ -55,7 +55,8 @@ class LiveSettings:
     `language` is a code or a name, None to detect it; `prompt` and `keywords` are as a file's
     `prompt` and `hotwords`. Without `turn_detection` the client commits. `delay` is how long a word
     may be waited for, None for the server's choice. With `speakers` the client is told who says
-    what, and `known_speakers` are called by their names, as in a file.
+    what, and `known_speakers` are called by their names, as in a file, where a voice is as similar
+    as `known_speaker_threshold`, 0 to 1, or as the embedding model's own asks for (None).
     """
 
     language: str | None = None
@@ -65,3 +66,4 @@ class LiveSettings:
     delay: Delay | None = None
     speakers: bool = False
     known_speakers: tuple[ReferenceClip, ...] = ()
+    known_speaker_threshold: float | None = None

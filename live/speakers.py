@@ -56,7 +56,8 @@ class SpeakerFinder(Protocol):
         """End what is under way."""
 
 
-OpenSpeakers = Callable[[Sequence[ReferenceClip]], Awaitable[SpeakerFinder]]
+# Of the clips of known speakers, and the least similarity of a match.
+OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable[SpeakerFinder]]
 
 
 class LiveSpeakers:

@@ -154,6 +154,7 @@ def test_updates_change_what_they_name_and_null_turns_off():
         "keywords": ["Ada", "Bo"],
         "delay": "high",
         "known_speaker_names": [],
+        "known_speaker_threshold": None,
     }
     turns = [each["turn_detection"] for each in told]
     assert (turns[2]["threshold"], turns[2]["silence_duration_ms"]) == (0.75, 500)
@@ -178,6 +179,7 @@ def test_updates_change_what_they_name_and_null_turns_off():
 KNOWN = {
     "known_speaker_names": ["Ada", "Ada"],
     "known_speaker_references": ["AAAA", "A" * 20_000],
+    "known_speaker_threshold": 0.7,
 }
 
 
@@ -189,6 +191,8 @@ def test_speakers_are_looked_for_where_segments_are_included_and_known_ones_are_
             {"include": ALL, "audio": {"input": {"transcription": KNOWN}}},
             {"audio": {"input": {"transcription": {"known_speaker_names": ["Ada"]}}}},
             {"audio": {"input": {"transcription": KNOWN | {"known_speaker_names": ["", "B"]}}}},
+            {"audio": {"input": {"transcription": {"known_speaker_threshold": 1.01}}}},
+            {"audio": {"input": {"transcription": {"known_speaker_threshold": True}}}},
             {"audio": {"input": {"transcription": dict.fromkeys(KNOWN)}}, "include": None},
         ):
             socket.send("session.update", session=session)
@@ -210,10 +214,15 @@ def test_speakers_are_looked_for_where_segments_are_included_and_known_ones_are_
     assert error_of(told[2]) == ("invalid_value", field, None)
     names = f"{INPUT}.transcription.known_speaker_names[0]"
     assert error_of(told[3]) == ("invalid_value", names, None)
-    assert told[4]["session"]["include"] is None
+    threshold = f"{INPUT}.transcription.known_speaker_threshold"
+    assert told[1]["session"]["audio"]["input"]["transcription"]["known_speaker_threshold"] == 0.7
+    assert error_of(told[4]) == ("invalid_value", threshold, None)
+    assert error_of(told[5]) == ("invalid_type", threshold, None)
+    assert told[6]["session"]["include"] is None
     first, second, _ = (call[1] for call in drivers.opened[0].calls)
     assert (first.speakers, len(first.known_speakers)) == (True, 2)
-    assert (second.speakers, second.known_speakers) == (False, ())
+    assert first.known_speaker_threshold == 0.7
+    assert second == LiveSettings()
     assert error_of(late) == ("invalid_value", "session.include", None)
 
 

@@ -134,13 +134,32 @@ def place(told: list[LiveEvent], kind: type) -> list[int]:
     return [place for place, each in enumerate(told) if isinstance(each, kind)]
 
 
-@needs_demo
-def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, samples):
-    clip = {
+def clip() -> dict[str, str]:
+    """Of somebody in the samples."""
+    return {
         "name": "Anna",
         "reference": base64.b64encode(wav_file(speech(4.0), 16_000)).decode(),
     }
-    request = asked(endpoint, samples, known_speakers=[clip])
+
+
+@needs_demo
+def test_nobody_is_named_below_the_threshold_of_the_client(endpoint, samples):
+    """As in a file, where its clip would be similar enough without."""
+    request = asked(endpoint, samples, known_speakers=[clip()], known_speaker_threshold=1)
+    (expected,) = asyncio.run(endpoint.answer(request)).known_speakers
+    known = tuple(request.config.known_speakers)
+    settings = replace(SETTINGS, known_speakers=known, known_speaker_threshold=1.0)
+    told = asyncio.run(spoken(endpoint, samples, settings))
+    assert isinstance(told[-1], SpeakersFound)
+    (found,) = told[-1].known_speakers
+    assert (found.label, found.matched) == (expected.label, False)
+    assert found.similarity == pytest.approx(expected.similarity, abs=0.02)
+    assert "Anna" not in {each.speaker for each in told if isinstance(each, Segment)}
+
+
+@needs_demo
+def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, samples):
+    request = asked(endpoint, samples, known_speakers=[clip()])
     answer = asyncio.run(endpoint.answer(request))
     known = tuple(request.config.known_speakers)
     told = asyncio.run(spoken(endpoint, samples, replace(SETTINGS, known_speakers=known)))

@@ -99,6 +99,7 @@ class TranscriptionGiven(Given):
         | None
     ) = None
     known_speaker_references: Annotated[list[Text], Field(max_length=MAX_CLIPS)] | None = None
+    known_speaker_threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
 
 class TurnsGiven(Given):
@@ -176,6 +177,7 @@ class SessionConfig:
                         "keywords": list(given.keywords),
                         "delay": given.delay,
                         "known_speaker_names": [each.name for each in given.known_speakers],
+                        "known_speaker_threshold": given.known_speaker_threshold,
                     },
                     "turn_detection": turns
                     and {
@@ -316,8 +318,9 @@ def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSet
         changes["prompt"] = given.prompt or None
     if "keywords" in names:
         changes["keywords"] = tuple(given.keywords or ())
-    if "delay" in names:
-        changes["delay"] = given.delay
+    for name in ("delay", "known_speaker_threshold"):
+        if name in names:
+            changes[name] = getattr(given, name)
     return replace(settings, **changes)
 
 
