@@ -324,12 +324,74 @@ def test_what_was_said_stays_text(person, recording, tiny_endpoint):
     person.browser.get_log("browser")  # it tells of the connection
 
 
+LAUGH = " (She laughs.)"
+
+
+def test_a_text_that_the_person_has_gets_times_and_speakers(
+    person, url, recording, answer, demo_handler, downloads
+):
+    said = answer["text"].title()
+    text = f"{NASTY}\n{said}{LAUGH}"
+    inputs = base64.b64encode(recording.read_bytes()).decode()
+    parameters = {"text": text, "return_timestamps": "word", "output": OUTPUT}
+    expected = demo_handler({"inputs": inputs, "parameters": parameters})
+    assert [part["text"].strip() for part in expected["unspoken"]] == [NASTY, LAUGH.strip()]
+    person.open(url)
+    person.see("#options details:has(#text) summary").click()
+    person.see("#text").send_keys(text)
+    person.choose(recording)
+    person.see("#options details:has(#text) summary").click()
+    assert person.texts("#text-size") == [f"· {len(text.split())} words"]
+    person.see("#run").click()
+    person.see("#found")
+    assert person.texts(".word") == words_of(expected) == said.split()
+    speakers = [entry["speaker"] for entry in expected["speakers"]]
+    assert person.texts("#transcript .name") == speakers
+    assert person.see("#unspoken summary").text == "Not spoken: 2 parts of your text"
+    assert person.texts("#unspoken li span") == [NASTY, LAUGH.strip()]
+    person.all("#unspoken .at")[-1].click()
+    at = "Number(document.querySelector('#player input').value)"
+    start = expected["unspoken"][-1]["timestamp"][0]
+    person.wait(lambda: person.do(at) >= start)
+    person.see("#player button").click()
+    body = json.loads(person.download("json", downloads))
+    assert body == {key: value for key, value in expected.items() if key != "output"}
+    person.browser.refresh()
+    person.see("#unspoken")
+    assert person.texts("#unspoken li span") == [NASTY, LAUGH.strip()]
+
+
+def test_a_text_that_is_spoken_whole_or_not_at_all_is_told(person, url, answer):
+    person.open(url, kept({**answer, "unspoken": []}))
+    assert " · all of your text is spoken · " in person.see("#found").text
+    assert not person.all("#unspoken")[0].is_displayed()
+    part = {"text": "Never.", "words_before": 0, "timestamp": [0.0, 1.0]}
+    nothing = {"words": [], "speakers": [], "chunks": [], "text": "", "unspoken": [part]}
+    person.open(url, kept({**answer, **nothing}))
+    assert person.see("#transcript").text == "None of your text is spoken."
+    assert person.see("#unspoken summary").text == "Not spoken: 1 part of your text"
+
+
+def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
+    person.open(url)
+    person.choose(recording)
+    fill = "(text.value = arguments[0], text.dispatchEvent(new Event('input')))"
+    person.do(fill, "\U0001f600" * 2**18)
+    assert person.do("text.checkValidity()")
+    person.do(fill, "a" * (2**18 + 1))
+    person.see("#run").click()
+    assert person.focus() == "text"
+    assert not person.all("#progress")[0].is_displayed()
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing(person, url, recording, answer, dark):
     """Wide and narrow, with results and without, with all options open and a refusal shown."""
+    part = {"text": LAUGH * 99, "words_before": 0, "timestamp": [0.0, 1.0]}
+    answer = {**answer, "unspoken": [part] * 9}
     for before in (None, kept(answer, recording, SPEAKER_00="Ada")):
         person.open(url, before)
-        for fold in person.all("details"):
+        for fold in person.all("#options details"):
             fold.click()
         if before:
             person.choose(recording)
@@ -355,7 +417,7 @@ def test_a_narrow_window_has_results_before_options_and_whole_names(person, url,
 
 def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, recording, answer):
     person.open(url, kept(answer, recording))
-    for fold in person.all("details"):
+    for fold in person.all("#options details"):
         fold.click()
     person.choose(recording)
     person.see("#num_speakers").send_keys("3")
@@ -366,7 +428,7 @@ def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, re
     person.see("#num_speakers").clear()
     person.see("#max_speakers").clear()
     person.see("#max_speakers").send_keys("0")
-    person.all("details")[0].find_element("css selector", "summary").click()
+    person.all("#options details")[0].find_element("css selector", "summary").click()
     person.see("#run").click()
     assert person.focus() == "max_speakers"
     assert not person.all("#progress")[0].is_displayed()

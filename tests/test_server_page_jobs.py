@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -16,7 +17,7 @@ from asr import Progress
 from endpoint import Decoded, Finished
 from errors import InvalidAudio
 from server.settings import ServerSettings
-from transcript import Chunk, Transcript, Word
+from transcript import Chunk, Transcript, Unspoken, Word
 
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
@@ -29,6 +30,9 @@ from tests.page_person import Person, chromium, using
 WORD = Word(" hello", 0.0, 1.0, None, 0.5)
 ANSWER = Answer(9.0, Transcript((Chunk(WORD.text, 0.0, 1.0, words=(WORD,)),), "en"))
 
+LEFT = Unspoken((" Who", " is", " there?"), 1)
+TOLD = replace(ANSWER, transcript=replace(ANSWER.transcript, unspoken=(LEFT,)))
+
 
 class Slow(FakeEndpoint):
     """Has heard a third of each recording, and the rest when it is let."""
@@ -37,8 +41,10 @@ class Slow(FakeEndpoint):
         super().__init__()
         self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
         self.let = Event()
+        self.texts: list[str | None] = []
 
     async def stream(self, request):
+        self.texts.append(request.config.text)
         self.outstanding += 1
         try:
             yield Decoded(9.0)
@@ -47,7 +53,7 @@ class Slow(FakeEndpoint):
                 await asyncio.sleep(0.01)
             if self.error:
                 raise self.error
-            yield Finished(ANSWER)
+            yield Finished(ANSWER if request.config.text is None else TOLD)
         finally:
             self.outstanding -= 1
 
@@ -144,6 +150,18 @@ def test_why_a_job_has_failed_is_said(person, slow, recording, tmp_path):
         person.wait(lambda: "INVALID_AUDIO" in person.texts("#failure")[0])
         assert [job["status"] for job in jobs_of(person)] == ["failed"]
         assert person.do("localStorage.length") == 0
+
+
+def test_a_text_goes_with_a_job_and_what_nobody_says_comes_back(person, slow, recording, tmp_path):
+    with serving(slow, tmp_path) as url:
+        person.open(url)
+        person.see("#options details:has(#text) summary").click()
+        person.see("#text").send_keys("Hello. Who is there?")
+        slow.let.set()
+        person.transcribe(recording)
+        person.see("#found")
+        assert slow.texts == ["Hello. Who is there?"]
+        assert person.texts("#unspoken li span") == ["Who is there?"]
 
 
 def test_a_short_recording_is_none(person, slow, recording, tmp_path):

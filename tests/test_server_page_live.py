@@ -197,7 +197,7 @@ def lines(person: Person) -> list[str]:
 
 def test_words_appear_and_become_a_transcript(person, room, downloads):
     person.open(room.url)
-    person.all("details")[-1].click()
+    person.all("#options details")[-1].click()
     person.see("#prompt").send_keys("Before.")
     person.see("#hotwords").send_keys("Ada Lovelace, Zuse")
     person.do("document.getElementById('record').focus()")
@@ -438,7 +438,7 @@ def test_a_full_server_says_so_and_the_recording_goes_on(person, demo_endpoint):
 
 def test_settings_that_are_refused_are_told(person, room):
     person.open(room.url)
-    person.all("details")[-1].click()
+    person.all("#options details")[-1].click()
     person.see("#hotwords").send_keys("a" * 101)
     person.see("#record").click()
     assert "keywords" in person.see("#failure").text

@@ -1,12 +1,14 @@
 /* The form of options: laid out by what the server can do, read as the request's parameters. */
 
 import { byId, element } from "./dom.js";
+import { count } from "./format.js";
 
 /** Asked of every recording: the page plays words, and shows when somebody speaks. */
 const ALWAYS = { return_timestamps: "word" };
 const TURNS = { output: ["rttm"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
 const LIMITS = ["max_line_width", "max_line_count", "max_words_per_line"];
+const MOST_LETTERS = 2 ** 18; // of a text that is given
 
 export class Options {
   #diarization = false; // whether the server has a model for it
@@ -17,6 +19,8 @@ export class Options {
   constructor(place) {
     this.place = place;
     byId("separate").addEventListener("change", () => this.#layOutSpeakers());
+    byId("text").addEventListener("input", measureText);
+    measureText();
   }
 
   /**
@@ -86,6 +90,7 @@ export class Options {
     if (byId("prompt").value.trim()) parameters.prompt = byId("prompt").value;
     const hotwords = listed("hotwords");
     if (hotwords.length) parameters.hotwords = hotwords;
+    if (byId("text").value.trim()) parameters.text = byId("text").value;
     return { ...parameters, ...this.#speakers() };
   }
 
@@ -116,6 +121,16 @@ function isValid(place) {
   }
   return true;
 }
+
+/** Tell how long the given text is, also where its field is folded away: it is of one recording. */
+function measureText() {
+  const { value } = byId("text");
+  const tooLong = [...value].length > MOST_LETTERS;
+  byId("text").setCustomValidity(tooLong ? `At most ${MOST_LETTERS} letters, please.` : "");
+  const words = value.split(/\s+/).filter(Boolean).length;
+  byId("text-size").textContent = words ? `· ${count(words, "word")}` : "";
+}
+
 /**
  * What a field holds, separated by commas.
  * @param {string} id

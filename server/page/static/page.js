@@ -14,7 +14,7 @@ import { Player } from "./player.js";
 import { Progress } from "./progress.js";
 import { Speakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
-import { Transcript } from "./transcript.js";
+import { Transcript, timeButton } from "./transcript.js";
 
 /** @typedef {import("./kept.js").Result} Result */
 
@@ -373,6 +373,7 @@ function show(shown) {
   byId("notes").replaceChildren(
     ...notes(shown).map((textContent) => element("li", { textContent })),
   );
+  showUnspoken(shown.answer.unspoken ?? []);
   showDownloads();
   transcript.draw(shown.answer, speakers);
   timeline.draw(speakers, shown.answer.duration);
@@ -389,6 +390,7 @@ function summary({ answer, seconds, isLive }) {
     `${clock(answer.duration)} of audio`,
     language,
     voices,
+    answer.unspoken?.length === 0 && "all of your text is spoken",
     `${isLive ? "words after" : "ready in"} ${seconds.toFixed(1)} s`,
   ];
   return facts.filter(Boolean);
@@ -405,6 +407,24 @@ function notes({ answer, diarizes, isLive }) {
       ? "No speakers: they were not asked for."
       : "No speakers: the server has no diarization model (--diarization).";
   return [...(said ? [missing] : []), ...answer.warnings];
+}
+
+/** What of a given text nobody says, with where it would have been. @param {any[]} parts */
+function showUnspoken(parts) {
+  const list = byId("unspoken");
+  list.hidden = !parts.length;
+  list.open = true;
+  list.firstElementChild.textContent = `Not spoken: ${count(parts.length, "part")} of your text`;
+  list.lastElementChild.replaceChildren(
+    ...parts.map(({ text, timestamp: [at] }) =>
+      element(
+        "li",
+        {},
+        Object.assign(timeButton(at), { onclick: () => player.playFrom(at) }),
+        element("span", { dir: "auto", textContent: text.trim() }),
+      ),
+    ),
+  );
 }
 
 function showDownloads() {

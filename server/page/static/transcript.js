@@ -82,8 +82,8 @@ export class Transcript {
     this.clear();
     const blocks = blocksOf(answer);
     this.place.append(...blocks.map((block) => this.#turn(block, speakers)));
-    if (!blocks.length)
-      this.place.append(element("p", { className: "quiet", textContent: "No speech was found." }));
+    const textContent = answer.unspoken ? "None of your text is spoken." : "No speech was found.";
+    if (!blocks.length) this.place.append(element("p", { className: "quiet", textContent }));
   }
 
   /**
@@ -140,13 +140,7 @@ export class Transcript {
     // What still changes cannot be played yet, and would take the focus away with it.
     const time =
       block.unstable === undefined
-        ? element("button", {
-            type: "button",
-            className: "at",
-            textContent: clock(at),
-            title: "Play from here",
-            dataset: { at },
-          })
+        ? timeButton(at)
         : element("span", { className: "at", textContent: clock(at) });
     return element(
       "div",
@@ -187,6 +181,19 @@ export class Transcript {
     });
   }
 }
+
+/**
+ * What plays from a moment, as soon as it is told how.
+ * @param {number} at seconds
+ */
+export const timeButton = (at) =>
+  element("button", {
+    type: "button",
+    className: "at",
+    textContent: clock(at),
+    title: "Play from here",
+    dataset: { at },
+  });
 
 /** A speaker's name; nothing where nobody has looked for speakers. */
 function nameOf(label, speakers) {
