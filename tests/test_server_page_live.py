@@ -12,9 +12,11 @@ import difflib
 import io
 import json
 import re
+import socket
+import threading
 import wave
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -392,6 +394,182 @@ def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):
     assert person.see("#failure").text == said
     assert person.see("#player")
     person.browser.get_log("browser")  # it tells of the connection
+
+
+class Line:
+    """The way between the browser and a server, which somebody may cut."""
+
+    def __init__(self, url: str) -> None:
+        self._server = tuple(url.removeprefix("http://").split(":"))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        self._is_cut = False
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, work: Callable[..., None], *arguments: socket.socket) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                browser, _ = self._listener.accept()
+                if self._is_cut:
+                    browser.close()
+                    continue
+                server = socket.create_connection(self._server)
+                self._ends += (browser, server)
+                self._start(self._carry, browser, server)
+                self._start(self._carry, server, browser)
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(2**16):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """All that is sent is lost, and nobody gets through."""
+        self._is_cut = True
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def close(self) -> None:
+        self.cut()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends the wait for somebody
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+        for end in self._ends:
+            end.close()
+
+
+@pytest.fixture
+def line(room) -> Iterator[Line]:
+    with closing(Line(room.url)) as way:
+        yield way
+
+
+def test_a_lost_connection_comes_back_and_the_words_go_on(person, room, line, downloads):
+    """What was not written down when it was lost is heard again, up to now."""
+    person.open(line.url)
+    remember_files(person)
+    first = begin(person, room)
+    assert first.asked[0].speakers
+    person.wait(lambda: len(first.data) > 2 * RATE * FIRST[-1].end)
+    first.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
+    first.tell(SpeechStartedEvent("b", 900), Words("b", (), " phantom"))
+    person.wait(lambda: lines(person) == ["So it ghost", " phantom"])
+    line.cut()
+    person.wait(lambda: person.texts("#listening-state") == ["Recording"])
+    said = person.see("#failure").text
+    assert said.startswith("The connection was lost. The recording goes on, and words come again")
+    assert said.endswith("Stop it, and Transcribe writes all of it down.")
+    assert lines(person)[0].startswith("So it")
+    heard = person.texts("#listened")
+    person.wait(lambda: person.texts("#listened") > heard)
+    line.mend()
+    person.wait(lambda: len(room.drivers) > room.drivers.index(first) + 1)
+    person.wait(lambda: person.texts("#failure") == [""])
+    assert person.texts("#listening-state") == ["Listening"]
+    assert lines(person) == ["So it"]
+    second = room.drivers[-1]
+    assert not second.asked[0].speakers
+    later = tuple(Word(w.text, w.start - 0.7, w.end - 0.7, None, 0.5) for w in SECOND)
+    second.tell(SpeechStartedEvent("c", 0), Words("c", later, " more"))
+    person.wait(lambda: lines(person) == ["So it", f"goes {NASTY}. more"])
+    assert person.texts("#transcript .at") == ["0:00", "0:00"]
+    end(person, second, completed("c", *later))
+    with wave.open(io.BytesIO(last_file(person))) as file:
+        samples = file.readframes(file.getnframes())
+    assert samples.startswith(first.data)
+    assert samples[round(2 * RATE * 0.7) :] == second.data
+    assert person.texts(".word") == [w.text.strip() for w in FIRST + SECOND]
+    body = json.loads(person.download("json", downloads))
+    times = [[w.start, w.end] for w in FIRST + SECOND]
+    assert [word["timestamp"] for word in body["words"]] == [pytest.approx(each) for each in times]
+    assert body["warnings"] == []
+    person.browser.get_log("browser")  # it tells of the connection
+
+
+def test_who_stops_while_the_connection_is_lost_has_the_words_and_the_recording(
+    person, room, line, downloads
+):
+    person.open(line.url)
+    driver = begin(person, room)
+    driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
+    person.wait(lambda: lines(person) == ["So it ghost"])
+    line.cut()
+    said = person.see("#failure").text
+    assert said.startswith("The connection was lost.")
+    person.see("#stop").click()
+    person.see("#found")
+    assert person.texts(".word") == ["So", "it"]
+    assert person.texts("#failure") == [said]
+    assert person.download("txt", downloads) == "So it\n"
+    assert person.see("#player")
+    assert person.see("#chosen b").text.endswith(".wav")
+    person.browser.get_log("browser")  # it tells of the connection
+
+
+RESUMED = """
+    const [events, start, lostAt, done] = arguments;
+    import("./live_transcript.js").then(({ LiveTranscript }) => {
+      const heard = new LiveTranscript();
+      for (const event of events) heard.hear(event);
+      done([heard.writtenUntil, heard.resume(start, lostAt), heard.answer(900).warnings]);
+    });
+"""
+
+
+def test_what_was_lost_for_too_long_to_be_heard_again_is_told(person, room):
+    person.open(room.url)
+    word = {"word": " So", "start": 1.0, "end": 1.5, "probability": 0.5, "speaker": None}
+    of = {"item_id": "a"}
+    events = [
+        of | {"type": "input_audio_buffer.speech_started", "audio_start_ms": 900},
+        of | {"type": "conversation.item.input_audio_transcription.words", "words": [word]},
+        of | {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 2000},
+        of | {"type": "conversation.item.input_audio_transcription.completed", "transcript": " So"},
+        {"type": "input_audio_buffer.speech_started", "audio_start_ms": 90_000, "item_id": "b"},
+    ]
+
+    def resumed(many: int, start: float, lost_at: float) -> list:
+        return person.browser.execute_async_script(RESUMED, events[:many], start, lost_at)
+
+    assert resumed(0, 0.0, 1.0) == [0, [], []]
+    assert resumed(3, 1.5, 3.0) == [1.5, [], []]
+    assert resumed(4, 2.0, 3.0) == [2, [], []]
+    assert resumed(5, 90.0, 95.0) == [90, ["b"], []]
+    said = "From 1:35 to 10:00 nothing is written down: the connection was lost."
+    *_, (warning,) = resumed(5, 600.0, 95.0)
+    assert warning == f"{said} Transcribe hears the whole recording."
+
+
+def test_samples_of_the_last_while_are_kept_in_order(person, room):
+    person.open(room.url)
+    script = """
+        const [done] = arguments;
+        import("./recent_samples.js").then(({ RecentSamples }) => {
+          const recent = new RecentSamples();
+          for (let i = 0; i < 600; i += 1) recent.push(new Int16Array(2400).fill(i));
+          done([0, 30.05, 58, 60].map((from) => {
+            const { start, pieces } = recent.from(from);
+            return [start, pieces.map((piece) => piece[0])];
+          }));
+        });
+    """
+    found = person.browser.execute_async_script(script)
+    for start, pieces in found:
+        assert pieces == [*range(round(10 * start), 600)]
+    assert [start for start, _ in found] == [20, 30, 58, 60]
 
 
 def test_faults_of_the_server_are_told(person, room):

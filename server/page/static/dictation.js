@@ -4,6 +4,7 @@ import { Listening } from "./listening.js";
 import { LiveSession } from "./live_session.js";
 import { LiveTranscript } from "./live_transcript.js";
 import { Microphone } from "./microphone.js";
+import { RecentSamples } from "./recent_samples.js";
 import { Speakers } from "./speakers.js";
 
 /** @typedef {import("./transcript.js").Transcript} Transcript */
@@ -11,6 +12,11 @@ import { Speakers } from "./speakers.js";
 const GOES_ON =
   "The recording goes on without words: stop it, and Transcribe writes all of it down.";
 const STAYS = "What was written stays; Transcribe hears the whole recording again.";
+const COMES_BACK =
+  "The recording goes on, and words come again once the server can be reached. Stop it, and Transcribe writes all of it down.";
+// What a new session may mend: a lost connection, which has no code, and these.
+const PASSING = ["", "BUSY", "DRAINING", "session_expired"];
+const PAUSE_MS = 2000; // between two attempts
 
 export class Dictation {
   #microphone = new Microphone();
@@ -19,20 +25,27 @@ export class Dictation {
   #session = null;
   #heard = new LiveTranscript();
   #finds = false; // who speaks
-  /** @type {Promise<Error | null>} that the session has ended, and why too soon */
+  #recent = new RecentSamples();
+  /** @type {Promise<Error | null>} that no more words come, and why too soon */
   #ended = Promise.resolve(null);
+  /** @type {(error: Error | null) => void} */
+  #end = () => {};
+  /** @type {{error: Error, at: number} | null} that a session was lost, and when, in seconds */
+  #lost = null;
+  #retry = 0;
   /** @type {"off" | "starting" | "on" | "stopping"} */
   #state = "off";
 
   /**
    * @param {Transcript} transcript where words appear
-   * @param {{announce: (text: string) => void, onLost: () => void,
+   * @param {{announce: (text: string) => void, onLost: () => void, onResumed: () => void,
    *   onFailure: (error: Error, consequence: string) => void}} listeners `onLost`: the microphone
-   *   was taken away; `onFailure`: something could not be done
+   *   was taken away; `onFailure`: something could not be done; `onResumed`: words come again
    */
-  constructor(transcript, { announce, onLost, onFailure }) {
+  constructor(transcript, { announce, onLost, onResumed, onFailure }) {
     this.transcript = transcript;
     this.onLost = onLost;
+    this.onResumed = onResumed;
     this.onFailure = onFailure;
     this.#listening = new Listening(announce);
   }
@@ -49,7 +62,8 @@ export class Dictation {
    */
   async start(settings) {
     this.#state = "starting";
-    this.#session = null;
+    this.#session = this.#lost = null;
+    this.#recent = new RecentSamples();
     this.#finds = settings?.include.length > 1;
     this.#heard = new LiveTranscript();
     try {
@@ -60,7 +74,7 @@ export class Dictation {
     }
     this.#state = "on";
     this.#listening.start(() => this.#microphone.seconds);
-    if (settings) this.#open(settings);
+    if (settings) this.#begin(settings);
     else this.#listening.say("Recording");
   }
 
@@ -75,6 +89,7 @@ export class Dictation {
     this.#state = "stopping";
     const recording = await this.#microphone.stop();
     if (this.#session) this.#listening.finish(this.#finds ? "and who said what" : "");
+    if (this.#lost) this.#giveUp();
     this.#session?.finish();
     const error = await this.#ended;
     this.#listening.end();
@@ -89,23 +104,71 @@ export class Dictation {
 
   #onPiece = (samples) => {
     this.#listening.hear(samples);
+    this.#recent.push(samples);
     this.#session?.send(samples);
   };
 
-  #open(settings) {
+  #begin(settings) {
     this.#listening.say("Listening", "connecting");
     this.#ended = new Promise((resolve) => {
-      this.#session = new LiveSession({
-        onOpen: () => this.#state === "on" && this.#listening.say("Listening"),
-        onEvent: (event) => this.#hear(event),
-        onError: (error) => this.onFailure(error, ""),
-        onEnd: (error) => {
-          if (error) this.#fail(error);
-          resolve(error);
-        },
-      });
+      this.#end = resolve;
     });
-    this.#session.open(settings);
+    this.#open(settings, { start: 0, pieces: [] });
+  }
+
+  /** Open a session, which hears first what was said before. */
+  #open(settings, heard) {
+    let isOpen = false;
+    this.#session = new LiveSession({
+      onOpen: () => {
+        isOpen = true;
+        if (this.#lost) this.#resume(heard.start);
+        else if (this.#state === "on") this.#listening.say("Listening");
+      },
+      onEvent: (event) => this.#hear(event),
+      onError: (error) => this.onFailure(error, ""),
+      onEnd: (error) => {
+        const isPassing = PASSING.includes(error?.code) && (isOpen || this.#lost);
+        if (isPassing && this.#state === "on") this.#tryAgain(settings, error);
+        else this.#over(error);
+      },
+    });
+    this.#session.open(settings, heard);
+  }
+
+  /** Words alone: a new session would call the same people something else. */
+  #tryAgain(settings, error) {
+    if (!this.#lost) {
+      this.#lost = { error, at: this.#microphone.seconds };
+      this.#finds = false;
+      this.#listening.say("Recording", "trying to connect again");
+      this.onFailure(error, COMES_BACK);
+    }
+    const wordsAlone = { ...settings, include: settings.include.slice(0, 1) };
+    this.#retry = setTimeout(
+      () => this.#open(wordsAlone, this.#recent.from(this.#heard.writtenUntil)),
+      PAUSE_MS,
+    );
+  }
+
+  #resume(start) {
+    for (const id of this.#heard.resume(start, this.#lost.at)) this.transcript.forget(id);
+    for (const id of this.#heard.ids) this.#show(id);
+    this.#lost = null;
+    this.#listening.say("Listening", "connected again");
+    this.onResumed();
+  }
+
+  /** Nobody waits for a server that is gone. */
+  #giveUp() {
+    clearTimeout(this.#retry);
+    this.#end(this.#lost.error);
+    this.#session.close();
+  }
+
+  #over(error) {
+    if (error) this.#fail(error);
+    this.#end(error);
   }
 
   #fail(error) {
@@ -122,13 +185,17 @@ export class Dictation {
     const before = this.#heard.labels.length;
     const changed = this.#heard.hear(event);
     if (!changed) return;
-    const { labels } = this.#heard;
-    const speakers = new Speakers({ speakers: labels.map(asSpoken) });
     // Every line says whose it is, or that it is unknown, once anybody is known.
-    const parts = labels.length > 0 && !before ? this.#heard.ids : [changed];
-    for (const id of parts) this.transcript.follow(id, this.#heard.blocksOf(id), speakers);
+    const isFirst = this.#heard.labels.length > 0 && !before;
+    for (const id of isFirst ? this.#heard.ids : [changed]) this.#show(id);
     if (event.type.endsWith(".words"))
       this.#listening.appeared(this.#microphone.now, event.words);
+  }
+
+  /** @param {string} id an item's */
+  #show(id) {
+    const speakers = new Speakers({ speakers: this.#heard.labels.map(asSpoken) });
+    this.transcript.follow(id, this.#heard.blocksOf(id), speakers);
   }
 }
 

@@ -7,6 +7,9 @@ const TRANSCRIPTION = "item.input_audio_transcription";
 const DONE = 1000; // WebSocket's status of what ends as it should
 const FULL = "The server holds as many live sessions as it may.";
 const NOT_OPENED = "No live session was opened; something on the way may take no WebSockets.";
+const LOST = 1006; // the socket ended without a word of the server's
+const NOTHING_SAID = "The connection was lost.";
+const MOST_MS = 20_000; // until a session is open
 
 /**
  * A session's settings by the parameters of a recording, as far as live sessions have them.
@@ -22,6 +25,7 @@ export function settings({ language, prompt, hotwords }, speakers) {
 }
 
 export class LiveSession {
+  #start = 0; // seconds of the recording at which it begins
   /** @type {WebSocket | null} */
   #socket = null;
   /** @type {Int16Array[]} what was said before the socket was open */
@@ -33,9 +37,9 @@ export class LiveSession {
 
   /**
    * @param {{onOpen: () => void, onEvent: (event: any) => void, onError: (error: ApiError) => void,
-   *   onEnd: (error: ApiError | null) => void}} listeners `onEvent` hears the server's events, and
-   *   `onError` what it could not do; `onEnd`, once, that no more will come, and why where it ends
-   *   too soon
+   *   onEnd: (error: ApiError | null) => void}} listeners `onEvent` hears the server's events, in
+   *   the recording's times, and `onError` what it could not do; `onEnd`, once, that no more will
+   *   come, and why where it ends too soon
    */
   constructor({ onOpen, onEvent, onError, onEnd }) {
     this.onOpen = onOpen;
@@ -47,20 +51,25 @@ export class LiveSession {
   /**
    * Connect. What was said until then is sent first.
    * @param {object} session the settings
+   * @param {{start: number, pieces: Int16Array[]}} heard what was recorded so far, from `start`
+   *   seconds on
    */
-  async open(session) {
+  async open(session, { start, pieces }) {
     let socket;
+    this.#start = start;
+    this.#waiting.push(...pieces);
+    setTimeout(() => this.#socket || this.#end(new ApiError(NOT_OPENED)), MOST_MS);
     try {
       socket = await liveSocket(session);
     } catch (error) {
       this.#end(error);
       return;
     }
-    if (this.#ended) {
-      socket.close();
-      return;
-    }
     socket.onopen = () => {
+      if (this.#ended) {
+        socket.close();
+        return;
+      }
       this.#socket = socket;
       for (const samples of this.#waiting.splice(0)) socket.send(samples);
       if (this.#finishing) this.finish();
@@ -97,7 +106,7 @@ export class LiveSession {
   #hear(event) {
     if (this.#ended) return;
     if (event.type !== "error") {
-      this.onEvent(event);
+      this.onEvent(later(event, this.#start));
       return;
     }
     this.#error = new ApiError(event.error.message);
@@ -106,7 +115,7 @@ export class LiveSession {
 
   async #closed(code) {
     if (code === DONE && this.#finishing) this.#end(null);
-    else if (this.#socket) this.#end(this.#error ?? new ApiError("The connection was lost."));
+    else if (this.#socket) this.#end((code !== LOST && this.#error) || new ApiError(NOTHING_SAID));
     else this.#end(await whyRefused());
   }
 
@@ -116,6 +125,16 @@ export class LiveSession {
     this.#waiting = [];
     this.onEnd(error);
   }
+}
+
+/** An event of a session that begins so many seconds after the recording, in its times. */
+function later(event, seconds) {
+  const moved = { ...event, words: event.words?.map((word) => later(word, seconds)) };
+  for (const name of ["start", "end"])
+    if (name in event) moved[name] = Number((event[name] + seconds).toFixed(2));
+  for (const name of ["audio_start_ms", "audio_end_ms"])
+    if (name in event) moved[name] = event[name] + 1000 * seconds;
+  return moved;
 }
 
 /** Why a socket did not open: browsers do not tell. */

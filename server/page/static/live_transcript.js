@@ -15,6 +15,7 @@ const ROUNDING = 0.02;
 /** What an event says of its item, by the last part of its type. */
 const CHANGES = {
   speech_started: (item, event) => (item.start = event.audio_start_ms / 1000),
+  speech_stopped: (item, event) => (item.end = event.audio_end_ms / 1000),
   words: (item, event) => item.grow(event.words, event.unstable),
   segment: (item, event) => item.hearSegment(event),
   completed: (item, event) => item.complete(event),
@@ -30,6 +31,7 @@ class Item {
   /** @type {Segment[]} */
   segments = [];
   isComplete = false;
+  isOver = false; // nothing more is said of its text
   hasLastSegments = false;
   language = "";
   /** @type {string[]} */
@@ -37,7 +39,13 @@ class Item {
 
   /** @param {number} start seconds */
   constructor(start) {
-    this.start = start;
+    this.start = this.end = start;
+  }
+
+  /** Up to where it is written down. */
+  get writtenUntil() {
+    const last = this.words.at(-1)?.end ?? this.start;
+    return this.isOver ? Math.max(this.end, last) : last;
   }
 
   grow(words, unstable) {
@@ -48,7 +56,7 @@ class Item {
   /** The last word on it: where it tells words, they take the place of those before. */
   complete({ words, transcript, languages, warnings, usage }) {
     this.unstable = "";
-    this.isComplete = true;
+    this.isComplete = this.isOver = true;
     this.language = languages?.[0]?.code ?? "";
     this.warnings.push(...(warnings ?? []));
     if (words?.length) this.words = words;
@@ -63,6 +71,7 @@ class Item {
   /** What was final of it stays. */
   fail(reason) {
     this.unstable = "";
+    this.isOver = true;
     this.warnings.push(`From ${clock(this.start)} on: ${reason}`);
   }
 
@@ -112,6 +121,30 @@ export class LiveTranscript {
     for (const { speaker } of [event, ...(event.words ?? [])])
       if (speaker) this.#labels.add(speaker);
     return id;
+  }
+
+  /** Up to where all is written down, in seconds. */
+  get writtenUntil() {
+    const items = [...this.#items.values()];
+    return (items.find(({ isOver }) => !isOver) ?? items.at(-1))?.writtenUntil ?? 0;
+  }
+
+  /**
+   * The session was lost, and another goes on: what was guessed is gone, words that were final
+   * stay. Returns the names of items that had none.
+   * @param {number} start seconds of the recording at which the new session begins
+   * @param {number} lostAt seconds at which the old one was lost
+   */
+  resume(start, lostAt) {
+    if (start > lostAt)
+      this.#warnings.push(
+        `From ${clock(lostAt)} to ${clock(start)} nothing is written down: the connection was lost.` +
+          " Transcribe hears the whole recording.",
+      );
+    for (const item of this.#items.values()) [item.unstable, item.isOver] = ["", true];
+    const empty = [...this.#items].filter(([, { words }]) => !words.length).map(([id]) => id);
+    for (const id of empty) this.#items.delete(id);
+    return empty;
   }
 
   /** Whether anything was said. */

@@ -55,6 +55,7 @@ const transcript = new Transcript(byId("transcript"), (seconds) => player.playFr
 const dictation = new Dictation(transcript, {
   announce,
   onLost: () => stopListening(),
+  onResumed: () => byId("failure").replaceChildren(),
   onFailure: (error, consequence) => fail(error, consequence),
 });
 const timeline = new Timeline(byId("timeline"), {

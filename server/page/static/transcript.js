@@ -75,6 +75,14 @@ export class Transcript {
   }
 
   /**
+   * Show a part no more. @param {string} id its name
+   */
+  forget(id) {
+    this.#parts.get(id)?.remove();
+    this.#parts.delete(id);
+  }
+
+  /**
    * @param {any} answer with the words' times
    * @param {Speakers} speakers
    */
