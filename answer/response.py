@@ -78,7 +78,7 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         ]
     if config.text is not None:
         said = [word for chunk in chunks for word in chunk.words]
-        body["unspoken"] = _unspoken_json(answer.transcript.unspoken, said, duration)
+        body["unspoken"] = unspoken_json(answer.transcript.unspoken, said, duration)
     if config.output:
         turns = _clamp_turns(answer.turns or (), duration)
         rendering = Rendering(duration, chunks, segments, turns, _layout(config))
@@ -107,7 +107,7 @@ def _layout(config: InferenceConfig) -> Layout:
     )
 
 
-def _unspoken_json(
+def unspoken_json(
     unspoken: Sequence[Unspoken], words: Sequence[Word], duration: float
 ) -> list[dict[str, Any]]:
     """The parts of a given text that nobody speaks: where they stand among the `words`, and when

@@ -78,6 +78,7 @@ FORM_BODY: dict[str, Any] = {
         "parameters": {"type": "string", "description": "The parameters as JSON", "default": "{}"},
     },
     "required": ["file"],
+    "additionalProperties": {"type": "string", "description": "A parameter"},
 }
 STREAM: dict[str, Any] = {
     "name": "stream",

@@ -8,10 +8,11 @@ audio format begins with a brace, a client that forgot the type is told so.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from io import BytesIO
 from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, ImmutableMultiDict, UploadFile
 from starlette.requests import Request
 
 from endpoint import Endpoint
@@ -47,7 +48,10 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
         raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
-    return {"inputs": body, "parameters": _query_parameters(request)}, True
+    return {
+        "inputs": body,
+        "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
+    }, True
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:
@@ -76,22 +80,28 @@ async def _read_all(request: Request) -> bytes:
     return body.getvalue()  # which takes no copy
 
 
-def _query_parameters(request: Request) -> dict[str, str]:
-    """The parameters of a query string; those given several times are lists."""
+def _text_parameters(
+    entries: ImmutableMultiDict[str, Any], others: Collection[str]
+) -> dict[str, str]:
+    """The parameters among the entries of a query string or form, where `others` are none; those
+    given several times are lists.
+    """
     given: dict[str, list[str]] = {}
-    for name, value in request.query_params.multi_items():
-        if name not in ANSWER_PARAMETERS:
+    for name, value in entries.multi_items():
+        if name not in others:
             given.setdefault(name, []).append(value)
     return {name: ",".join(values) for name, values in given.items()}
 
 
 def _form_body(form: FormData) -> dict[str, Any]:
-    """A form's `file` and `parameters`, a JSON text, as the JSON body would have them."""
+    """A form's `file` and its parameters, those of the JSON text `parameters` and other fields, as
+    the JSON body would have them.
+    """
     file, parameters = form.get("file"), form.get("parameters", "{}")
     if not isinstance(file, UploadFile):
         raise InvalidRequest("file: should be a part with an audio file")
-    others = {name: None for name in form if name not in ("file", "parameters")}
-    return {**others, "inputs": content(file.file), "parameters": _read_parameters(parameters)}
+    fields = _text_parameters(form, ("file", "parameters"))
+    return {"inputs": content(file.file), "parameters": fields | _read_parameters(parameters)}
 
 
 def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:

@@ -206,7 +206,10 @@ def test_a_form_of_file_and_parameters_is_read(app, audio):
     expected = post(app, json_body(audio, language="en", batch_size=2), "application/json")
     assert post(app, body, FORM).body == expected.body
     extra = form(file=("a.wav", audio), other=("", b"1"))
-    assert post(app, extra, FORM).json["warnings"][0] == "unknown keys are ignored: other"
+    assert post(app, extra, FORM).json["warnings"][0] == "unknown parameters are ignored: other"
+    fields = {"batch_size": ("", b"2"), "assisted": ("", b"false")}
+    mixed = form(file=("a.wav", audio), **fields, parameters=("", b'{"language": "en"}'))
+    assert post(app, mixed, FORM).body == expected.body
 
 
 def test_a_form_takes_clips_of_known_speakers_as_json_does(app, audio):

@@ -232,7 +232,6 @@ NOT_SERVED = {
         "chunking_strategy": json.dumps({"type": "server_vad", "silence_duration_ms": 200})
     },
     "return_timestamps": {"return_timestamps": "word"},
-    "text": {"text": "good morning"},
     "output": {"output": "srt"},
     "num_speakers": {"num_speakers": "2"},
     "diarize": {"diarize": "true", "response_format": "text"},
@@ -246,6 +245,12 @@ def test_a_wrong_field_is_refused_by_name(endpoint, name):
     with pytest.raises(InvalidParameter) as refused:
         read(endpoint, **WRONG[name])
     assert error_body(refused.value, 400)["error"]["param"] == name
+
+
+def test_a_text_is_not_translated(endpoint):
+    assert read(endpoint, text="Good\nmorning.").request.config.text == "Good\nmorning."
+    with pytest.raises(InvalidParameter, match="text: is what is said, and cannot be translated"):
+        read(endpoint, TRANSLATE, text="Good morning.")
 
 
 @pytest.mark.parametrize("name", NOT_SERVED)

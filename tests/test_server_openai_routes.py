@@ -23,7 +23,7 @@ from renamed import renamed
 from errors import InvalidAudio, ModelError, OutOfMemory
 from server.errors import Busy
 from testing.audio_files import speech
-from transcript import KnownSpeaker
+from transcript import KnownSpeaker, Unspoken
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 TEXT = "Good morning. Yes! Hm."
@@ -281,6 +281,23 @@ def test_warnings_reach_the_client_in_every_format(client, endpoint):
     assert raw(client, "text").headers["x-warnings"] == r"careful: \xfc"
     assert streamed(client)[-1]["warnings"] == ["careful: \u00fc"]
     assert endpoint.asked.options.decode.num_beams == 1
+
+
+@pytest.mark.parametrize("response_format", [*TYPES, "text", "srt", "vtt"])
+def test_what_nobody_says_of_a_text_is_told_in_every_format(client, endpoint, response_format):
+    transcript = dataclasses.replace(SPOKEN.transcript, unspoken=(Unspoken((" So",), 3),))
+    endpoint.give(dataclasses.replace(SPOKEN, transcript=transcript))
+    told = [{"text": " So", "words_before": 3, "timestamp": [2.0, 30.5]}]
+    fields = {"extra_body": {"text": "Good morning. Yes! So Hm."}}
+    given = raw(client, response_format, **fields)
+    if response_format in TYPES:
+        assert json.loads(given.text)["unspoken"] == told
+        assert "unspoken" not in json.loads(raw(client, response_format).text)
+    else:
+        warning = "text: not all is spoken; json lists 1 as unspoken"
+        assert given.headers["x-warnings"] == warning
+    events = streamed(client, response_format=response_format, **fields)
+    assert events[-1]["unspoken"] == told
 
 
 def test_models(client, endpoint):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from answer.response import Answer, clamp_times, known_speakers_json, response
+from answer.response import Answer, clamp_times, known_speakers_json, response, unspoken_json
 from answer.subtitles import Rendering
 from asr.checkpoint.languages import language_name
 from diarization_utils import segment_per_chunk
@@ -47,6 +47,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
             "segments": diarized_segments(answer),
             "usage": _usage(answer),
             **known_speakers(answer),
+            **unspoken(answer, asked),
         }
     if asked.task == TRANSLATE:
         return {"text": text_of(answer)}
@@ -54,6 +55,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         "text": text_of(answer),
         "languages": languages(answer.transcript),
         "usage": _usage(answer),
+        **unspoken(answer, asked),
     }
 
 
@@ -74,7 +76,16 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         body["words"] = _words(chunks)
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
-    return body | known_speakers(answer)
+    return body | known_speakers(answer) | unspoken(answer, asked)
+
+
+def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """What nobody says of a text that was given, as in the native answer; nothing without one."""
+    if asked.request.config.text is None:
+        return {}
+    chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
+    words = [word for chunk in chunks for word in chunk.words]
+    return {"unspoken": unspoken_json(answer.transcript.unspoken, words, _seconds(answer))}
 
 
 def known_speakers(answer: Answer) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from payload.reference_clips import MAX_CLIPS
 from server.admission import FORM
-from server.openai_api.fields import FORMATS, GRANULARITIES, SUBTITLES
+from server.openai_api.fields import FORMATS, GRANULARITIES, SUBTITLES, TRANSCRIBE
 
 TEXT: dict[str, Any] = {"type": "string"}
 FLAG: dict[str, Any] = {"type": "boolean"}
@@ -24,6 +24,7 @@ def described(task: str) -> dict[str, Any]:
         "language": TEXT,
         "languages[]": _several(TEXT, most=1),
         "prompt": TEXT,
+        **({"text": TEXT} if task == TRANSCRIBE else {}),
         "keywords[]": _several(TEXT, most=200),
         "response_format": {"enum": [*FORMATS[task]], "default": "json"},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},

@@ -147,9 +147,6 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     keywords, hotwords = fields.texts("keywords"), fields.texts("hotwords")
     if keywords and hotwords:
         raise InvalidField("keywords: are the same as hotwords; give one of them")
-    fields.require_none(
-        "text", "goes to the endpoint's own routes, whose answers say what is not spoken"
-    )
     known = _known_speakers(fields)
     channel_names = fields.texts("channel_names")
     diarize, given = fields.flag("diarize"), fields.parameters()

@@ -24,7 +24,7 @@ from server.openai_api.stream import stream_messages
 from server.service import Service
 from server.sse import EventStream, encode_all, wait_for_audio
 
-MEDIA_TYPES = {"srt": "text/plain", "vtt": "text/vtt"}
+MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
 LONGEST_HEADER = 2000  # characters; proxies refuse long ones
 
 
@@ -74,12 +74,11 @@ async def _answer(request: Request, task: str, service: Service) -> Response:
 
 def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
     """The answer in the response format; text is sent as it is, not as a JSON string."""
+    if asked.format in (*FILES, "text"):
+        text = text_of(answer) if asked.format == "text" else file_of(answer, asked)
+        headers = _warning_header(answer.warnings + _unspoken(answer))
+        return PlainTextResponse(text, media_type=MEDIA_TYPES[asked.format], headers=headers)
     headers = _warning_header(answer.warnings)
-    if asked.format in FILES:
-        media_type = MEDIA_TYPES[asked.format]
-        return PlainTextResponse(file_of(answer, asked), media_type=media_type, headers=headers)
-    if asked.format == "text":
-        return PlainTextResponse(text_of(answer), headers=headers)
     body = json_body(answer, asked)
     if asked.logprobs:
         body["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
@@ -87,6 +86,12 @@ def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizer
         body["warnings"] = list(answer.warnings)
     content = to_json(body, inf_nan_mode="null")
     return Response(content, media_type="application/json", headers=headers)
+
+
+def _unspoken(answer: Answer) -> tuple[str, ...]:
+    """What is told of a given text where there is no place for the parts that nobody says."""
+    parts = len(answer.transcript.unspoken)
+    return (f"text: not all is spoken; json lists {parts} as unspoken",) if parts else ()
 
 
 def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:

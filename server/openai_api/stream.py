@@ -22,6 +22,7 @@ from server.openai_api.bodies import (
     languages,
     text_of,
     token_usage,
+    unspoken,
     verbose,
 )
 from server.openai_api.fields import FILES, AudioRequest
@@ -70,6 +71,7 @@ def _done(
         message["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
     if asked.format == "diarized_json":
         message |= known_speakers(answer)
+    message |= unspoken(answer, asked)
     if asked.format == "verbose_json":
         message = verbose(answer, asked) | message
     if asked.format in FILES:
