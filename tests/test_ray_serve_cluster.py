@@ -24,10 +24,13 @@ import yaml
 
 pytest.importorskip("grpc_reflection")
 
-from config import DEMO_MODELS
+from config import DEMO_MODELS, ModelSettings
 from server.ray_serve import FILE, OF_ONE_PROCESS
+from server.serving import load_app
+from server.settings import ServerSettings
 from testing.audio_files import conversation, wav_file
-from tests.servers import Server, following, ours
+from tests.live_app import live
+from tests.servers import SAME_NUMBERS, Server, following, ours
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -42,39 +45,42 @@ VARIABLES = {
 }
 Running = tuple[Server, subprocess.Popen[str]]
 REPLICA = "ray::ServeReplica"
+READY = "models ready"  # the line of each that has loaded
 
 
 @contextmanager
-def ray_served(tmp_path, replicas: int) -> Iterator[Running]:
-    """The command with so many replicas on a share of the cores. Names of unix sockets may have
-    107 bytes, so Ray's folder is a short one.
+def ray_served(tmp_path) -> Iterator[Running]:
+    """The command with two replicas on a share of the cores. Names of unix sockets may have 107
+    bytes, so Ray's folder is a short one. Every line of every replica is in the command's log.
     """
     told = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         told["http_options"]["port"] = free.getsockname()[1]
     (deployment,) = told["applications"][0]["deployments"]
     deployment["ray_actor_options"] = {"num_gpus": 0, "num_cpus": 0.5}
-    deployment["autoscaling_config"] |= {"min_replicas": replicas, "max_replicas": replicas}
+    deployment["autoscaling_config"] |= {"min_replicas": 2, "max_replicas": 2}
     (tmp_path / "told.yaml").write_text(yaml.safe_dump(told))
     command = [sys.executable, "-m", "server.ray_serve", "--config", str(tmp_path / "told.yaml")]
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        process = ours(command, **VARIABLES, **token, RAY_TMPDIR=folder)
+        process = ours(command, **VARIABLES, **token, RAY_TMPDIR=folder, RAY_DEDUP_LOGS="0")
         listens = r"listening on (http://127\.0\.0\.1:\d+)"
         with process, following(process, listens) as server:
             yield server, process
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory) -> Iterator[Running]:
-    with ray_served(tmp_path_factory.mktemp("ray"), 2) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
 def recording() -> bytes:
     """Of about half a minute."""
     return wav_file(conversation()[: 30 * 16_000], 16_000)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory, recording) -> Iterator[Running]:
+    """One cluster for all tests here, whose end is looked at, too."""
+    with ray_served(tmp_path_factory.mktemp("ray")) as (served, command):
+        yield served, command
+        what_was_accepted_is_answered_before_the_end(served, command, recording)
 
 
 def replicas(command: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -85,6 +91,21 @@ def replicas(command: subprocess.Popen[str]) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.ZombieProcess, IndexError):
             continue
     return found
+
+
+def seconds_used(processes: list[psutil.Process]) -> dict[psutil.Process, float]:
+    return {each: sum(each.cpu_times()[:2]) for each in processes}
+
+
+def wait_until_one_computes(before: dict[psutil.Process, float]) -> psutil.Process:
+    """The replica that has used more than COMPUTING since; they are idle otherwise."""
+
+    def busiest() -> psutil.Process | None:
+        used = {each: now - before[each] for each, now in seconds_used([*before]).items()}
+        most = max(used, key=used.__getitem__)
+        return most if used[most] > COMPUTING else None
+
+    return wait_until(busiest)
 
 
 def wait_until(is_so):
@@ -100,10 +121,13 @@ def ask(url: str, recording: bytes, number: int = 0) -> httpx2.Response:
     return httpx2.post(f"{url}/?language=en", content=recording, headers=headers, timeout=SECONDS)
 
 
-def test_answers_are_those_of_one_process(both, recording):
+def test_answers_are_those_of_one_process(both, recording, monkeypatch):
     served, _ = both
-    with ours(**VARIABLES) as process, following(process, r"listening on (\S+?),") as one:
-        expected, refused = ask(one.url, recording), ask(one.url, b"no audio")
+    for name, value in (VARIABLES | SAME_NUMBERS).items():
+        monkeypatch.setenv(name, value)
+    alone, _ = load_app(ModelSettings.from_environment(), ServerSettings.from_environment())
+    with live(alone) as url:
+        expected, refused = ask(url, recording), ask(url, b"no audio")
     answer = ask(served.url, recording)
     assert expected.status_code == answer.status_code == 200
     assert answer.content == expected.content
@@ -150,7 +174,7 @@ def test_a_killed_replica_loses_nothing_that_is_asked_again(both, recording):
     """Who was with it is told to ask again, at once; asked again, each has one answer, the same."""
     served, command = both
     expected = ask(served.url, recording).content
-    began = {each: sum(each.cpu_times()[:2]) for each in wait_until(lambda: replicas(command))}
+    before = seconds_used(wait_until(lambda: replicas(command)))
     answers: dict[int, bytes] = {}
     told_to_ask_again = []
 
@@ -165,31 +189,24 @@ def test_a_killed_replica_loses_nothing_that_is_asked_again(both, recording):
     clients = [threading.Thread(target=ask_until_answered, args=(each,)) for each in range(6)]
     for client in clients:
         client.start()
-
-    def computing() -> psutil.Process | None:
-        used = {each: sum(each.cpu_times()[:2]) - before for each, before in began.items()}
-        busiest = max(used, key=used.__getitem__)
-        return busiest if used[busiest] > COMPUTING else None
-
-    wait_until(computing).kill()
+    wait_until_one_computes(before).kill()
     for client in clients:
         client.join()
     assert answers == dict.fromkeys(range(6), expected)
     assert 1 <= len(set(told_to_ask_again)) <= 6
     wait_until(lambda: len(replicas(command)) == 2)
+    wait_until(lambda: sum(READY in line for line in served.log) == 3)
 
 
-def test_what_was_accepted_is_answered_before_the_end(tmp_path, recording):
+def what_was_accepted_is_answered_before_the_end(served, command, recording) -> None:
     replies = []
-    with ray_served(tmp_path, 1) as (served, command):
-        client = threading.Thread(target=lambda: replies.append(ask(served.url, recording)))
-        (replica,) = replicas(command)
-        before = sum(replica.cpu_times()[:2])
-        client.start()
-        wait_until(lambda: sum(replica.cpu_times()[:2]) > before + COMPUTING)
-        command.terminate()
-        wait_until(lambda: any("draining" in line for line in served.log))
-        client.join()
-        assert command.wait(SECONDS) == 0
+    client = threading.Thread(target=lambda: replies.append(ask(served.url, recording)))
+    before = seconds_used(replicas(command))
+    client.start()
+    wait_until_one_computes(before)
+    command.terminate()
+    wait_until(lambda: any("draining" in line for line in served.log))
+    client.join()
+    assert command.wait(SECONDS) == 0
     assert [reply.status_code for reply in replies] == [200]
     assert json.loads(replies[0].content)["text"]
