@@ -128,6 +128,10 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         """Connect. Raises ClusterError."""
+        try:
+            _knock(self._address)  # before Ray, whose import takes seconds
+        except OSError as error:
+            raise ClusterError(f"no cluster: {_line(error)}") from error
         prepare_ray()
         try:
             import ray
@@ -138,7 +142,6 @@ class Cluster:
         if self._address is None:
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
-            _knock(self._address)
             ray.init(self._address or "local", **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise ClusterError(f"no cluster: {_line(error)}") from error

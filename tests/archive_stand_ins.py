@@ -49,8 +49,8 @@ class StandIn:
             self.kill(argument, config)
 
     def wait(self, argument: str, config: InferenceConfig) -> None:
-        """Until the file exists; another one says that it waits."""
-        Path(f"{argument}.waits").touch()
+        """Until the file exists; another one says which process waits."""
+        Path(f"{argument}.waits").write_text(str(os.getpid()))
         while not Path(argument).exists():
             time.sleep(0.02)
 
