@@ -163,6 +163,7 @@ def signal_under_load(process: subprocess.Popen[str], server: Server, audio: byt
     for thread in asking:
         thread.join()
     assert [reply.status_code for reply in replies] == [200] * 3
+    assert len({reply.content for reply in replies}) == 1
     assert process.wait() == 0
     log = "".join(server.log)
     assert re.search(r"POST / 200 OK in \d+\.\d\d s, id \w+", log)

@@ -15,7 +15,6 @@ import httpx2
 import pytest
 from traffic import (
     JSON,
-    OURS,
     client,
     code_of,
     forked_servers,
@@ -24,7 +23,6 @@ from traffic import (
     running_requests,
     scaled,
     send_all,
-    subject,
 )
 from watched_server import POISON
 
@@ -131,18 +129,12 @@ def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     assert run(ready, faulty.url) == (200, 0)
 
 
-def test_what_was_accepted_is_answered_before_the_process_ends(models, expected, tmp_path):
-    with subject(OURS, tmp_path, **models) as running:
-        asyncio.run(_end_under_load(running.url, running.process.pid, expected, 0))
-        assert running.exit_status() == 0
-
-
 @pytest.mark.reliability
 @pytest.mark.timeout(1_800)
-def test_so_it_is_whenever_the_signal_comes(models, expected, tmp_path):
+def test_what_was_accepted_is_answered_whenever_the_signal_comes(models, expected, tmp_path):
     """Twenty servers, each told to end at another moment."""
     with forked_servers(tmp_path, **models) as start:
-        for number in range(1, 21):
+        for number in range(20):
             server = start()
             asyncio.run(_end_under_load(server.url, server.process_id, expected, 0.03 * number))
             assert server.exit_status() == 0

@@ -45,7 +45,6 @@ class Subject:
     process: psutil.Process
     temporary: Path
     events: Path
-    started: subprocess.Popen[str]
     before: int  # characters of `events` that tell of the start
 
     @property
@@ -79,10 +78,6 @@ class Subject:
         """What it did to the outside since it listens."""
         return self.events.read_text()[self.before :]
 
-    def exit_status(self) -> int:
-        """The status with which the process ends, once it has been told to."""
-        return self.started.wait(60)
-
     def reset_peak(self) -> None:
         """Let the peak begin at what is held now; see proc(5)."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
@@ -110,7 +105,7 @@ def subject(kind: str, folder: Path, faults: bool = False, **variables: str) -> 
     with starting as process, following(process, **listening) as server:
         before = events.read_text()
         assert "connect" not in before
-        yield Subject(server, psutil.Process(process.pid), temporary, events, process, len(before))
+        yield Subject(server, psutil.Process(process.pid), temporary, events, len(before))
 
 
 @contextmanager
@@ -129,10 +124,11 @@ def forked_servers(folder: Path, **variables: str) -> Iterator[Callable[[], Fork
 
 
 class ForkedServer:
-    """A running server of which `lines` tell, and its end."""
+    """A running server of which `lines` tell, and its end; `log` are those that were read."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
+        self.log: list[str] = []
         self.process_id = int(self._find(r"started (\d+)"))
         self.url = self._find(OURS_LISTENS)
 
@@ -141,12 +137,11 @@ class ForkedServer:
         return int(self._find(r"ended (-?\d+)"))
 
     def _find(self, pattern: str) -> str:
-        seen = []
         for line in self._lines:
-            seen.append(line)
+            self.log.append(line)
             if found := re.search(pattern, line):
                 return found[1]
-        raise AssertionError("".join(seen))
+        raise AssertionError("".join(self.log))
 
 
 def scaled(quick: Any, *whole: Any) -> list[Any]:
