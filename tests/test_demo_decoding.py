@@ -21,7 +21,7 @@ from config import DEMO_MODELS
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import CONVERSATION
 
-CUTS = (0.0, 6.0, 14.2, 20.7, 31.5, 50.0, 77.3)  # seconds; some inside words
+CUTS = (0.0, 6.0, 14.2, 20.7, 31.5)  # seconds; some inside words
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "assisted", "drafts"),
-    [(3, False, None), (6, False, None), (1, True, 2), (3, True, None), (6, True, 10)],
+    [(3, False, None), (1, True, 2), (3, True, None), (4, True, 10)],
 )
 def test_tokens_are_those_of_transformers(
     engine, windows, expected, timestamps, batch_size, assisted, drafts
@@ -74,7 +74,7 @@ def test_tokens_are_those_of_transformers(
     )
     answers = oracle.decode(engine, windows, options)
     assert {key: answer.tokens for key, answer in answers.items()} == expected
-    assert sum(map(len, expected.values())) > 150
+    assert sum(map(len, expected.values())) > 80
 
 
 def test_live_windows_beside_a_file_have_the_texts_of_a_files(
