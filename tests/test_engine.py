@@ -72,11 +72,15 @@ def tokens_of(answers):
     return {key: answer.tokens for key, answer in answers.items()}
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
+# Every pair of shape, batch size and timestamps, of which the last alternates.
 @pytest.mark.parametrize(
-    "shape", [TINY, TINY_ENGLISH, TINY_128], ids=["multilingual", "english", "128 bins"]
+    ("shape", "batch_size", "timestamps"),
+    [
+        (shape, batch_size, bool((number + place) % 2))
+        for number, shape in enumerate((TINY, TINY_ENGLISH, TINY_128))
+        for place, batch_size in enumerate((1, 5, 32))
+    ],
 )
-@pytest.mark.parametrize("batch_size", [1, 5, 32])
 def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch_size):
     windows = windows_of(shape, timestamps, 12, 40)
     answers = decode(
@@ -85,9 +89,15 @@ def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch
     assert tokens_of(answers) == truth(shape, RAGGED[shape], timestamps, 12, 40)
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize(("drafts", "batch_size"), [(1, 12), (4, 7), (4, 1), (10, 12)])
+# Every pair of noise, number of drafts and timestamps, of which the last alternates.
+@pytest.mark.parametrize(
+    ("noise", "drafts", "batch_size", "timestamps"),
+    [
+        (noise, drafts, batch_size, bool((number + place) % 2))
+        for number, noise in enumerate((0.0, 0.1, 1.0))
+        for place, (drafts, batch_size) in enumerate([(1, 12), (4, 7), (4, 1), (10, 12)])
+    ],
+)
 def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, drafts, batch_size):
     engine = engine_of(TINY, RAGGED[TINY], noise)
     windows = windows_of(TINY, timestamps, 12, 40)
@@ -460,7 +470,7 @@ def answered_alone(number):
     return decode(engine_of(TINY, RAGGED[TINY], 0.1), requests, options)
 
 
-@pytest.mark.parametrize("chosen", [*((n, (n + 2) % 7) for n in range(7)), tuple(range(7))])
+@pytest.mark.parametrize("chosen", [(0, 2), (3, 5), (4, 6), tuple(range(7))])
 def test_sessions_with_different_options_give_the_answers_they_give_alone(chosen):
     """Prompts differ too, within each session and between them."""
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
