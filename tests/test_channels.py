@@ -131,7 +131,7 @@ def test_files_hold_every_word_once_for_its_speaker(together):
         assert said.split() == "".join(words).split()
 
 
-@pytest.mark.parametrize("channels", [1, 2, 6, 8])
+@pytest.mark.parametrize("channels", [1, 2, 8])
 def test_any_number_of_channels(demo_handler, alone, voices, channels):
     """The others are silent, and cost nothing."""
     silence = np.zeros(len(voices[0]))
@@ -142,7 +142,7 @@ def test_any_number_of_channels(demo_handler, alone, voices, channels):
     assert len(answer["channels"]) == channels
 
 
-@pytest.mark.parametrize("decibels", [-10, -20, -30])
+@pytest.mark.parametrize("decibels", [-10, -30])
 def test_crosstalk_is_written_once(demo_handler, alone, voices, decibels):
     """A line in which each hears the other after a while."""
     agent = np.concatenate([voices[0], np.zeros_like(voices[1])])

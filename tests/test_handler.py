@@ -86,7 +86,7 @@ def bodies_of(inputs):
 
 def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(precise_handler, wav):
     """All are there before the engine takes a step, so that their windows are in the same rows."""
-    bodies = bodies_of(base64.b64encode(wav(speech(5.0))).decode())
+    bodies = bodies_of(base64.b64encode(wav(speech(3.0))).decode())
     alone = [precise_handler(body) for body in bodies]
     recogniser = precise_handler.endpoint.recogniser
     before = recogniser.counts.steps, recogniser.counts.rows

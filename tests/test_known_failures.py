@@ -27,7 +27,7 @@ TRUTH = json.loads((DEMO / "conversation.json").read_text())
 # A stretch of the conversation between two pauses, in seconds.
 PASSAGE = (26.0, 46.6)
 LENGTH = PASSAGE[1] - PASSAGE[0]
-MIDDLE = 76  # seconds
+MIDDLE = 46  # seconds
 
 
 class Found:
@@ -81,13 +81,13 @@ def assert_whole(answer: dict[str, Any]) -> None:
         assert times[-1] <= answer["duration"]
 
 
-@pytest.mark.parametrize("cut", [41.72, 103.81])
-def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation, cut):
+def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation):
     """insanely-fast-whisper #91: no end was predicted, and `None - float` ended the request.
 
     transformers' pipeline gives the last chunk of these thirty seconds of speech the end None, with
     this model too.
     """
+    cut = 41.72  # seconds
     assert any(word["start"] < cut < word["end"] for word in TRUTH["words"])
     answer = ask(demo_handler, conversation[round((cut - 30) * 16_000) : round(cut * 16_000)])
     assert_whole(answer)
