@@ -129,12 +129,14 @@ def test_failing_steps_harm_their_own_request_alone(faulty, expected, count):
     assert run(ready, faulty.url) == (200, 0)
 
 
-@pytest.mark.reliability
 @pytest.mark.timeout(1_800)
-def test_what_was_accepted_is_answered_whenever_the_signal_comes(models, expected, tmp_path):
-    """Twenty servers, each told to end at another moment."""
+@pytest.mark.parametrize("moments", scaled(1, 20))
+def test_what_was_accepted_is_answered_whenever_the_signal_comes(
+    models, expected, tmp_path, moments
+):
+    """So many servers, each told to end at another moment."""
     with forked_servers(tmp_path, **models) as start:
-        for number in range(20):
+        for number in range(moments):
             server = start()
             asyncio.run(_end_under_load(server.url, server.process_id, expected, 0.03 * number))
             assert server.exit_status() == 0
