@@ -21,6 +21,7 @@ from asr.engine.cuda_graphs import (
     DRAFTED_WARMUP_ROWS,
     KV_LENGTHS,
     ROW_COUNTS,
+    CudaGraphRunner,
     EncoderKey,
     PrefillKey,
     StepKey,
@@ -59,6 +60,13 @@ def brief_warmup(monkeypatch):
     monkeypatch.setattr(warmup, "TIMED_ROWS", (1,))
 
 
+@pytest.fixture
+def few_drafts(monkeypatch):
+    """Assistants draft two tokens a step, unless a test asks for more."""
+    monkeypatch.setattr(CudaGraphRunner, "draft_lengths", (2,))
+    monkeypatch.setattr(CudaGraphRunner, "timed_drafts", (0, 2))
+
+
 def requests_of(engine, count, timestamps=True, first=0):
     prompt = engine.models.special_tokens.prompt("en", "transcribe", timestamps)
     return [Request(first + each, noise(1, seed=each), prompt) for each in range(count)]
@@ -90,7 +98,9 @@ def check_sizes(device):
         assert step.drafting_wide <= TIMES, step
 
 
-def test_load_prepares_batches_of_every_size_and_usual_length(device, brief_warmup, monkeypatch):
+def test_load_prepares_batches_of_every_size_and_usual_length(
+    device, brief_warmup, few_drafts, monkeypatch
+):
     engine = DecodeEngine(fake_models(assistant="shared"))
     monkeypatch.undo()
     shapes = engine.runner.warmup_shapes(assisted=True)
@@ -101,8 +111,12 @@ def test_load_prepares_batches_of_every_size_and_usual_length(device, brief_warm
 
 
 @pytest.mark.slow
-def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(device, monkeypatch):
-    """With batches of four, into which windows enter in every way that there is."""
+def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(
+    device, few_drafts, monkeypatch
+):
+    """With batches of four, into which windows enter in every way that there is, and of which two
+    and one are left when texts end. One row alone takes plain steps.
+    """
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 4)
     monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1, 4))
     monkeypatch.setattr(warmup, "TIMED_ROWS", (1, 4))
@@ -115,6 +129,8 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(device, mon
     assert detected.encoded.dtype == torch.float16
     with engine.endless_texts():
         for case in cases(engine):
+            if case.options.batch_size == 1 and (case.options.temperature or case.options.assisted):
+                continue
             assert len(decode_noise(engine, case).texts) == case.options.batch_size
     captured = {each for each in device.launched if each[1].assistant_lag <= CAPTURED_LAG}
     assert len(device.pools) == engine.runner.graph_count >= len(shapes)
@@ -128,7 +144,7 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(device, mon
     check_sizes(device)
 
 
-def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, monkeypatch):
+def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, few_drafts, monkeypatch):
     """All that the engine queues, load included, goes there."""
     entered, launched, step = [None], [], device.decode_step
 
@@ -153,15 +169,15 @@ def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, monkeypatch
     assert stream.priority < 0
 
 
-def test_every_shape_that_requests_may_have(device, brief_warmup):
+def test_every_shape_that_requests_may_have(device, brief_warmup, few_drafts):
     engine = DecodeEngine(fake_models(assistant="shared"))
     state, runner = engine.memory.ensure_capacity(24), engine.runner
     longest = state.main.cache.max_len
-    kinds = itertools.product((0, 2, 8), (False, True), (False, True))
+    kinds = [*itertools.product((0, 2), (False, True), (False, True)), (8, False, False)]
+    kinds.append((8, True, True))
     shapes = [
-        (rows, StepShape(drafts, lag, length, sampled, timestamps))
+        (24, StepShape(drafts, min(drafts, 1) + 1, 64, sampled, timestamps))
         for drafts, sampled, timestamps in kinds
-        for rows, length, lag in ((24, 64, min(drafts, 1) + 1),)
     ]
     shapes += [(3, StepShape(4, 1, longest)), (24, StepShape(8, 2, longest, True))]
     shapes.append((2, StepShape(2, 7, 256)))  # drafting after a pause: not captured
@@ -183,7 +199,7 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     assert all(shape.followed and shape.assistant_lag == 1 for shape in warmed)
     state = engine.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
-    kinds = itertools.product((0, 2, 4), (False, True), (False, True))
+    kinds = itertools.product((0, 4), (False, True), (False, True))
     shapes = [(24, StepShape(k, 1, 64, sampled, times, 0, True)) for k, sampled, times in kinds]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
     check_captures(device, engine, state, shapes)
@@ -206,7 +222,7 @@ def check_captures(device, engine, state, shapes):
 
 
 @pytest.mark.parametrize("kind", [None, BLOCK])
-def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup, kind):
+def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup, few_drafts, kind):
     """Those that are longer than a buffer's text run as they are."""
     engine = DecodeEngine(fake_models(heads=kind) if kind else fake_models(assistant="shared"))
     options = DecodeOptions(assisted=True, drafts=2, words=True)
@@ -238,7 +254,7 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     check_sizes(device)
 
 
-def test_beams_beside_plain_rows(device, brief_warmup):
+def test_beams_beside_plain_rows(device, brief_warmup, few_drafts):
     """Batches grow on their own; rejected texts move from plain rows to those with beams."""
     engine = DecodeEngine(fake_models(assistant="shared"))
     results = decode(
@@ -276,10 +292,10 @@ def test_an_idle_batch_leaves_its_memory_to_another(monkeypatch, brief_warmup):
         monkeypatch.setattr(torch.cuda, "mem_get_info", free)
         for options, rows in (
             (DecodeOptions(batch_size=4), 4),
-            (DecodeOptions(num_beams=5, batch_size=9), 3),
+            (DecodeOptions(num_beams=5, batch_size=5), 3),
             (DecodeOptions(batch_size=4), 4),
         ):
-            assert len(decode(engine, (options, requests_of(engine, 9)))) == 9
+            assert len(decode(engine, (options, requests_of(engine, 5)))) == 5
             used = engine.batch(options.num_beams)
             assert used.memory.capacity == rows
             others = [each for each in engine.batches.values() if each is not used]
@@ -287,7 +303,7 @@ def test_an_idle_batch_leaves_its_memory_to_another(monkeypatch, brief_warmup):
 
 
 @pytest.mark.parametrize("assistant", [None, "own"])
-def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, assistant):
+def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, few_drafts, assistant):
     """Growth under live rows, eviction, sampling, words, drafts, rows with and without grammar."""
     engine = DecodeEngine(fake_models(assistant=assistant))
     first = engine.memory.state

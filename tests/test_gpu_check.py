@@ -73,6 +73,8 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DEVICE", "cpu")
     # How fast this machine is at the moment is not looked at.
     monkeypatch.setattr(checks, "FIRST_REQUEST_EXTRA", 1e9)
+    monkeypatch.setattr(checks, "QUICK_SECONDS", 8.0)
+    monkeypatch.setattr(speed, "QUICK_SECONDS", 4.0)
     monkeypatch.setattr(command, "make_page", partial(command.make_page, run=run))
     assert command.main(["--quick", "--output", str(tmp_path / "page.md")]) == 0
     printed = capsys.readouterr()
@@ -450,7 +452,7 @@ def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
 @pytest.mark.timeout(600)
 def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
     for name in ("GPU_SECONDS", "CPU_SECONDS"):
-        monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 6.0)
+        monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 3.0)
     monkeypatch.setattr(speed, "COPIED_BYTES", 1 << 20)
     page = Page("title", "introduction")
     page.check("Load", lambda: checks.check_load(pretend_gpu))

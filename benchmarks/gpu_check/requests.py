@@ -16,7 +16,7 @@ from timebase import SAMPLE_RATE
 
 MB = 10**6
 WARM, MEASURED, AT_ONCE = 4, 8, 4  # requests
-QUICK_SECONDS = 10.0  # of audio a request, where a quick check has a CPU alone
+QUICK_SECONDS = 5.0  # of audio a request, where a quick check has a CPU alone
 # A request may leave so much behind, on average: half of what a thread's plans of cuDNN take.
 GROWTH_BYTES = 5 * MB / 2
 
