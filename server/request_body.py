@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from io import BytesIO
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from starlette.datastructures import FormData, ImmutableMultiDict, UploadFile
 from starlette.requests import Request
 
+from config import InferenceConfig
 from endpoint import Endpoint
 from errors import InvalidRequest
 from payload.bounded_json import MOST_JSON, TooMuchJson, parse_json
@@ -26,6 +27,11 @@ from transcription_request import TranscriptionRequest
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
 MOST_FILES, MOST_FIELDS = 1, 100
+LISTS = {
+    name
+    for name, field in InferenceConfig.model_fields.items()
+    if list in map(get_origin, (field.annotation, *get_args(field.annotation)))
+}
 
 
 async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
@@ -83,13 +89,16 @@ async def _read_all(request: Request) -> bytes:
 def _text_parameters(
     entries: ImmutableMultiDict[str, Any], others: Collection[str]
 ) -> dict[str, str]:
-    """The parameters among the entries of a query string or form, where `others` are none; those
-    given several times are lists.
+    """The parameters among the entries of a query string or form, where `others` are none; lists
+    may be given in several entries. Raises InvalidRequest where anything else is.
     """
     given: dict[str, list[str]] = {}
     for name, value in entries.multi_items():
         if name not in others:
             given.setdefault(name, []).append(value)
+    for name in InferenceConfig.model_fields.keys() - LISTS:
+        if len(given.get(name, ())) > 1:
+            raise InvalidRequest(f"{name}: is given several times")
     return {name: ",".join(values) for name, values in given.items()}
 
 
@@ -101,7 +110,10 @@ def _form_body(form: FormData) -> dict[str, Any]:
     if not isinstance(file, UploadFile):
         raise InvalidRequest("file: should be a part with an audio file")
     fields = _text_parameters(form, ("file", "parameters"))
-    return {"inputs": content(file.file), "parameters": fields | _read_parameters(parameters)}
+    given = _read_parameters(parameters)
+    if fields.keys() & given.keys():
+        raise InvalidRequest("parameters: repeats a field of the form")
+    return {"inputs": content(file.file), "parameters": fields | given}
 
 
 def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:

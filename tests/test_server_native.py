@@ -212,6 +212,21 @@ def test_a_form_of_file_and_parameters_is_read(app, audio):
     assert post(app, mixed, FORM).body == expected.body
 
 
+def test_what_a_form_says_twice_is_refused_but_for_lists(app, audio):
+    def after(first: bytes, **parts: tuple[str, bytes]) -> bytes:
+        return first.removesuffix(b"--edge--\r\n") + form(file=("a.wav", audio), **parts)
+
+    lists = after(form(output=("", b"srt")), output=("", b"vtt"))
+    assert set(post(app, lists, FORM).json["output"]) == {"srt", "vtt"}
+    twice = post(app, after(form(text=("", b"so it")), text=("", b"goes")), FORM)
+    assert (twice.status, twice.code) == (400, "INVALID_REQUEST")
+    assert "text: is given several times" in twice.json["detail"]
+    both = form(file=("a.wav", audio), language=("", b"en"), parameters=("", b'{"language": "de"}'))
+    refused = post(app, both, FORM)
+    assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+    assert "repeats a field of the form" in refused.json["detail"]
+
+
 def test_a_form_takes_clips_of_known_speakers_as_json_does(app, audio):
     clip = base64.b64encode(bytes(3 << 20)).decode()
     voices = [{"name": "Anna", "reference": clip}]

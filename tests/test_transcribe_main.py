@@ -162,6 +162,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
         left = [
             {"text": " (She\nlaughs.)", "words_before": 2, "timestamp": [66.42, 67.1]},
             {"text": " and so on" * 1000, "words_before": 2, "timestamp": [70.0, 70.0]},
+            {"text": "等等" * 1000, "words_before": 2, "timestamp": [70.0, 70.0]},
         ]
         answer = {**full_answer(body), "language": "en", "unspoken": left}
         handler.send(200, json.dumps(answer).encode())
@@ -169,10 +170,12 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
     fake.replies = [miss, miss]
     path = str(folder / "a.ogg")
     assert main(["transcribe", path, "--url", fake.url]) == 0
-    _, laughter, rest = capsys.readouterr().err.splitlines()
+    _, laughter, rest, without_spaces = capsys.readouterr().err.splitlines()
     assert laughter == f"{path}: not spoken at 1:06: (She laughs.)"
     assert rest.startswith(f"{path}: not spoken at 1:10: and so on and so on")
     assert len(rest) < len(path) + 130
+    assert without_spaces.startswith(f"{path}: not spoken at 1:10: 等等等")
+    assert len(without_spaces) < len(path) + 130
     assert main(["demo", path, "--url", fake.url]) == 0
     assert "not spoken at 1:06: (She laughs.)" in capsys.readouterr().out.splitlines()
 

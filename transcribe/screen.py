@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 LONGEST_NOTE = 100  # characters of a text, of which the JSON has all
@@ -82,9 +81,15 @@ def notes(answer: Mapping[str, Any]) -> list[str]:
     """A line for each warning of an answer, and for each part of a given text that nobody says."""
     warnings = [f"warning: {each}" for each in answer.get("warnings") or ()]
     return warnings + [
-        f"not spoken at {clock(each['timestamp'][0])}: {shorten(each['text'], LONGEST_NOTE)}"
+        f"not spoken at {clock(each['timestamp'][0])}: {_shortened(each['text'])}"
         for each in answer.get("unspoken") or ()
     ]
+
+
+def _shortened(text: str) -> str:
+    """By characters: some languages have no spaces."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_NOTE else line[: LONGEST_NOTE - 1] + "…"
 
 
 class Lines:
