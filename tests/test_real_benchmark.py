@@ -5,6 +5,7 @@ the same sentence alike.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from benchmarks.accuracy.metrics import Count
 from benchmarks.pages import NOTHING
 from benchmarks.real import __main__ as bench
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Spec
+from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Ours, Setting, Spec
 from benchmarks.real.figures import charts
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import EngineFailed, EngineProcess, Heard
+from benchmarks.real.process import Heard
 from benchmarks.real.results import add_answer, add_recording, cells, empty, recordings, specs
 from benchmarks.real.scoring import Score, is_by_character, score
 from config import DEMO_MODELS
@@ -240,14 +241,14 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
 ):
     output = tmp_path / "real.json"
     options = ["--manifest", spoken, "--model", DEMO_MODELS / "asr", "--output", output]
-    engines = ["ours", "ours:nope=1", "batched", "sequential:beam_size=5", "pipeline"]
+    engines = ["ours", "sequential@nope", "batched", "sequential:beam_size=5", "pipeline"]
     arguments = ["bench", *options, "--threads", 1, "--batch-size", 2, "--engines", *engines]
     monkeypatch.setattr(sys, "argv", list(map(str, arguments)))
     assert bench.main() == 0
     printed = capsys.readouterr()
-    assert "left out: ours:nope=1: unknown parameters are ignored: nope" in printed.err
+    assert re.search(r"^left out: sequential@nope: .*compute type.*$", printed.err, re.MULTILINE)
     results = json.loads(output.read_text())
-    engines.remove("ours:nope=1")
+    engines.remove("sequential@nope")
     assert [spec.name for spec in specs(results)] == engines
     for spec in specs(results):
         (cell,) = cells(results, spec, recordings(results))
@@ -284,7 +285,9 @@ def test_what_cannot_be_heard_is_one_line(spoken, tmp_path, monkeypatch, capsys)
         assert said in line
 
 
-def test_an_engine_that_cannot_be_loaded_says_so_in_one_line(tmp_path):
-    setting = bench.Setting(tmp_path, tmp_path, "cpu", "float32", 1, 1, False)
-    with pytest.raises(EngineFailed, match=r"^sequential: .*model\.bin"):
-        EngineProcess(Spec.parse("sequential"), setting)
+def test_a_parameter_that_the_endpoint_does_not_know_is_refused(spoken, tmp_path, whisper_folder):
+    setting = Setting(whisper_folder, tmp_path, "cpu", "float32", 1, 1, words=False)
+    ours = Ours(Spec.parse("ours:nope=1"), setting)
+    (recording,) = load_manifests([spoken])
+    with pytest.raises(ValueError, match="unknown parameters are ignored: nope"):
+        ours.transcribe(recording)
