@@ -30,7 +30,7 @@ MOST_FILES, MOST_FIELDS = 1, 100
 LISTS = {
     name
     for name, field in InferenceConfig.model_fields.items()
-    if list in map(get_origin, (field.annotation, *get_args(field.annotation)))
+    if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
 }
 
 
