@@ -499,6 +499,29 @@ def test_a_lost_connection_comes_back_and_the_words_go_on(person, room, line, do
     person.browser.get_log("browser")  # it tells of the connection
 
 
+def test_a_session_that_expires_is_followed_by_another(person, demo_endpoint):
+    """Though the server takes a while to complete what it heard before, and the person goes on."""
+    with holding(demo_endpoint, live_session_seconds=3) as room:
+        person.open(room.url)
+        first = begin(person, room)
+        first.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
+        person.wait(lambda: first.finished)
+        assert "session_expired" in person.see("#failure").text
+        heard = person.do(SECONDS)
+        person.wait(lambda: person.do(SECONDS) > heard + 1)
+        first.complete(completed("a", *FIRST))
+        person.wait(lambda: len(room.drivers) > 1)
+        second = room.drivers[1]
+        later = tuple(Word(w.text, w.start - 0.7, w.end - 0.7, None, 0.5) for w in SECOND)
+        second.tell(SpeechStartedEvent("c", 0), Words("c", later))
+        person.wait(lambda: lines(person) == ["So it", f"goes {NASTY}."])
+        person.see("#stop").click()
+        person.wait(lambda: second.finished)
+        second.complete(completed("c", *later))
+        person.see("#found")
+    assert person.texts(".word") == [w.text.strip() for w in FIRST + SECOND]
+
+
 def test_who_stops_while_the_connection_is_lost_has_the_words_and_the_recording(
     person, room, line, downloads
 ):
@@ -517,6 +540,10 @@ def test_who_stops_while_the_connection_is_lost_has_the_words_and_the_recording(
     assert person.see("#player")
     assert person.see("#chosen b").text.endswith(".wav")
     person.browser.get_log("browser")  # it tells of the connection
+
+
+# Of the recording, as they are shown.
+SECONDS = "document.getElementById('listened').textContent.split(':').reduce((a, b) => 60 * a + +b)"
 
 
 RESUMED = """

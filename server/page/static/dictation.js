@@ -1,7 +1,7 @@
 /* Speaking in place of a file: a recording, and its words while it is made. */
 
 import { Listening } from "./listening.js";
-import { LiveSession } from "./live_session.js";
+import { ENDINGS, LiveSession } from "./live_session.js";
 import { LiveTranscript } from "./live_transcript.js";
 import { Microphone } from "./microphone.js";
 import { RecentSamples } from "./recent_samples.js";
@@ -15,7 +15,7 @@ const STAYS = "What was written stays; Transcribe hears the whole recording agai
 const COMES_BACK =
   "The recording goes on, and words come again once the server can be reached. Stop it, and Transcribe writes all of it down.";
 // What a new session may mend: a lost connection, which has no code, and these.
-const PASSING = ["", "BUSY", "DRAINING", "session_expired"];
+const PASSING = ["", "BUSY", ...ENDINGS];
 const PAUSE_MS = 2000; // between two attempts
 
 export class Dictation {

@@ -5,11 +5,15 @@ import { RATE } from "./microphone.js";
 
 const TRANSCRIPTION = "item.input_audio_transcription";
 const DONE = 1000; // WebSocket's status of what ends as it should
+const FAILED = 1011; // and of a server that cannot go on
 const FULL = "The server holds as many live sessions as it may.";
 const NOT_OPENED = "No live session was opened; something on the way may take no WebSockets.";
-const LOST = 1006; // the socket ended without a word of the server's
 const NOTHING_SAID = "The connection was lost.";
 const MOST_MS = 20_000; // until a session is open
+
+// Told first; then the server completes what it heard, and answers all else with TAKES_NO_MORE.
+export const ENDINGS = ["DRAINING", "session_expired", "session_idle"];
+const TAKES_NO_MORE = "session_ending";
 
 /**
  * A session's settings by the parameters of a recording, as far as live sessions have them.
@@ -32,8 +36,10 @@ export class LiveSession {
   #waiting = [];
   #finishing = false;
   #ended = false;
-  /** @type {ApiError | null} what the server said last */
+  /** @type {ApiError | null} what could not be done last */
   #error = null;
+  /** @type {ApiError | null} why the server ends it */
+  #ending = null;
 
   /**
    * @param {{onOpen: () => void, onEvent: (event: any) => void, onError: (error: ApiError) => void,
@@ -98,9 +104,10 @@ export class LiveSession {
     this.#socket?.close();
   }
 
-  /** Nobody takes what is sent while the socket closes. */
+  /** Nobody takes what is sent while the session ends. */
   #give(message) {
-    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(message);
+    if (this.#ending || this.#socket?.readyState !== WebSocket.OPEN) return;
+    this.#socket.send(message);
   }
 
   #hear(event) {
@@ -109,14 +116,23 @@ export class LiveSession {
       this.onEvent(later(event, this.#start));
       return;
     }
-    this.#error = new ApiError(event.error.message);
-    this.onError(this.#error);
+    const error = new ApiError(event.error.message);
+    if (error.code === TAKES_NO_MORE) return;
+    if (ENDINGS.includes(error.code)) this.#ending = error;
+    this.#error = error;
+    this.onError(error);
   }
 
   async #closed(code) {
     if (code === DONE && this.#finishing) this.#end(null);
-    else if (this.#socket) this.#end((code !== LOST && this.#error) || new ApiError(NOTHING_SAID));
+    else if (this.#socket) this.#end(this.#reason(code));
     else this.#end(await whyRefused());
+  }
+
+  /** What the server said of its end; other errors, before, have ended nothing. */
+  #reason(code) {
+    const said = this.#ending ?? (code === FAILED ? this.#error : null);
+    return said ?? new ApiError(NOTHING_SAID);
   }
 
   #end(error) {
