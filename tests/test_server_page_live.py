@@ -546,38 +546,82 @@ def test_who_stops_while_the_connection_is_lost_has_the_words_and_the_recording(
 SECONDS = "document.getElementById('listened').textContent.split(':').reduce((a, b) => 60 * a + +b)"
 
 
-RESUMED = """
-    const [events, start, lostAt, done] = arguments;
+BROKEN_OFF = """
+    const [events, starts, done] = arguments;
     import("./live_transcript.js").then(({ LiveTranscript }) => {
       const heard = new LiveTranscript();
       for (const event of events) heard.hear(event);
-      done([heard.writtenUntil, heard.resume(start, lostAt), heard.answer(900).warnings]);
+      done(starts.map((start) => {
+        const from = heard.writtenUntil;
+        const gone = heard.breakOff(start);
+        const { text, warnings } = heard.answer(900);
+        return [from, gone, text, warnings];
+      }));
     });
 """
 
 
+def broken_off(person: Person, events: list[dict], *starts: float) -> list[list]:
+    """What happens where a session that has told these events is lost, and those that follow."""
+    return person.browser.execute_async_script(BROKEN_OFF, events, starts)
+
+
+def told_of(item: str, kind: str, **fields) -> dict:
+    name = (
+        "input_audio_buffer" if "speech" in kind else "conversation.item.input_audio_transcription"
+    )
+    return {"item_id": item, "type": f"{name}.{kind}"} | fields
+
+
+def told_words(item: str, text: str, start: float, end: float) -> dict:
+    word = {"word": text, "start": start, "end": end, "probability": 0.5, "speaker": None}
+    return told_of(item, "words", words=[word])
+
+
 def test_what_was_lost_for_too_long_to_be_heard_again_is_told(person, room):
     person.open(room.url)
-    word = {"word": " So", "start": 1.0, "end": 1.5, "probability": 0.5, "speaker": None}
-    of = {"item_id": "a"}
     events = [
-        of | {"type": "input_audio_buffer.speech_started", "audio_start_ms": 900},
-        of | {"type": "conversation.item.input_audio_transcription.words", "words": [word]},
-        of | {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 2000},
-        of | {"type": "conversation.item.input_audio_transcription.completed", "transcript": " So"},
-        {"type": "input_audio_buffer.speech_started", "audio_start_ms": 90_000, "item_id": "b"},
+        told_of("a", "speech_started", audio_start_ms=900),
+        told_words("a", " So", 1.0, 1.5),
+        told_of("a", "speech_stopped", audio_end_ms=2000),
+        told_of("a", "completed", transcript=" So"),
+        told_of("b", "speech_started", audio_start_ms=90_000),
+    ]
+    assert broken_off(person, [], 0.0) == [[0, [], "", []]]
+    assert broken_off(person, events[:3], 1.5) == [[1.5, [], " So", []]]
+    assert broken_off(person, events[:4], 2.0) == [[2, [], " So", []]]
+    assert broken_off(person, events, 90.0) == [[90, ["b"], " So", []]]
+    said = "From 1:30 to 10:00 words may be missing: the live session was lost."
+    (found,) = broken_off(person, events, 600.0)
+    assert found == [90, ["b"], " So", [f"{said} Transcribe hears the whole recording."]]
+
+
+def test_what_is_heard_again_is_written_once(person, room):
+    """Where an item is not over, the items after it are heard again with it."""
+    person.open(room.url)
+    events = [
+        told_of("a", "speech_started", audio_start_ms=900),
+        told_words("a", " So", 1.0, 1.5),
+        told_of("a", "speech_stopped", audio_end_ms=4000),
+        told_of("b", "speech_started", audio_start_ms=5000),
+        told_words("b", " goes", 5.0, 6.0),
+        told_of("b", "completed", transcript=" goes"),
+    ]
+    # The second session, too, is lost, before it has told anything.
+    assert broken_off(person, events, 1.4, 1.4) == [
+        [1.5, ["b"], " So", []],
+        [1.5, [], " So", []],
     ]
 
-    def resumed(many: int, start: float, lost_at: float) -> list:
-        return person.browser.execute_async_script(RESUMED, events[:many], start, lost_at)
 
-    assert resumed(0, 0.0, 1.0) == [0, [], []]
-    assert resumed(3, 1.5, 3.0) == [1.5, [], []]
-    assert resumed(4, 2.0, 3.0) == [2, [], []]
-    assert resumed(5, 90.0, 95.0) == [90, ["b"], []]
-    said = "From 1:35 to 10:00 nothing is written down: the connection was lost."
-    *_, (warning,) = resumed(5, 600.0, 95.0)
-    assert warning == f"{said} Transcribe hears the whole recording."
+def test_why_an_item_failed_is_told_though_the_session_is_lost(person, room):
+    person.open(room.url)
+    events = [
+        told_of("a", "speech_started", audio_start_ms=900),
+        told_of("a", "failed", error={"message": "too warm"}),
+        told_of("b", "speech_started", audio_start_ms=5000),
+    ]
+    assert broken_off(person, events, 5.0) == [[5, ["b"], "", ["From 0:00 on: too warm"]]]
 
 
 def test_samples_of_the_last_while_are_kept_in_order(person, room):

@@ -30,7 +30,7 @@ export class Dictation {
   #ended = Promise.resolve(null);
   /** @type {(error: Error | null) => void} */
   #end = () => {};
-  /** @type {{error: Error, at: number} | null} that a session was lost, and when, in seconds */
+  /** @type {Error | null} why the last session was lost */
   #lost = null;
   #retry = 0;
   /** @type {"off" | "starting" | "on" | "stopping"} */
@@ -139,7 +139,7 @@ export class Dictation {
   /** Words alone: a new session would call the same people something else. */
   #tryAgain(settings, error) {
     if (!this.#lost) {
-      this.#lost = { error, at: this.#microphone.seconds };
+      this.#lost = error;
       this.#finds = false;
       this.#listening.say("Recording", "trying to connect again");
       this.onFailure(error, COMES_BACK);
@@ -152,7 +152,7 @@ export class Dictation {
   }
 
   #resume(start) {
-    for (const id of this.#heard.resume(start, this.#lost.at)) this.transcript.forget(id);
+    for (const id of this.#heard.breakOff(start)) this.transcript.forget(id);
     for (const id of this.#heard.ids) this.#show(id);
     this.#lost = null;
     this.#listening.say("Listening", "connected again");
@@ -162,7 +162,7 @@ export class Dictation {
   /** Nobody waits for a server that is gone. */
   #giveUp() {
     clearTimeout(this.#retry);
-    this.#end(this.#lost.error);
+    this.#end(this.#lost);
     this.#session.close();
   }
 

@@ -9,7 +9,7 @@ import { clock } from "./format.js";
  * @typedef {{text: string, speaker: string | null, start: number, end: number}} Segment
  */
 
-// Seconds between a word's middle and the segment that has it, at most.
+// Seconds by which two times of the same moment differ, at most.
 const ROUNDING = 0.02;
 
 /** What an event says of its item, by the last part of its type. */
@@ -75,6 +75,19 @@ class Item {
     this.warnings.push(`From ${clock(this.start)} on: ${reason}`);
   }
 
+  /**
+   * No more is said of it, and what begins at `start` or later is heard again. Returns whether
+   * anything is left, be it a warning.
+   * @param {number} start seconds
+   */
+  breakOff(start) {
+    this.words = this.words.filter((word) => word.start < start);
+    const isLeft = this.words.length > 0 || (this.isOver && this.start < start);
+    this.end = Math.min(this.end, start);
+    [this.unstable, this.isOver] = ["", true];
+    return isLeft;
+  }
+
   /** Those after the text is complete take the place of all before. */
   hearSegment(segment) {
     if (this.isComplete && !this.hasLastSegments) {
@@ -130,21 +143,20 @@ export class LiveTranscript {
   }
 
   /**
-   * The session was lost, and another goes on: what was guessed is gone, words that were final
-   * stay. Returns the names of items that had none.
-   * @param {number} start seconds of the recording at which the new session begins
-   * @param {number} lostAt seconds at which the old one was lost
+   * The session was lost. Guesses are gone; final words stay, but for those that another session
+   * hears again. Returns the names of items of which nothing is left.
+   * @param {number} start seconds of the recording at which the other session begins
    */
-  resume(start, lostAt) {
-    if (start > lostAt)
+  breakOff(start) {
+    const from = this.writtenUntil;
+    if (start > from + ROUNDING)
       this.#warnings.push(
-        `From ${clock(lostAt)} to ${clock(start)} nothing is written down: the connection was lost.` +
+        `From ${clock(from)} to ${clock(start)} words may be missing: the live session was lost.` +
           " Transcribe hears the whole recording.",
       );
-    for (const item of this.#items.values()) [item.unstable, item.isOver] = ["", true];
-    const empty = [...this.#items].filter(([, { words }]) => !words.length).map(([id]) => id);
-    for (const id of empty) this.#items.delete(id);
-    return empty;
+    const gone = [...this.#items].filter(([, item]) => !item.breakOff(start)).map(([id]) => id);
+    for (const id of gone) this.#items.delete(id);
+    return gone;
   }
 
   /** Whether anything was said. */
