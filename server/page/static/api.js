@@ -4,6 +4,7 @@
 import { EventReader } from "./event_stream.js";
 
 const KEY = "api-key";
+const SECRET_S = 60; // in which a socket is opened
 
 /** A refusal or failure: a stable code ("" where there is none), and why in words. */
 export class ApiError extends Error {
@@ -64,14 +65,14 @@ const UNREACHABLE = "The server cannot be reached.";
  */
 async function ask(route, given = {}) {
   const headers = { ...authorization(), ...given.headers };
-  let response;
   try {
-    response = await fetch(address(route), { ...given, headers, credentials: "omit" });
-  } catch {
-    throw new ApiError(UNREACHABLE);
+    const response = await fetch(address(route), { ...given, headers, credentials: "omit" });
+    if (!response.ok) throw refusal(await response.text(), response.status);
+    return response.status === 204 ? null : await response.json();
+  } catch (error) {
+    // What is no JSON comes from something else on the way, as where a network asks for a login.
+    throw error instanceof ApiError ? error : new ApiError(UNREACHABLE);
   }
-  if (!response.ok) throw refusal(await response.text(), response.status);
-  return response.status === 204 ? null : response.json();
 }
 
 /** What the server can do (`GET /info`). Throws ApiError. */
@@ -81,14 +82,14 @@ export const info = () => ask("info");
  * A WebSocket to a live session that begins with these settings. Throws ApiError; what a browser
  * is not told of, a refusal of the socket itself, is an event of the socket.
  *
- * Browsers send no key with a WebSocket, so it is opened by a secret that lives for minutes.
+ * Browsers send no key with a WebSocket, so it is opened by a secret that lives for a minute.
  * @param {object} session as of `session.update`
  */
 export async function liveSocket(session) {
   const secret = await ask("v1/realtime/client_secrets", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ session }),
+    body: JSON.stringify({ session, expires_after: { anchor: "created_at", seconds: SECRET_S } }),
   });
   const url = address("v1/realtime?intent=transcription");
   url.protocol = url.protocol.replace("http", "ws");

@@ -11,12 +11,15 @@ import { Speakers } from "./speakers.js";
 
 const GOES_ON =
   "The recording goes on without words: stop it, and Transcribe writes all of it down.";
-const STAYS = "What was written stays; Transcribe hears the whole recording again.";
+const STAYS = "What was written stays; Transcribe hears the whole recording.";
 const COMES_BACK =
   "The recording goes on, and words come again once the server can be reached. Stop it, and Transcribe writes all of it down.";
 // What a new session may mend: a lost connection, which has no code, and these.
 const PASSING = ["", "BUSY", ...ENDINGS];
-const PAUSE_MS = 2000; // between two attempts
+// Between two attempts; it doubles until words come.
+const LEAST_PAUSE_MS = 2000;
+const MOST_PAUSE_MS = 15_000;
+const OPENS_MS = 20_000; // another attempt follows one that takes longer
 
 export class Dictation {
   #microphone = new Microphone();
@@ -33,6 +36,7 @@ export class Dictation {
   /** @type {Error | null} why the last session was lost */
   #lost = null;
   #retry = 0;
+  #pause = LEAST_PAUSE_MS;
   /** @type {"off" | "starting" | "on" | "stopping"} */
   #state = "off";
 
@@ -63,6 +67,7 @@ export class Dictation {
   async start(settings) {
     this.#state = "starting";
     this.#session = this.#lost = null;
+    this.#pause = LEAST_PAUSE_MS;
     this.#recent = new RecentSamples();
     this.#finds = settings?.include.length > 1;
     this.#heard = new LiveTranscript();
@@ -92,6 +97,10 @@ export class Dictation {
     if (this.#lost) this.#giveUp();
     this.#session?.finish();
     const error = await this.#ended;
+    if (error) {
+      this.onFailure(error, STAYS);
+      this.#heard.breakOff(this.#microphone.seconds);
+    }
     this.#listening.end();
     this.#state = "off";
     const wasHeard = this.#session && !(error && this.#heard.isEmpty);
@@ -145,10 +154,11 @@ export class Dictation {
       this.onFailure(error, COMES_BACK);
     }
     const wordsAlone = { ...settings, include: settings.include.slice(0, 1) };
-    this.#retry = setTimeout(
-      () => this.#open(wordsAlone, this.#recent.from(this.#heard.writtenUntil)),
-      PAUSE_MS,
-    );
+    this.#retry = setTimeout(() => {
+      this.#open(wordsAlone, this.#recent.from(this.#heard.writtenUntil));
+      this.#session.openWithin(OPENS_MS);
+    }, this.#pause);
+    this.#pause = Math.min(2 * this.#pause, MOST_PAUSE_MS);
   }
 
   #resume(start) {
@@ -167,13 +177,11 @@ export class Dictation {
   }
 
   #over(error) {
-    if (error) this.#fail(error);
+    if (error && this.#state === "on") {
+      this.#listening.say("Recording", "without words");
+      this.onFailure(error, GOES_ON);
+    }
     this.#end(error);
-  }
-
-  #fail(error) {
-    if (this.#state === "on") this.#listening.say("Recording", "without words");
-    this.onFailure(error, this.#state === "on" ? GOES_ON : STAYS);
   }
 
   #hear(event) {
@@ -188,8 +196,9 @@ export class Dictation {
     // Every line says whose it is, or that it is unknown, once anybody is known.
     const isFirst = this.#heard.labels.length > 0 && !before;
     for (const id of isFirst ? this.#heard.ids : [changed]) this.#show(id);
-    if (event.type.endsWith(".words"))
-      this.#listening.appeared(this.#microphone.now, event.words);
+    if (!event.type.endsWith(".words")) return;
+    this.#pause = LEAST_PAUSE_MS;
+    this.#listening.appeared(this.#microphone.now, event.words);
   }
 
   /** @param {string} id an item's */

@@ -9,7 +9,6 @@ const FAILED = 1011; // and of a server that cannot go on
 const FULL = "The server holds as many live sessions as it may.";
 const NOT_OPENED = "No live session was opened; something on the way may take no WebSockets.";
 const NOTHING_SAID = "The connection was lost.";
-const MOST_MS = 20_000; // until a session is open
 
 // Told first; then the server completes what it heard, and answers all else with TAKES_NO_MORE.
 export const ENDINGS = ["DRAINING", "session_expired", "session_idle"];
@@ -64,7 +63,6 @@ export class LiveSession {
     let socket;
     this.#start = start;
     this.#waiting.push(...pieces);
-    setTimeout(() => this.#socket || this.#end(new ApiError(NOT_OPENED)), MOST_MS);
     try {
       socket = await liveSocket(session);
     } catch (error) {
@@ -83,6 +81,11 @@ export class LiveSession {
     };
     socket.onmessage = ({ data }) => this.#hear(JSON.parse(data));
     socket.onclose = ({ code }) => this.#closed(code);
+  }
+
+  /** Fail where it is not open by then. @param {number} ms */
+  openWithin(ms) {
+    setTimeout(() => this.#socket || this.#end(new ApiError(NOT_OPENED)), ms);
   }
 
   /** @param {Int16Array} samples as the microphone gives them */
