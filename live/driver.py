@@ -61,7 +61,7 @@ class LiveDriver:
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
         self._open_speakers = open_speakers
         self._speakers: LiveSpeakers | None = None
-        self._wanted_speakers: object = (False, ())
+        self._wanted_speakers = _about_speakers(LiveSettings())
         self._running = asyncio.create_task(self._run())
 
     @property
@@ -130,15 +130,17 @@ class LiveDriver:
             await self._speakers.close()
 
     async def _change_speakers(self, settings: LiveSettings) -> None:
-        known = settings.known_speakers, settings.known_speaker_threshold
-        wanted = settings.speakers, known
+        wanted = _about_speakers(settings)
         if wanted == self._wanted_speakers:
             return
         if settings.speakers and self.session.seconds:
-            raise InvalidParameter("speakers: should be asked for before audio comes")
+            text = "should be asked for, with known ones and their threshold, before audio comes"
+            raise InvalidParameter(f"speakers: {text}")
         found: LiveSpeakers | None = None
         if settings.speakers:
-            finder = await self._open_speakers(*known)
+            finder = await self._open_speakers(
+                settings.known_speakers, settings.known_speaker_threshold
+            )
             found = LiveSpeakers(finder, self._workers, self._tell)
         if self._speakers is not None:
             await self._speakers.close()
@@ -216,6 +218,11 @@ class LiveDriver:
         if isinstance(begun, LivePass):
             return await _result(self._recogniser.submit(begun))
         return await _result(self._recogniser.submit(begun))
+
+
+def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
+    """What should stay as it is once audio came."""
+    return settings.speakers, settings.known_speakers, settings.known_speaker_threshold
 
 
 async def _result(job: Job[T]) -> T:

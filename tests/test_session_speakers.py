@@ -264,7 +264,7 @@ def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, sam
             await driver.change(plain, AudioFormat.PCM_16000)
             await say(driver, samples[:16_000])
             endpoint.diarizer = TurnsOfSeconds()
-            with pytest.raises(InvalidParameter, match="before audio comes"):
+            with pytest.raises(InvalidParameter, match="known ones and their threshold, before"):
                 await driver.change(SETTINGS, AudioFormat.PCM_16000)
             await driver.change(replace(plain, delay="high"), AudioFormat.PCM_16000)
             await driver.finish()
