@@ -56,6 +56,7 @@ def endpoint() -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
 def file_of(module: str) -> Path | None:
     """Where a module of this repository lies; None for any other."""
     path = REPOSITORY.joinpath(*module.split("."))
@@ -76,15 +77,18 @@ def _imports_with_helpers(path: Path) -> Iterator[Import]:
                 waiting.append(helper)
 
 
-def _imports(path: Path, nodes) -> Iterator[Import]:
+@cache
+def _imports(path: Path, nodes) -> list[Import]:
     """The imports of a file: of all of it, or of its top level, as `nodes` goes through it."""
+    found: list[Import] = []
     for node in nodes(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
-                yield (submodule, "") if file_of(submodule) else (node.module, alias.name)
+                found.append((submodule, "") if file_of(submodule) else (node.module, alias.name))
+    return found
 
 
 if __name__ == "__main__":
