@@ -11,9 +11,11 @@ import time
 
 import httpx2
 import pytest
+from servers import ours
 
 from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS, REPOSITORY
+from server.jobs.store import JobStore
 from tests.reliability.traffic import KEY, ForkedServer, forked_servers
 
 pytestmark = pytest.mark.slow
@@ -99,3 +101,12 @@ def test_jobs_outlive_the_process_and_are_done_once(tmp_path, recordings):
         assert third.exit_status() == 0
     done = done_lines(first, second, third)
     assert len(done) == len(set(done)) > 1
+
+
+def test_a_second_server_on_the_folder_does_not_start(tmp_path):
+    store = JobStore(tmp_path, 1, 1, 0.0)
+    with ours(DATA_DIR=str(tmp_path), **MODELS) as process:
+        _, told = process.communicate(timeout=120)
+    store.close()
+    assert process.returncode == 1
+    assert re.search(r"START_FAILED: DATA_DIR=.*: another server uses it", told)
