@@ -266,7 +266,7 @@ def test_files_of_all_kinds_equal_the_handler_one_by_one(environment, every_form
     from handler import EndpointHandler
     from testing.audio_files import speech
 
-    files = dict(list(every_format.items())[:8])
+    files = dict(list(every_format.items())[:20])
     files |= {f"speech{index}.wav": wav(speech(1 + index / 8)) for index in range(2)}
     files |= {"silent.wav": wav(np.zeros(16_000)), "empty.mp3": b"", "text.ogg": b"no audio"}
     files |= {"cut.flac": files["a.flac"][:900], "torn.mp3": b"\0" * 99, "none.wav": None}
@@ -278,7 +278,7 @@ def test_files_of_all_kinds_equal_the_handler_one_by_one(environment, every_form
             (tmp_path / "in" / name).write_bytes(content)
     parameters = {"language": "en", "output": ["srt"]}
     command = [sys.executable, "-m", "archive", str(tmp_path / "list.jsonl"), "--out"]
-    command += [str(tmp_path / "out"), "--actors", "1", "--parameters", json.dumps(parameters)]
+    command += [str(tmp_path / "out"), "--actors", "2", "--parameters", json.dumps(parameters)]
     done = subprocess.run(
         command,
         cwd=REPOSITORY,
@@ -288,7 +288,7 @@ def test_files_of_all_kinds_equal_the_handler_one_by_one(environment, every_form
         check=False,
     )
     assert done.returncode == 1, done.stderr  # some are no audio
-    assert len(files) == len(outcomes(tmp_path)) == 16
+    assert len(files) == len(outcomes(tmp_path)) == 28
     handler = EndpointHandler(settings=ModelSettings(asr_model=MODEL))
     for path in [*tmp_path.glob("out/results/*.json"), *tmp_path.glob("out/errors/*.json")]:
         answer = json.loads(path.read_text())
