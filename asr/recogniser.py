@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
-from asr.engine.scheduler import LONGEST_WAITING_EVERY
+from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.sequence import LONG_WINDOWS
 from asr.engine.session import Session
 from asr.live_pass import LivePass
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import Transcription, TranscriptionOptions
+from asr.transcription import Transcription
 from errors import ModelError
 from runtime.openmp import set_threads
 from transcript import Chunk
@@ -401,9 +402,11 @@ class Loop:
         self.counts.rows += rows
 
     def _remove(self, job: Job[Any]) -> None:
-        """Forget a job; what it has in the engine goes."""
-        self._jobs.remove(job)
+        """What a job has in the engine goes, and then it is forgotten: where the first fails, the
+        thread ends and answers it.
+        """
         job.recognition.close()
+        self._jobs.remove(job)
         if job.recognition.session is not None:
             stats, counts = job.recognition.session.stats, self.counts
             counts.tokens += stats.tokens

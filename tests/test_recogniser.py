@@ -213,6 +213,32 @@ def test_when_the_thread_ends_whoever_waits_is_told_and_nobody_is_taken(recognis
     assert recogniser.failed == (ends == "fails")
 
 
+@pytest.mark.parametrize("ended_by", ["an answer", "an error", "its client"])
+def test_who_cannot_be_forgotten_is_answered_all_the_same(recognising, ended_by):
+    """Where its rows cannot be freed the thread ends, and tells everybody."""
+    engine, cause = StandInEngine(), RuntimeError("no rows are freed")
+
+    class Stuck(Recording):
+        def step(self):
+            if ended_by == "an error":
+                raise KeyError
+            return super().step()
+
+        def close(self):
+            raise cause
+
+    recogniser = recognising(engine)
+    going = recogniser.submit(Recording(engine, [10**9]))
+    stuck = recogniser.submit(Stuck(engine, [10**9 if ended_by == "its client" else 0]))
+    if ended_by == "its client":
+        stuck.cancel()
+    for each in [going, *([] if ended_by == "its client" else [stuck])]:
+        told = each.result.exception(timeout=60)
+        assert isinstance(told, ModelError)
+        assert told.__cause__ is cause
+    assert not recogniser.alive
+
+
 def test_work_is_done_in_the_thread_between_two_turns(recognising):
     """Also while it has nothing else to do, and by a thread of its own name."""
     recogniser = recognising(StandInEngine())

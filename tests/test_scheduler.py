@@ -4,7 +4,9 @@ size, and what becomes of a batch that failed.
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections import Counter, deque
 
 import pytest
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from plain_batches import Clock, request_of
 
 from asr.engine.fallback import Fallback, Retry
+from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.request import DecodeOptions, DecodeResult
 from asr.engine.scheduler import (
     GATHERING_STEPS,
-    LONGEST_WAITING_EVERY,
     MAX_ENCODER_BATCH,
     Limits,
     Load,
@@ -467,6 +469,20 @@ def test_a_client_that_leaves_or_is_retried_elsewhere_holds_up_nobody_apart():
     assert drive.names(drive.enter()) == "b"
     drive.finish(b, result=REJECTED)
     assert drive.names(drive.enter()) == "c"
+
+
+def test_nothing_is_kept_of_who_ran_apart():
+    """Their windows hold on to whole recordings."""
+    drive = Drive()
+    first, second = drive.add("a"), drive.add("b")
+    known = [weakref.ref(each) for each in (*first, *second)]
+    drive.scheduler.isolate(PLAIN)
+    assert drive.enter() == first
+    drive.finish(*first)
+    drive.scheduler.cancel(drive.clients["b"])
+    del first, second
+    gc.collect()
+    assert [each() for each in known] == [None, None]
 
 
 def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():

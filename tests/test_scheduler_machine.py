@@ -23,8 +23,9 @@ from plain_batches import (
 )
 
 from asr.engine.fallback import Fallback, Retry
+from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.request import DecodeOptions
-from asr.engine.scheduler import GATHERING_STEPS, LONGEST_WAITING_EVERY, Limits, Scheduler
+from asr.engine.scheduler import GATHERING_STEPS, Limits, Scheduler
 from asr.engine.sequence import FOLLOWING, Sequence, Status
 from asr.engine.session import Client
 from asr.engine.shares import LIVE_STEPS, SHARE_BESIDE_LIVE
@@ -74,7 +75,7 @@ class WatchedScheduler(Scheduler):
         return super().stepped(lane, finished)
 
     def count_other(self, lane, began):
-        if any(self._running[each] for each in self.live_lanes):
+        if any(self._lanes[each].running for each in self.live_lanes):
             assert self.live_steps >= LIVE_STEPS
         self.live_steps = 0
         super().count_other(lane, began)
@@ -82,16 +83,15 @@ class WatchedScheduler(Scheduler):
     @property
     def live_ones_may_run(self):
         """Whether there are any, and memory for them."""
-        live = self.live_lanes
-        present = any(self._queues[lane] or self._running[lane] for lane in live)
+        present = not all(self._lanes[lane].empty for lane in self.live_lanes)
         return present and not self._starved
 
     def _give_row(self, sequence):
         self.given += 1
-        running = {each.client for rows in self._running.values() for each in rows}
+        running = {each.client for lane in self._lanes.values() for each in lane.running}
         waiting = {
             each.client
-            for each in self._allowed(sequence.lane)
+            for each in self._lanes[sequence.lane].allowed()
             if each.status in QUEUED and not self._is_gathering(each)
         }
         for client in waiting - running - {sequence.client}:
@@ -239,8 +239,9 @@ class EngineMachine(RuleBasedStateMachine):
     def everything_is_in_its_place(self):
         if self.executor.lost is not None:
             return
-        running = {lane: list(rows) for lane, rows in self.scheduler._running.items()}
-        queued = {lane: list(rows) for lane, rows in self.scheduler._queues.items()}
+        lanes = self.scheduler._lanes
+        running = {lane: list(queue.running) for lane, queue in lanes.items()}
+        queued = {lane: list(queue.waiting) for lane, queue in lanes.items()}
         for status, found in ({Status.RUNNING}, running), (QUEUED, queued):
             for lane, sequences in found.items():
                 assert {each.status for each in sequences} <= status
