@@ -13,7 +13,8 @@ from torch import Tensor
 
 from asr.checkpoint.medusa import Heads, MedusaHeads
 from asr.model.cpu_kernels import PackedLinear
-from asr.model.decoder import Decoder, Layer
+from asr.model.decoder import Decoder
+from asr.model.decoder_layer import DecoderLayer
 from asr.model.kv_cache import KVCache
 
 
@@ -67,7 +68,7 @@ class MedusaModel:
             self.output = PackedLinear(main.output_embeddings[heads.shortlist], dtype=dtype)
         self.block = None
         if heads.block is not None:
-            self.block = main.with_layers([Layer(heads.block, (), dtype)])
+            self.block = main.with_layers([DecoderLayer(heads.block, (), dtype)])
 
     @property
     def count(self) -> int:
