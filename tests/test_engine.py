@@ -24,7 +24,7 @@ from asr.engine.fallback import Fallback, Retry
 from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.state_memory import StateMemory
-from errors import OutOfMemory
+from errors import ModelError, OutOfMemory
 
 TOO_LITTLE_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory"),
@@ -638,14 +638,23 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_what_is_no_number_harms_no_later_window(monkeypatch, num_beams):
+def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, num_beams):
+    """As where a model's scores are beyond what its precision holds: no text without words."""
     engine = DecodeEngine(models_of(TINY, 142))
     monkeypatch.setattr(type(engine.runner), "kv_len", lambda _, needed: max(needed, 64))
     windows, options = windows_of(TINY, True, 3, 16), DecodeOptions(True, num_beams=num_beams)
     expected = tokens_of(decode(engine, windows, options))
     encoded = engine.detect_language(windows[0].samples).encoded
     poison = dataclasses.replace(windows[0], encoded=torch.full_like(encoded, torch.nan))
-    assert np.isnan(decode(engine, [poison], options)[0].log_probs).all()
+    with engine.session(options) as poisoned, engine.session(options) as session:
+        poisoned.add([poison])
+        session.add(windows)
+        answers = {}
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
+        with pytest.raises(ModelError, match="not numbers"):
+            poisoned.take()
+    assert tokens_of(answers) == expected
     assert tokens_of(decode(engine, windows, options)) == expected
 
 

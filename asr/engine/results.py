@@ -6,6 +6,7 @@ may be moved or overwritten as soon as this is done.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Values
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from asr.engine.repetition import Attend, Loop, ends_in_repetition, read_repetit
 from asr.engine.request import DecodeResult
 from asr.engine.sequence import Sequence
 from asr.model.alignment_heads import normalize_attention
+from errors import ModelError
 from timebase import SAMPLES_PER_TOKEN
 
 
@@ -34,8 +36,12 @@ class ResultReader:
     tokenizer: PreTrainedTokenizerBase
 
     def read(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> DecodeResult:
-        """The current attempt's result of a row that has `length` tokens."""
+        """The current attempt's result of a row that has `length` tokens. Raises ModelError where
+        the model's scores were no numbers: such a text would be empty.
+        """
         text = self._text(state, row, length, sequence)
+        if any(map(math.isnan, text.log_probs)):
+            raise ModelError("the model's scores are not numbers: its precision may be too low")
         sequence.client.stats.tokens += len(text.tokens)
         decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
         return _with_attention(state, row, sequence, decoded, text.beams)
