@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+SENTENCE_ENDS = (
+    ".",
+    "?",
+    "!",
+    "…",
+    "。",
+    "\N{FULLWIDTH QUESTION MARK}",
+    "\N{FULLWIDTH EXCLAMATION MARK}",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Word:

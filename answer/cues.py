@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 
-from transcript import Word
+from transcript import SENTENCE_ENDS, Word
 
 MAX_COLUMNS, MAX_LINES = 42, 2
 MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0
@@ -28,7 +28,6 @@ TICK = 0.001  # seconds; the resolution of SRT and VTT
 MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
 # The same where text flows on, from one word's beginning to the next one's: openai/whisper's.
 LONG_PAUSE = 3.0
-SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  # full-width marks are meant
 
 Line = Sequence[Word]
 

@@ -13,10 +13,12 @@ from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.frontend.vad import VadOptions
 from asr.live_pass import Hypothesis, HypothesisWord, LivePass
+from asr.options import TranscriptionOptions
 from asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped
 from asr.startup import start
 from asr.transcriber import Transcriber
-from asr.transcription import Guess, HeardBefore, Transcription, TranscriptionOptions
+from asr.transcription import Transcription
+from asr.window_decoding import Guess, HeardBefore
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -16,7 +16,6 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import Request
 from asr.frontend.schedule import Schedule
 from asr.given_text import GivenText, GivenWindow, Heard, place_text, split_text
-from asr.language_timeline import LanguageTimeline
 from transcript import Chunk, Unspoken
 
 T = TypeVar("T")
@@ -25,15 +24,8 @@ T = TypeVar("T")
 class ForcedDecoding:
     """Decodes windows of a schedule again, with the words of a text; for one thread at a time."""
 
-    def __init__(
-        self,
-        engine: DecodeEngine,
-        schedule: Schedule,
-        plan: DecodingPlan,
-        timeline: LanguageTimeline,
-    ) -> None:
-        self._engine, self._schedule = engine, schedule
-        self._plan, self._timeline = plan, timeline
+    def __init__(self, engine: DecodeEngine, schedule: Schedule, plan: DecodingPlan) -> None:
+        self._engine, self._schedule, self._plan = engine, schedule, plan
 
     def steps(
         self, text: str, recognised: Sequence[Heard]
@@ -42,7 +34,9 @@ class ForcedDecoding:
         steps as those of a `Transcription`.
         """
         heard = sorted(recognised, key=lambda each: each.window.start)
-        words = yield from _busy(split_text(text, self._engine.models, self._timeline.language))
+        words = yield from _busy(
+            split_text(text, self._engine.models, self._plan.timeline.language)
+        )
         placed, windows = yield from _busy(place_text(words, heard))
         chunks, spoken = yield from self._decode(placed, windows)
         return chunks, placed.unspoken(spoken)
@@ -51,14 +45,14 @@ class ForcedDecoding:
         self, text: GivenText, windows: Sequence[GivenWindow]
     ) -> Generator[bool, None, tuple[list[Chunk], set[int]]]:
         """The chunks of all windows, in no order, and the words that are spoken in them."""
-        plan, timeline = self._plan, self._timeline
+        plan = self._plan
         options = replace(plan.options, fallback=None, num_beams=1, temperature=0.0, assisted=False)
         most = self._engine.models.special_tokens.max_length
         chunks: list[Chunk] = []
         spoken: set[int] = set()
         with self._engine.session(options) as session:
             for given in windows:
-                language = plan.languages[timeline.language_at(given.window.start)]
+                language = plan.at(given.window.start)
                 room = most - len(language.prompt) - 2 * len(given.segments) - 1
                 given = text.fitting(given, min(most // 2, room))
                 session.add(self._requests(text, given, language, len(windows)))
@@ -71,7 +65,7 @@ class ForcedDecoding:
                         session.add(self._requests(text, given, language, len(windows)))
                         continue
                     # Words are counted as the text was split.
-                    reader = replace(language.reader, language=timeline.language)
+                    reader = replace(language.reader, language=plan.timeline.language)
                     segments = text.segments(given)
                     chunks += reader.chunks(given.window, segments, request.samples, result)
                     spoken.update(given.words)

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.languages import language_name
-from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
@@ -86,15 +85,16 @@ class _Part:
     seconds: float
 
 
-def find_language(schedule: Schedule) -> Search:
+def find_language(schedule: Schedule, silent_above: float) -> Search:
     """The language of the first window with speech; that of the first where none has any.
 
-    Where no speech was found, that of what is loud.
+    Windows probably hold none whose `no_speech_prob` is `silent_above`. Where no speech was found,
+    that of what is loud.
     """
     first: DetectedLanguage | None = None
     for window in sorted(schedule.ready(), key=lambda each: each.tentative):
         heard = yield window
-        if heard.no_speech_prob <= DEFAULT_FALLBACK.no_speech_threshold:
+        if heard.no_speech_prob <= silent_above:
             return LanguageTimeline.single(heard.language, heard.probability)
         first = first or heard
     if first is None:

@@ -11,18 +11,19 @@ A pass is made once, without fallback: the next one hears more anyway.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.decoding_plan import DecodingPlan
+from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import compression_ratio
 from asr.engine.prefill import DetectedLanguage
 from asr.engine.request import DecodeResult, Request
 from asr.engine.session import Session
+from asr.language_timeline import LanguageTimeline
 from asr.output.alignment import aligned_words
 from asr.output.chunks import ChunkReader, holds_no_speech
 from asr.output.segments import Segment, read_segments
@@ -95,15 +96,13 @@ class Passage:
 class LivePass:
     """A passage that is being decoded; for one thread at a time, in small steps.
 
-    `plan` says how it is decoded once its language is known. `result` is None until all is done.
+    `planner` says how it is decoded once its language is known. `result` is None until all is done.
     """
 
-    def __init__(
-        self, engine: DecodeEngine, passage: Passage, plan: Callable[[str], DecodingPlan]
-    ) -> None:
+    def __init__(self, engine: DecodeEngine, passage: Passage, planner: Planner) -> None:
         self.result: Hypothesis | None = None
         self.session: Session | None = None
-        self._engine, self._passage, self._plan_for = engine, passage, plan
+        self._engine, self._passage, self._planner = engine, passage, planner
         self._steps = self._run()
 
     @property
@@ -151,13 +150,14 @@ class LivePass:
             detected = self._engine.detect_language(passage.samples, frames)
             language = detected.language
             yield True
-        plan = self._plan_for(language)
-        if plan.options.num_beams > 1 or plan.options.temperature:
+        plan = self._planner.plan(LanguageTimeline.single(language))
+        options, own = replace(plan.options, fallback=None), plan.languages[language]
+        if options.num_beams > 1 or options.temperature:
             raise ValueError("a live pass is decoded greedily")
         request = Request(
             passage,
             passage.samples,
-            plan.languages[language].prompt,
+            own.prompt,
             passage.max_tokens,
             detected and detected.encoded,
             once=True,
@@ -165,13 +165,12 @@ class LivePass:
             draft=passage.draft,
             frames=frames,
         )
-        with self._engine.session(plan.options) as self.session:
+        with self._engine.session(options) as self.session:
             self.session.add([request])
             while not (finished := self.session.take()):
                 yield False
         ((_, result),) = finished
-        reader = plan.languages[language].reader
-        self.result = _read(result, passage, reader, language, detected)
+        self.result = _read(result, passage, own.reader, language, detected)
 
 
 def _read(

@@ -15,24 +15,18 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.languages import ENGLISH, language_code, language_name
 from asr.checkpoint.loading import WhisperModels
-from asr.decoding_plan import DecodingPlan, InLanguage
+from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
-from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.engine.self_test import run_self_test
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
 from asr.frontend.windows import MARGIN, Span
-from asr.language_timeline import LanguageTimeline
 from asr.live_pass import LivePass, Passage
-from asr.output.chunks import ChunkReader
-from asr.transcription import (
-    NOTHING_HEARD,
-    HeardBefore,
-    Transcription,
-    TranscriptionOptions,
-)
+from asr.options import TranscriptionOptions
+from asr.transcription import Transcription
+from asr.window_decoding import NOTHING_HEARD, HeardBefore
 from errors import InvalidParameter, Unsupported
 from timebase import SAMPLE_RATE
 from transcript import Transcript
@@ -161,13 +155,13 @@ class Transcriber:
         return LivePass(
             self.engine,
             Passage(samples, options.language, prefix, draft),
-            lambda language: self._live_plan(language, replace(options, decode=decode)),
+            self._planner(replace(options, decode=decode)),
         )
 
-    def _live_plan(self, language: str, options: TranscriptionOptions) -> DecodingPlan:
-        """As a file's windows in this language, but with one attempt."""
-        plan = self._plan(LanguageTimeline.single(language), options)
-        return replace(plan, options=replace(plan.options, fallback=None))
+    def _planner(self, options: TranscriptionOptions) -> Planner:
+        """With the fallback that is used where the request asks for none."""
+        decode = replace(options.decode, fallback=options.decode.fallback or self.fallback)
+        return Planner(self.models, replace(options, decode=decode))
 
     def _start(
         self,
@@ -185,114 +179,9 @@ class Transcriber:
             self.engine,
             schedule,
             _seconds(speech),
-            options,
-            lambda timeline: self._plan(timeline, options),
+            self._planner(options),
             before,
         )
-
-    def _plan(self, timeline: LanguageTimeline, options: TranscriptionOptions) -> DecodingPlan:
-        assisted, warnings = self._use_assistant(timeline.languages, options)
-        previous, cut = self._previous_text(options)
-        if options.multilingual:
-            warnings += self._unused_detection(options)
-        expects_one = options.language is None and not options.multilingual
-        return DecodingPlan(
-            self._decode_options(options.decode, assisted),
-            {each: self._in_language(each, options, previous) for each in timeline.languages},
-            expects_one and not previous,
-            warnings,
-            cut,
-        )
-
-    def _in_language(
-        self, language: str | None, options: TranscriptionOptions, previous: tuple[int, ...]
-    ) -> InLanguage:
-        """How windows of a language are decoded: `previous` text is the same for all."""
-        prompt = self.models.special_tokens.prompt(
-            language, options.task, _decodes_timestamps(options.decode), previous
-        )
-        written = ENGLISH if options.task == "translate" else language
-        decode = options.decode
-        fallback = decode.fallback or DEFAULT_FALLBACK
-        reader = ChunkReader(self.models, written, decode.timestamps, decode.words, fallback)
-        return InLanguage(prompt, reader)
-
-    def _unused_detection(self, options: TranscriptionOptions) -> tuple[str, ...]:
-        """A warning where `multilingual` was asked for and the language was known before."""
-        if options.language is None:
-            return ()
-        english_only = not self.models.special_tokens.multilingual
-        reason = "the model is English-only" if english_only else "the language was given"
-        return (f"multilingual: {reason}; no other was looked for",)
-
-    def _decode_options(self, asked: DecodeOptions, assisted: bool) -> DecodeOptions:
-        """What the engine is told where so much was asked for."""
-        timestamps = _decodes_timestamps(asked)
-        timed_by_attention = asked.timestamps and not timestamps
-        return replace(
-            asked,
-            timestamps=timestamps,
-            assisted=assisted,
-            fallback=asked.fallback or self.fallback,
-            words=asked.words or timed_by_attention,
-        )
-
-    def _use_assistant(
-        self, languages: Sequence[str | None], options: TranscriptionOptions
-    ) -> tuple[bool, tuple[str, ...]]:
-        """Whether anything drafts, and a warning where that was asked for and does not."""
-        decode = options.decode
-        if not decode.assisted:
-            return False, ()
-        assistant = self.models.assistant
-        if assistant is None and self.models.medusa is None:
-            return False, ("assisted: no assistant model is loaded; decoded without one",)
-        if decode.num_beams > 1:
-            return False, ("assisted: beam search does not draft; decoded without the assistant",)
-        if decode.temperature:
-            return False, ("assisted: sampled text is not drafted; decoded without the assistant",)
-        only = None if assistant is None else assistant.only_language
-        if only is not None and not {None, only}.issuperset(languages):
-            known = language_name(only)
-            warning = f"assisted: the assistant model knows {known} alone; decoded without it"
-            return False, (warning,)
-        return True, ()
-
-    def _previous_text(
-        self, options: TranscriptionOptions
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Hot words and prompt as tokens, at most half of what a text may hold; a warning if cut.
-
-        As in openai/whisper the prompt keeps its end. Hot words come first and are cut last.
-        """
-        longest = self.models.special_tokens.longest_previous
-        hotwords = self._tokens(", ".join(options.hotwords))
-        prompt = self._tokens(options.prompt)
-        kept = hotwords[:longest]
-        kept += prompt[max(0, len(prompt) - (longest - len(kept))) :]
-        if len(kept) == len(hotwords) + len(prompt):
-            return tuple(kept), ()
-        return tuple(kept), (
-            f"prompt, hotwords: {len(kept)} tokens fit beside the transcript; the rest is ignored",
-        )
-
-    def _tokens(self, text: str) -> list[int]:
-        """Tokens of a client's text: names of special tokens in it are text like any other."""
-        text = text.strip()
-        if not text:
-            return []
-        tokens = self.models.tokenizer.encode(
-            f" {text}", add_special_tokens=False, split_special_tokens=True
-        )
-        return [token for token in tokens if token < self.models.special_tokens.end_of_text]
-
-
-def _decodes_timestamps(options: DecodeOptions) -> bool:
-    """Whether Whisper writes timestamps into its text.
-
-    Beams that must place timestamps too find worse texts: there sentences are timed by attention.
-    """
-    return options.timestamps and options.num_beams == 1
 
 
 def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:

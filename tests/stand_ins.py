@@ -14,7 +14,7 @@ import numpy as np
 from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Client, Session
-from asr.transcription import TranscriptionOptions
+from asr.options import TranscriptionOptions
 
 DECODE = {each.name for each in fields(DecodeOptions)}
 

@@ -10,8 +10,8 @@ from transformers import WhisperForCausalLM
 
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from errors import StartError
 from testing.tiny_whispers import (
     LARGE_V3,

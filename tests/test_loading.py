@@ -8,8 +8,8 @@ from transformers import BertConfig, WhisperFeatureExtractor
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.engine.request import DecodeOptions
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from errors import StartError
 from testing.tiny_whispers import (
     PUBLISHED,

@@ -17,8 +17,8 @@ from stand_ins import StandInEngine
 from asr.engine.request import DecodeOptions
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Span, Window
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers
 from testing import sounds

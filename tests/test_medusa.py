@@ -14,7 +14,8 @@ from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.checkpoint.medusa import base_digest, file_digest
 from asr.engine.request import DecodeOptions
-from asr.transcriber import Transcriber, TranscriptionOptions
+from asr.options import TranscriptionOptions
+from asr.transcriber import Transcriber
 from config import ModelSettings
 from errors import StartError
 from handler import EndpointHandler

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from asr.engine.request import DecodeResult
 from asr.output.segments import Segment
-from asr.output.sentences import PAUSE, SENTENCE_ENDS, split_sentences
+from asr.output.sentences import PAUSE, split_sentences
 from testing.tiny_whispers import SMALL, loaded
+from transcript import SENTENCE_ENDS
 
 MODELS = loaded(SMALL, seed=2)
 STOP = MODELS.tokenizer.encode(".", add_special_tokens=False)[0]

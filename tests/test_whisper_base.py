@@ -21,8 +21,8 @@ from asr.engine.request import DecodeOptions
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
 from asr.frontend.windows import Span
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from audio.decode import AudioLimits, decode_audio
 from demo.build import flite
 from model_sources import whisper_base

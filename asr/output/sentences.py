@@ -20,18 +20,9 @@ from asr.output.alignment import timed_words
 from asr.output.segments import Segment
 from asr.output.words import split_words
 from timebase import TIME_PRECISION
-from transcript import Word
+from transcript import SENTENCE_ENDS, Word
 
 PAUSE = 1.0  # seconds; a speaker who draws breath takes less
-SENTENCE_ENDS = (
-    ".",
-    "?",
-    "!",
-    "…",
-    "。",
-    "\N{FULLWIDTH QUESTION MARK}",
-    "\N{FULLWIDTH EXCLAMATION MARK}",
-)
 
 
 def split_sentences(

@@ -17,8 +17,8 @@ import torch
 from pyannote.audio import Pipeline
 
 from asr.engine.request import DecodeOptions
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS
 from demo.build.clip import Samples

@@ -33,8 +33,8 @@ from asr.engine.speculative import decode_step, draft
 from asr.frontend.features import LogMel
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
+from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
-from asr.transcription import TranscriptionOptions
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once
 from demo.build.clip import Samples

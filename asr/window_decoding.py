@@ -1,0 +1,119 @@
+"""The windows of one recording: asked of the engine as they become ready, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from asr.decoding_plan import DecodingPlan
+from asr.engine.request import DecodeResult, Request
+from asr.engine.session import Session
+from asr.frontend.schedule import Schedule
+from asr.frontend.windows import Window
+from asr.given_text import Heard
+from asr.language_timeline import HeardWindow
+from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
+
+
+class Guess(NamedTuple):
+    """Tokens that were heard from `start` seconds of the samples on, from which their timestamps
+    count.
+    """
+
+    start: float
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeardBefore:
+    """What is known of samples before they are transcribed.
+
+    `guesses`, in order, draft the first window's text, which changes speed alone
+    (`asr.engine.request.Request`). What is said before `begin` seconds is heard, because what
+    follows is understood better so, but left out of the transcript.
+    """
+
+    guesses: tuple[Guess, ...] = ()
+    begin: float = 0.0
+
+    def draft(self, window_start: float, timestamps: range) -> tuple[int, ...]:
+        """The guesses as one text whose `timestamps` count from `window_start` seconds."""
+
+        def moved(token: int, steps: int) -> int:
+            at = max(timestamps[0], min(token + steps, timestamps[-1]))
+            return token if token < timestamps[0] else at
+
+        return tuple(
+            moved(token, round((guess.start - window_start) * TOKENS_PER_SECOND))
+            for guess in self.guesses
+            for token in guess.tokens
+        )
+
+
+NOTHING_HEARD = HeardBefore()
+
+
+class WindowDecoding:
+    """Decodes a schedule's windows in a session, as `plan` says.
+
+    `encodings` are encoder outputs that are known already. `read_windows` and `of_language` keep
+    what each window says, and in which language it sounds.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        schedule: Schedule,
+        plan: DecodingPlan,
+        before: HeardBefore,
+        encodings: Mapping[Window, Tensor],
+    ) -> None:
+        self.read_windows: list[Heard] = []
+        self.of_language: list[HeardWindow] = []
+        self._session, self._schedule, self._plan = session, schedule, plan
+        self._before, self._encodings = before, dict(encodings)
+        self._drafted = False  # whether the guesses have drafted a window
+
+    def add_ready(self) -> None:
+        """Ask for as many windows as there are rows for."""
+        schedule, requests = self._schedule, []
+        left = schedule.total - schedule.done
+        for window in schedule.pop_ready(self._session.free_rows):
+            language = self._plan.at(window.start)
+            request = Request(
+                window,
+                schedule.samples(window),
+                language.prompt,
+                None,
+                self._encodings.pop(window, None),
+                window.tentative,
+                left,
+            )
+            if not (window.tentative or self._drafted):
+                timestamps = language.reader.models.timestamps
+                draft = self._before.draft(window.start / SAMPLE_RATE, timestamps)
+                request, self._drafted = replace(request, draft=draft), True
+            requests.append(request)
+        self._session.add(requests)
+
+    def read(self, request: Request, result: DecodeResult) -> Heard:
+        """What a decoded window says; what follows it is planned.
+
+        Its unfinished end may make the next window of its region begin earlier.
+        """
+        window, schedule = request.key, self._schedule
+        if not window.tentative:
+            seconds = schedule.speech_seconds(window)
+            self.of_language.append(HeardWindow.of(window, result, seconds))
+        reader = self._plan.at(window.start).reader
+        read = reader.read(window, result, request.samples)
+        decoded_again = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
+        chunks = reader.chunks(window, read.kept(decoded_again), request.samples, result)
+        if self._before.begin:
+            chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
+        heard = Heard(window, chunks, result.timestamps)
+        self.read_windows.append(heard)
+        return heard
