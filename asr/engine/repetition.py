@@ -120,7 +120,7 @@ def read_repetitions(tokens: Sequence[int], attend: Attend) -> Reading:
 def _parts_heard(repetition: Repetition, attend: Attend) -> int | None:
     """How many parts were spoken before the rest loops; None where all were.
 
-    In the first stretch attention must go on with the tokens, and in each at least half of the
+    In the first stretch attention must go on with the tokens, and in each more than half of the
     parts must lie further on than all parts before them.
     """
     start, stop, period = repetition
