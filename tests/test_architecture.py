@@ -2,7 +2,8 @@
 function may grow, and which Python reads it.
 
 The modules come from `git ls-files` and never from a list kept by hand, so a new file is checked
-from its first commit on, and a new package fails until the table of docs/architecture.md has a row for it.
+from its first commit on, and a new package fails until the table of docs/architecture.md has a row
+for it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Retry:
 START_TOKENS = 32
 
 
-class Decoded(Protocol):
+class Scored(Protocol):
     """What is compared of an attempt's result."""
 
     @property
@@ -83,14 +83,14 @@ class Fallback:
         """Whether `text` compresses too well to be speech."""
         return compression_ratio(text) > self.compression_ratio_threshold
 
-    def is_silent(self, result: Decoded) -> bool:
+    def is_silent(self, result: Scored) -> bool:
         """Whether a window holds no speech, as far as openai/whisper can tell."""
         return (
             result.no_speech_prob > self.no_speech_threshold
             and result.avg_logprob < self.silence_logprob_threshold
         )
 
-    def rejects(self, result: Decoded) -> bool:
+    def rejects(self, result: Scored) -> bool:
         """Whether a window with this `result` should be decoded again.
 
         Not an unlikely text where the window is silent: another would only be wrong differently.

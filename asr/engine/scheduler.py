@@ -24,13 +24,13 @@ from collections.abc import Sequence as Values
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from asr.engine.fair_share import FairShare, Room
 from asr.engine.lane_queue import LaneQueue, clients_of
 from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeResult
 from asr.engine.sequence import FOLLOWING, Lane, Sequence, Status
 from asr.engine.session import Client
 from asr.engine.shares import LONG_SHARE, BesideLive, Share
-from asr.engine.turns import Room, Turns
 
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
 # Steps of plain rows for which a rejected text waits for others of its client.
@@ -92,7 +92,7 @@ class Scheduler:
         # The lanes that found no memory beside others, in the order of their turns.
         self._starved: deque[Lane] = deque()
         self._last_other: Lane | None = None  # that had its turn beside live ones
-        self._turns = Turns()
+        self._fair_share = FairShare()
         # Of live windows and of the others, each for themselves:
         self._plain_steps: Counter[bool] = Counter()
         self._rests_until = {True: -math.inf, False: -math.inf}
@@ -214,7 +214,7 @@ class Scheduler:
         for each in plan.entering[:count]:
             self._lanes[each.lane].enter(each)
             self._set(each, Status.RUNNING)
-            self._turns.give(each.client)
+            self._fair_share.give(each.client)
             if each.long:
                 self.long_share.count(began)
 
@@ -331,8 +331,8 @@ class Scheduler:
             for_long=self._rows_for_long(most, allowed, queue.running),
             short_turns=queue.short_turns_left,
         )
-        self._turns.keep(self.clients)
-        return self._turns.choose(allowed, rows, room)
+        self._fair_share.keep(self.clients)
+        return self._fair_share.choose(allowed, rows, room)
 
     def _is_gathering(self, sequence: Sequence) -> bool:
         """Whether a sequence waits for others of its client, which plain rows may yet send after

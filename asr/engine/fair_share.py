@@ -26,7 +26,7 @@ class Room(NamedTuple):
     short_turns: int
 
 
-class Turns:
+class FairShare:
     """Remembers when each client was given a row last, or came."""
 
     def __init__(self) -> None:
