@@ -38,6 +38,8 @@ logger = logging.getLogger("server")
 
 # From the opening of a connection, or the last answer on it, to the end of a request's head.
 SECONDS_TO_ASK = 30
+# In which a client must take some of an answer that is larger than what the system keeps of it.
+SECONDS_TO_TAKE = 60.0
 # Beyond so many connections, and where files run short, requests are refused.
 MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
 # For answers on their way to clients, after the last one is computed.
@@ -46,8 +48,9 @@ SECONDS_TO_LEAVE = 5
 
 class PromptProtocol(H11Protocol):
     """uvicorn's protocol, which closes a connection after an answer when nothing comes, and here
-    also one on which no request ever came, or but a part of its head. A client that still sends a
-    body when it is answered gets the answer before the connection is closed.
+    also one on which no request ever came, or but a part of its head, and one whose client does not
+    take what it is answered. A client that still sends a body when it is answered gets the answer
+    before the connection is closed.
     """
 
     transport: LingeringTransport  # type: ignore[assignment]
@@ -55,7 +58,8 @@ class PromptProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client may ask now."""
-        super().connection_made(LingeringTransport(transport, self._client_sends))  # type: ignore[arg-type]
+        watched = LingeringTransport(transport, SECONDS_TO_TAKE, self._client_sends)
+        super().connection_made(watched)  # type: ignore[arg-type]
         self._wait_for_request()
 
     def data_received(self, data: bytes) -> None:
@@ -73,7 +77,7 @@ class PromptProtocol(H11Protocol):
         """The connection is another protocol's from here on."""
         if self._asking:
             self._asking.cancel()
-        self.transport = self.transport.inner  # type: ignore[assignment]
+        self.transport = self.transport.release()  # type: ignore[assignment]
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
@@ -84,10 +88,24 @@ class PromptProtocol(H11Protocol):
         else:
             self._wait_for_request()
 
+    def pause_writing(self) -> None:
+        """The client does not take its answer as fast as it is written, or not at all."""
+        super().pause_writing()
+        self.transport.watch()
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        super().resume_writing()
+        self.transport.unwatch()
+
+    def eof_received(self) -> None:
+        """The client sends no more, upon which asyncio closes the connection."""
+        self.transport.watch()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody asks."""
-        self.transport.lost()
         super().connection_lost(exc)
+        self.transport.release()
         if self._asking:
             self._asking.cancel()
 

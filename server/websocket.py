@@ -16,11 +16,13 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
+from server.lingering import LingeringTransport
+
 PATHS = ("/v1/realtime", "/v1/realtime/")
 # Whom the other end does not answer for so long is gone, and proxies keep a connection on which
 # something comes so often.
 PING_S = 20.0
-# For what was sent last, before a connection is cut.
+# In which a client must take some of what was sent last, or is cut off.
 SECONDS_TO_CLOSE = 10.0
 # A message comes in so many pieces at most.
 MOST_PIECES = 4_096
@@ -68,17 +70,21 @@ def is_handshake(scope: Any, headers: Iterable[tuple[bytes, bytes]]) -> bool:  #
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """One WebSocket."""
 
-    transport: ClosingTransport  # type: ignore[assignment]
+    transport: LingeringTransport  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is about to be read."""
         assert isinstance(transport, asyncio.Transport)
-        super().connection_made(ClosingTransport(transport))  # type: ignore[arg-type]
+        super().connection_made(LingeringTransport(transport, SECONDS_TO_CLOSE))  # type: ignore[arg-type]
+
+    def eof_received(self) -> None:
+        """The client sends no more, upon which asyncio closes the connection."""
+        self.transport.watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there."""
-        self.transport.lost()
         super().connection_lost(exc)
+        self.transport.release()
 
     def handle_cont(self, event: Frame) -> None:
         """A further piece of a message, of which there may be many without a byte in them."""
@@ -102,33 +108,6 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.schedule_ping()
         else:
             super().keepalive_timeout()
-
-
-class ClosingTransport:
-    """A connection's transport that waits for the client to take what is left, but not for ever.
-
-    Everything else is the other transport's.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._cut: asyncio.TimerHandle | None = None
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """What the other transport has, as it is."""
-        return getattr(self._transport, name)
-
-    def close(self) -> None:
-        """Close it when everything is sent, or after SECONDS_TO_CLOSE."""
-        self._transport.close()
-        if self._cut is None:
-            loop = asyncio.get_running_loop()
-            self._cut = loop.call_later(SECONDS_TO_CLOSE, self._transport.abort)
-
-    def lost(self) -> None:
-        """The connection has ended."""
-        if self._cut:
-            self._cut.cancel()
 
 
 def _is_key(key: bytes) -> bool:

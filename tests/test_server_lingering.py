@@ -1,16 +1,20 @@
-"""Who is refused while sending gets the whole answer, and nobody holds a connection for ever."""
+"""Who is refused while sending gets the whole answer, and nobody holds a connection for ever, be it
+by sending or by not reading.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import h11
 import pytest
 from asgi import served
 from test_server_lifecycle import listening
+from test_server_websocket import wait_for
 
 from server.lifecycle import DrainingServer
 from server.lingering import LingeringTransport
@@ -207,13 +211,104 @@ def test_where_the_write_side_cannot_be_ended_alone_it_stays_open():
             return False
 
     async def close() -> None:
-        transport = LingeringTransport(Transport(), lambda: True)
+        transport = LingeringTransport(Transport(), 60, lambda: True)
         transport.close()
         assert transport.is_closing()
         assert called == ["resume_reading"]
         transport.close()
         assert called == ["resume_reading", "abort"]
-        transport.lost()
+        transport.release()
 
     asyncio.run(close())
     assert LingeringTransport.all_lingering == set()
+
+
+DESCRIPTION = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
+SMALLEST = 2048  # of what the system keeps for a socket
+
+
+@contextmanager
+def taking_nothing(where) -> Iterator[socket.socket]:
+    """A client whose system takes next to nothing for it."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALLEST)
+        client.settimeout(60)
+        client.connect(where)
+        yield client
+
+
+def test_who_asks_again_and_again_and_reads_nothing_is_cut_off(refusing, monkeypatch):
+    """Without a key, where an answer waits for those before it to be taken."""
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_TAKE", 0.1)
+    connections = refusing.server_state.connections
+    with listening(refusing) as where, taking_nothing(where) as client:
+        client.sendall(DESCRIPTION * 1000)
+        wait_for_answer(client)
+        wait_for(refusing, lambda: not connections)
+        with connected(where) as other:
+            other.sendall(HEALTH)
+            assert read_answer(other)[0].status_code == 200
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_whole_answer_that_nobody_takes_keeps_no_connection(refusing, monkeypatch, ends):
+    """It waits in the transport, for less than would stop who writes; the client has ended its own
+    direction, or the server closes as nothing is asked.
+    """
+    monkeypatch.setattr("server.lifecycle.SECONDS_TO_TAKE", 0.1)
+    refusing.config.timeout_keep_alive = 0.05
+    connections, waiting = refusing.server_state.connections, []
+    with listening(refusing) as where, taking_nothing(where) as client:
+        wait_for(refusing, lambda: connections)
+        (protocol,) = connections
+        server = protocol.transport.get_extra_info("socket")
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALLEST)
+        client.sendall(DESCRIPTION)
+
+        def is_answered() -> bool:
+            waiting.append(protocol.transport.get_write_buffer_size())
+            return protocol.cycle is not None and protocol.cycle.response_complete
+
+        wait_for(refusing, is_answered)
+        assert 0 < waiting[-1] < 2**16
+        if ends:
+            client.shutdown(socket.SHUT_WR)
+        wait_for(refusing, lambda: not connections)
+
+
+class Buffered:
+    """A transport whose client takes, from one look at it to the next, down to these sizes."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.aborted = [*sizes], asyncio.Event()
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return self.sizes.pop(0)
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def test_who_takes_an_answer_slowly_is_not_cut_off_until_it_takes_next_to_nothing():
+    async def watch() -> list[int]:
+        buffered = Buffered(3000, 2000, 1000, 900, 899, 0)
+        LingeringTransport(buffered, 0.01).watch()
+        await buffered.aborted.wait()
+        return buffered.sizes
+
+    assert asyncio.run(watch()) == [0]
+
+
+def test_a_client_that_has_taken_its_answer_is_watched_no_more():
+    async def watch() -> None:
+        buffered = Buffered(3000)
+        transport = LingeringTransport(buffered, 0.01)
+        transport.watch()
+        transport.unwatch()
+        await asyncio.sleep(0.02)  # the timer would have been due before
+        assert not buffered.aborted.is_set()
+
+    asyncio.run(watch())
