@@ -133,7 +133,7 @@ def test_what_is_not_taken_is_sent_again_and_at_last_given_up(tmp_path, receiver
             sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
             found = await told(app, sent.json["id"], 3)
             assert not found["callback"]["delivered"]
-            assert app.jobs.store.next_callback() is None
+            assert app.jobs.store.callbacks() == []
 
     asyncio.run(run())
     assert [path for path, _, _ in receiver.got] == ["/"] * 3
@@ -147,11 +147,12 @@ def test_pauses_grow_and_a_restart_goes_on_with_them(tmp_path):
     job = store.add(b"", b"a", b"{}", "https://a.test/", 1.0)
     store.claim(1, 2.0)
     store.succeed(job.id, Result(b"{}", b"{}"), 3.0)
-    assert store.next_callback()[1] == 3.0
+    ((_, when),) = store.callbacks()
+    assert when == 3.0
     store.called_back(job.id, False, 8.0)
     store.close()
     again = JobStore(tmp_path, 10, 2**20, 9.0)
-    due, when = again.next_callback()
+    ((due, when),) = again.callbacks()
     assert (due.callback_tries, when) == (1, 8.0)
     again.close()
     assert list(callbacks.PAUSES) == sorted(callbacks.PAUSES)
@@ -195,6 +196,60 @@ def test_one_that_cannot_be_sent_holds_up_no_other(tmp_path, receiver, monkeypat
                 assert found["callback"]["delivered"] is delivered
 
     asyncio.run(run())
+
+
+def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeypatch):
+    """It takes connections, one at a time, and says nothing on them."""
+    monkeypatch.setattr(callbacks, "SECONDS_TO_ANSWER", 3600)
+
+    async def run():
+        called = []
+
+        async def say_nothing(reader, writer):
+            called.append(await reader.readline())
+            await reader.read()
+            writer.close()
+
+        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        dead = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        async with jobs(tmp_path, [dead, receiver.host]) as (endpoint, app):
+            endpoint.release.set()
+            for _ in range(2):
+                await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{dead}/"))
+            async with asyncio.timeout(60):
+                while not called:
+                    await asyncio.sleep(0.001)
+                for _ in range(2):
+                    url = f"http://{receiver.host}/"
+                    sent = await call(app, "POST", "/v1/jobs", JSON, asking(url))
+                    assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
+            assert called == [b"POST / HTTP/1.1\r\n"]
+        silent.close()
+
+    asyncio.run(run())
+
+
+def test_a_callback_is_noted_when_the_disk_takes_it_and_not_sent_again(
+    tmp_path, receiver, monkeypatch
+):
+    monkeypatch.setattr(callbacks, "TICK_S", 0.01)
+
+    async def run():
+        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+            failures, note = [OSError(), OSError()], app.jobs.store.called_back
+
+            def fail_first(*arguments):
+                if failures:
+                    raise failures.pop()
+                note(*arguments)
+
+            app.jobs.store.called_back = fail_first
+            endpoint.release.set()
+            sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
+            assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
+
+    asyncio.run(run())
+    assert len(receiver.got) == 1
 
 
 def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):

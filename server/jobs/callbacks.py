@@ -120,12 +120,15 @@ async def post(target: Target, headers: dict[str, str], body: bytes) -> int:
 
 
 class Callbacks:
-    """Sends what is due of a store, one after the other."""
+    """Sends what is due of a store: to each host one after the other, and to all hosts side by
+    side, so that one that does not answer holds up no other. CALLBACK_HOSTS names how many.
+    """
 
     def __init__(self, store: JobStore, hosts: Collection[str], secret: SecretStr | None) -> None:
         self._store, self._hosts = store, hosts
         self._secret = callback_key(secret) if secret else b""
         self._woken = asyncio.Event()
+        self._called: set[str] = set()  # hosts
 
     def wake(self) -> None:
         """A job has ended."""
@@ -133,31 +136,57 @@ class Callbacks:
 
     async def run(self) -> None:
         """Send them, until this is cancelled."""
-        while True:
-            self._woken.clear()
-            seconds = TICK_S
-            # What goes wrong with the disk is logged, and tried again.
-            with suppress(EndpointError), endpoint_errors():
-                seconds = await self._send_due()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(seconds, TICK_S)):
-                    await self._woken.wait()
+        async with asyncio.TaskGroup() as calls:
+            while True:
+                self._woken.clear()
+                seconds = TICK_S
+                # What goes wrong with the disk is logged, and tried again.
+                with suppress(EndpointError), endpoint_errors():
+                    seconds = await self._begin_due(calls)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(seconds, TICK_S)):
+                        await self._woken.wait()
 
-    async def _send_due(self) -> float:
-        """Send what is due; the seconds until more is."""
-        while following := await asyncio.to_thread(self._store.next_callback):
-            job, due = following
-            if due > (now := time.time()):
+    async def _begin_due(self, calls: asyncio.TaskGroup) -> float:
+        """Begin to send what is due to hosts that are not called now; the seconds until more is."""
+        # What was being sent while the store was read may look due there when it has been sent.
+        busy = set(self._called)
+        waiting = await asyncio.to_thread(self._store.callbacks)
+        now = time.time()
+        for job, due in waiting:
+            if due > now:
                 return due - now
-            await self._send(job)
+            host = self._host(job)
+            if host not in busy:
+                busy.add(host)
+                self._called.add(host)
+                calls.create_task(self._call(host, job))
         return TICK_S
 
+    def _host(self, job: Job) -> str:
+        """Whom a callback goes to; "" where nobody may be called, as under other settings."""
+        with suppress(EndpointError):
+            target = read_target(job.callback_url or "", self._hosts)
+            return f"{target.name}:{target.port}"
+        return ""
+
+    async def _call(self, host: str, job: Job) -> None:
+        try:
+            await self._send(job)
+        finally:
+            self._called.discard(host)
+            self.wake()
+
     async def _send(self, job: Job) -> None:
-        """Send a callback, and note how it went."""
+        """Send a callback, and note how it went, as often as the disk asks for."""
         delivered = await self._is_delivered(job)
         left = PAUSES[job.callback_tries :]
         again = time.time() + left[0] if left and not delivered else None
-        await asyncio.to_thread(self._store.called_back, job.id, delivered, again)
+        while True:
+            with suppress(EndpointError), endpoint_errors():
+                await asyncio.to_thread(self._store.called_back, job.id, delivered, again)
+                break
+            await asyncio.sleep(TICK_S)
         told = "delivered" if delivered else "not delivered"
         logger.info("callback of %s %s at try %d", job.id, told, job.callback_tries + 1)
 

@@ -246,13 +246,13 @@ class JobStore:
 
     # Who is told
 
-    def next_callback(self) -> tuple[Job, float] | None:
-        """The job whose callback is to be sent first, and when."""
+    def callbacks(self) -> list[tuple[Job, float]]:
+        """The jobs whose callbacks are to be sent, and when, the first one first."""
         rows = self._rows(
             f"SELECT {COLUMNS}, callback_due FROM jobs WHERE callback_due IS NOT NULL"
-            " ORDER BY callback_due LIMIT 1"
+            " ORDER BY callback_due"
         )
-        return (_job(rows[0][:-1]), rows[0][-1]) if rows else None
+        return [(_job(row[:-1]), row[-1]) for row in rows]
 
     def called_back(self, job: str, delivered: bool, again: float | None) -> None:
         """Note that a callback was sent; where it is to be sent `again`, when."""
