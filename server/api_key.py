@@ -37,6 +37,10 @@ class ApiKey:
         self._key = key.get_secret_value().encode() if key else b""
         self._guesses = Guesses(now)
 
+    def begins_with(self, prefix: bytes) -> bool:
+        """Whether there is a key, and it begins so."""
+        return self._key.startswith(prefix)
+
     def authorize(self, headers: Headers, address: str) -> None:
         """Raises Unauthorized unless the request has the key, and TooManyGuesses where the client
         at `address` may not try now.

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from errors import EndpointError
 from server.admission import JOBS, PROBES, TRANSCRIBING, WITHOUT_TOKEN, Admission
 from server.api_key import ApiKey
-from server.errors import Crowded, Draining, InvalidHttp
+from server.errors import Crowded, Draining, InvalidHttp, Unauthorized
 from server.exchange import CLIENT_GONE, Exchange
 from server.jobs.runner import JobRunner
 from server.metrics import Metrics
@@ -144,9 +144,13 @@ class RequestGate:
 
         Raises Unauthorized, or TooManyGuesses.
         """
-        token = handshake.token
-        if token.startswith(PREFIX.encode()):
-            return self._secrets.find(token)
+        token, prefix = handshake.token, PREFIX.encode()
+        if token.startswith(prefix):
+            try:
+                return self._secrets.find(token)
+            except Unauthorized:
+                if not self._key.begins_with(prefix):
+                    raise
         self._key.authorize_token(token, _address(handshake.scope))
         return None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import signal
+import weakref
 
 import openai.types.realtime as sdk
 import pytest
@@ -228,6 +230,26 @@ def test_a_secret_opens_sessions_that_begin_as_it_says():
     assert audio_format is AudioFormat.PCMA
 
 
+def test_a_key_may_begin_as_secrets_do():
+    """It opens sessions, and so do secrets; others that begin so are guesses of it."""
+    key = "ek_the-right-key-of-this-test"
+
+    async def run():
+        app = live(Drivers(), api_key=key)
+        value = (await ask(app, token=key)).json["value"]
+        for token in (key, value):
+            for given in ({"headers": bearer(token)}, {"protocols": protocols(token)}):
+                async with Socket(app, **given) as socket:
+                    assert (await socket.read())["type"] == "session.created"
+        app, codes = live(Drivers(), api_key=key), []
+        for _ in range(11):
+            async with Socket(app, protocols=protocols("ek_wrong")) as socket:
+                codes.append((await socket.refused())["code"])
+        return codes
+
+    assert asyncio.run(run()) == ["UNAUTHORIZED"] * 10 + ["TOO_MANY_GUESSES"]
+
+
 def test_a_secret_is_no_key():
     """It opens sessions and nothing else, no further secrets either."""
 
@@ -292,6 +314,21 @@ def test_secrets_expire_and_are_so_many_at_most():
         secrets.find(first.value.encode())
     assert secrets.create(10, SessionConfig()).expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])
+
+
+def test_expired_secrets_are_forgotten_when_another_is_made():
+    class Config:
+        """Of a session, with clips perhaps."""
+
+    now = [1000.0]
+    secrets = ClientSecrets(lambda: now[0])
+    old = weakref.ref(secrets.create(10, Config()).config)
+    kept = secrets.create(20, Config())
+    now[0] = 1010.0
+    secrets.create(10, Config())
+    gc.collect()
+    assert old() is None
+    assert secrets.find(kept.value.encode()) is kept
 
 
 def test_a_path_for_sockets_says_so_to_who_sends_no_upgrade():

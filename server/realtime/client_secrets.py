@@ -45,8 +45,7 @@ class ClientSecrets:
 
     def create(self, seconds: int, config: SessionConfig) -> ClientSecret:
         """A secret for so many seconds. Raises Busy where there are too many."""
-        if len(self._secrets) >= MOST_SECRETS:
-            self._forget_expired()
+        self._forget_expired()
         if len(self._secrets) >= MOST_SECRETS:
             first = min(each.expires_at for each in self._secrets.values())
             wait = max(1, first - int(self._now()))
@@ -62,7 +61,6 @@ class ClientSecrets:
         if secret is None or not hmac.compare_digest(given, secret.value.encode()):
             raise Unauthorized("the client secret is unknown, or has expired")
         if secret.expires_at <= self._now():
-            self._forget_expired()
             raise Unauthorized("the client secret is unknown, or has expired")
         return secret
 
