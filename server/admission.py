@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from starlette.datastructures import Headers
 
 from errors import EndpointError
-from server.errors import BodyTooLarge, Draining, NotFound, UnsupportedMediaType
+from server.errors import BodyTooLarge, Busy, Draining, NotFound, UnsupportedMediaType
 from server.places import Place, Places
 from server.realtime.places import LivePlace, LivePlaces
 from server.settings import ServerSettings
@@ -63,13 +63,31 @@ class Admission:
     def live_place(self) -> AbstractContextManager[LivePlace]:
         """One of the `max_live_sessions` places, held while a session is open.
 
-        Raises NotFound where there are none, Draining, or Busy.
+        Raises what `check_live` does.
+        """
+        self.check_live()
+        return self.live.take()
+
+    def check_live(self) -> None:
+        """Raises NotFound where no live sessions are held; Draining or Busy where none may be
+        opened now.
         """
         if not self.live.most:
             raise NotFound("this server holds no live sessions")
         if self.draining:
             raise Draining("the server is about to stop")
-        return self.live.take()
+        self.live.check()
+
+    @property
+    def free_live_places(self) -> int | None:
+        """How many more live sessions may be opened now; None where none are held."""
+        if not self.live.most:
+            return None
+        try:
+            self.check_live()
+        except (Draining, Busy):
+            return 0
+        return self.live.most - self.live.taken
 
     def check_room(self, headers: Headers, place: Place) -> None:
         """Raises Busy where there is no room now for the bytes that the head announces."""

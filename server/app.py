@@ -65,8 +65,8 @@ def create_app(
     app.include_router(jobs.router(endpoint, runner, settings.callback_hosts))
     secrets = ClientSecrets()
     if open_driver is not None and settings.max_live_sessions:
-        app.include_router(realtime.router(endpoint, settings, secrets, open_driver))
-    app.include_router(info.router(endpoint, admission.live, runner is not None))
+        app.include_router(realtime.router(endpoint, settings, admission, secrets, open_driver))
+    app.include_router(info.router(endpoint, admission, runner is not None))
     if settings.page:
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)

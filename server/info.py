@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 from asr.checkpoint.languages import ENGLISH, language_name
 from config import DEMO_MODELS
 from endpoint import Endpoint
+from server.admission import Admission
 from server.description import refusals
 from server.openai_api.models import model_id
-from server.realtime.places import LivePlaces
 
 
 class Language(BaseModel):
@@ -46,14 +46,14 @@ class Info(BaseModel):
     max_audio_bytes: int
 
 
-def router(endpoint: Endpoint, live: LivePlaces, jobs: bool) -> APIRouter:
-    """The route; it asks nothing of the engine. `live` are the places of live sessions."""
+def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
+    """The route; it asks nothing of the engine. `admission` has the places of live sessions."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
     @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
     async def info() -> Info:
-        return describe(endpoint, live.most - live.taken if live.most else None, jobs)
+        return describe(endpoint, admission.free_live_places, jobs)
 
     return routes
 

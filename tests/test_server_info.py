@@ -21,6 +21,7 @@ from live_stand_ins import Drivers, Socket
 
 from server.app import create_app
 from server.info import describe
+from server.realtime.places import MOST_SLOWED
 from testing.audio_files import conversation
 
 ASSISTED = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
@@ -118,8 +119,13 @@ def test_places_of_live_sessions_are_counted(tiny_endpoint):
         async with Socket(app) as socket:
             await socket.read()
             found.append(await places(app))
+            drivers.opened[0].slowed = MOST_SLOWED + 0.1  # nobody else is let in
+            found.append(await places(app))
+        found.append(await places(app))
+        app.admission.draining = True
         return [*found, await places(app)]
 
-    settings = ServerSettings(max_live_sessions=2)
-    assert asyncio.run(count(create_app(tiny_endpoint, settings, Drivers()))) == [2, 1, 2]
+    settings, drivers = ServerSettings(max_live_sessions=2), Drivers()
+    app = create_app(tiny_endpoint, settings, drivers)
+    assert asyncio.run(count(app)) == [2, 1, 0, 2, 0]
     assert asyncio.run(places(create_app(tiny_endpoint, settings))) is None

@@ -250,6 +250,34 @@ def test_a_key_may_begin_as_secrets_do():
     assert asyncio.run(run()) == ["UNAUTHORIZED"] * 10 + ["TOO_MANY_GUESSES"]
 
 
+def test_no_secret_is_made_where_no_session_may_be_opened():
+    """Which tells a browser why, and when to come again: of a refused socket it is told nothing."""
+
+    async def run():
+        drivers = Drivers()
+        app = live(drivers, api_key=KEY, max_live_sessions=2)
+        replies = []
+        async with Socket(app, headers=bearer(KEY)) as first:
+            await first.read()
+            drivers.opened[0].slowed = MOST_SLOWED + 0.1
+            replies.append(await ask(app))
+            drivers.opened[0].slowed = 0.0
+            async with Socket(app, headers=bearer(KEY)) as second:
+                await second.read()
+                replies.append(await ask(app))
+            replies.append(await ask(app))
+            app.admission.draining = True
+            replies.append(await ask(app))
+        return [(each.status, each.code, each.headers.get("retry-after")) for each in replies]
+
+    assert asyncio.run(run()) == [
+        (429, "BUSY", "10"),
+        (429, "BUSY", "10"),
+        (200, "", None),
+        (503, "DRAINING", "5"),
+    ]
+
+
 def test_a_secret_is_no_key():
     """It opens sessions and nothing else, no further secrets either."""
 

@@ -80,14 +80,18 @@ class LivePlaces:
         """The audio of all sessions that are open, and that were."""
         return self._ended_seconds + sum(each.audio_seconds for each in self._taken)
 
-    @contextmanager
-    def take(self) -> Iterator[LivePlace]:
-        """A place until the block ends. Raises Busy where there is none, or sessions lag behind."""
+    def check(self) -> None:
+        """Raises Busy where there is no place, or sessions lag behind."""
         if self.taken >= self.most:
             text = f"{self.most} live sessions are open, and no more may be"
             raise Busy(text, RETRY_AFTER_S)
         if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
             raise Busy("live sessions wait for their words already", RETRY_AFTER_S)
+
+    @contextmanager
+    def take(self) -> Iterator[LivePlace]:
+        """A place until the block ends. Raises Busy as `check` does."""
+        self.check()
         place = LivePlace()
         self.opened += 1
         self._taken.add(place)

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 
 from endpoint import Endpoint
 from errors import InvalidRequest
+from server.admission import Admission
 from server.description import refusals
 from server.errors import BodyTooLarge, UpgradeRequired
 from server.openai_api.form import shown
@@ -56,9 +57,15 @@ class SecretGiven(Given):
 
 
 def router(
-    endpoint: Endpoint, settings: ServerSettings, secrets: ClientSecrets, open_driver: OpenDriver
+    endpoint: Endpoint,
+    settings: ServerSettings,
+    admission: Admission,
+    secrets: ClientSecrets,
+    open_driver: OpenDriver,
 ) -> APIRouter:
-    """The routes; a session's driver comes from `open_driver`."""
+    """The routes; a session's driver comes from `open_driver`. No secret is made where `admission`
+    would refuse a session: browsers are not told why a socket was.
+    """
     routes = APIRouter(prefix="/v1/realtime")
 
     @routes.websocket("")
@@ -80,6 +87,7 @@ def router(
         responses=refusals(400, 401, 403, 413, 429, 503),
     )
     async def create(request: Request) -> JSONResponse:
+        admission.check_live()
         given = await _read(request)
         session = given.session or SessionGiven()
         with below("session"):
