@@ -133,6 +133,28 @@ def test_a_reload_finds_the_job_again_and_so_does_another_tab(person, slow, reco
         person.browser.switch_to.window(first)
 
 
+FULL_STORE = """(() => {
+    const set = Storage.prototype.setItem;
+    Storage.prototype.setItem = function (...given) {
+      if (this === localStorage) throw new DOMException("full", "QuotaExceededError");
+      set.apply(this, given);
+    };
+})()"""
+
+
+def test_a_job_is_followed_though_the_browser_keeps_nothing(person, slow, recording, tmp_path):
+    """It would not be found again, so leaving the page asks first."""
+    with serving(slow, tmp_path) as url:
+        person.open(url)
+        person.do(FULL_STORE)
+        person.transcribe(recording)
+        see_progress(person)
+        assert not person.do("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+        slow.let.set()
+        person.see("#found")
+        assert person.texts(".word") == ["hello"]
+
+
 def test_a_cancelled_job_is_forgotten(person, slow, recording, tmp_path):
     with serving(slow, tmp_path) as url:
         begin(person, url, recording)

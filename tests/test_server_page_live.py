@@ -769,13 +769,32 @@ def test_why_there_is_no_microphone(person, room, error, said):
     assert person.do("document.getElementById('record').ariaDisabled") is None
 
 
+LENT = """(() => {
+    const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+    navigator.mediaDevices.getUserMedia = async (asked) => window.lent = await ask(asked);
+    const Context = AudioContext;
+    window.AudioContext = class extends Context {
+      constructor() {
+        super();
+        window.made = this;
+      }
+    };
+})()"""
+
+
+@pytest.mark.parametrize("broken", ["AudioWorklet.addModule", "AudioContext.resume"])
+def test_what_was_lent_is_given_back_where_the_microphone_cannot_be_used(person, room, broken):
+    person.open(room.url)
+    person.do(LENT)
+    person.do(f"{broken.replace('.', '.prototype.')} = () => Promise.reject(new DOMException(''))")
+    person.see("#record").click()
+    assert person.see("#failure").text == "The microphone cannot be used."
+    assert person.do("[made.state, lent.getTracks()[0].readyState]") == ["closed", "ended"]
+
+
 def test_a_microphone_that_is_taken_away_ends_the_recording(person, room):
     person.open(room.url)
-    keep = "navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices)"
-    person.do(
-        f"(() => {{ const ask = {keep}; navigator.mediaDevices.getUserMedia ="
-        " async (asked) => window.lent = await ask(asked); })()"
-    )
+    person.do(LENT)
     driver = begin(person, room)
     person.do("lent.getTracks()[0].dispatchEvent(new Event('ended'))")
     person.wait(lambda: driver.finished)

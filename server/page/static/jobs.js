@@ -18,8 +18,18 @@ export const LONG_BYTES = 5 * 2 ** 20;
  * @property {number} began when, in milliseconds since 1970
  */
 
-/** @param {Kept} job */
-export const keepJob = (job) => localStorage.setItem(NAME, JSON.stringify(job));
+/**
+ * Whether the browser had room for it.
+ * @param {Kept} job
+ */
+export function keepJob(job) {
+  try {
+    localStorage.setItem(NAME, JSON.stringify(job));
+    return true;
+  } catch {
+    return false;
+  }
+}
 
 /** Of this id alone: another tab may have begun another. @param {string} id */
 export function forgetJob(id) {

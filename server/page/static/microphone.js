@@ -7,6 +7,7 @@ const PIECE = RATE / 10;
 const PART = 100;
 const HEADER_BYTES = 44;
 
+const UNUSABLE = "The microphone cannot be used.";
 /** Why there is no microphone, by the name of the browser's error. */
 const REASONS = {
   NotAllowedError: "The browser did not allow this page to use the microphone.",
@@ -58,16 +59,18 @@ export class Microphone {
     try {
       await context.audioWorklet.addModule(new URL("microphone_worklet.js", import.meta.url));
       await context.resume();
+      this.#node = new AudioWorkletNode(context, "pieces", {
+        numberOfOutputs: 0,
+        channelCount: 1,
+        channelCountMode: "explicit",
+        processorOptions: { rate: RATE, piece: PIECE },
+      });
+      context.createMediaStreamSource(stream).connect(this.#node);
     } catch {
       for (const track of stream.getTracks()) track.stop();
-      throw new Error("The microphone cannot be used.");
+      await context.close(); // browsers have few of them
+      throw new Error(UNUSABLE);
     }
-    this.#node = new AudioWorkletNode(context, "pieces", {
-      numberOfOutputs: 0,
-      channelCount: 1,
-      channelCountMode: "explicit",
-      processorOptions: { rate: RATE, piece: PIECE },
-    });
     this.#node.port.onmessage = ({ data: { samples, last } }) => {
       this.#keep(samples);
       onPiece(samples);
@@ -75,7 +78,6 @@ export class Microphone {
     };
     stream.getAudioTracks()[0].onended = onLost;
     this.#heardAt = performance.now();
-    context.createMediaStreamSource(stream).connect(this.#node);
     [this.#stream, this.#context] = [stream, context];
   }
 
@@ -108,7 +110,7 @@ export class Microphone {
     try {
       return await navigator.mediaDevices.getUserMedia({ audio: true });
     } catch (error) {
-      throw new Error(REASONS[error.name] ?? "The microphone cannot be used.");
+      throw new Error(REASONS[error.name] ?? UNUSABLE);
     }
   }
 

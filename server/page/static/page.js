@@ -46,7 +46,7 @@ let speakers = null;
 /** @type {AbortController | null} ends what runs */
 let running = null;
 let safe = true; // a reload loses nothing
-let hasJob = false; // what runs goes on without the page
+let hasJob = false; // what runs goes on without the page, and is found again
 
 const options = new Options(byId("options"));
 const progress = new Progress(announce);
@@ -297,21 +297,22 @@ const asStream = (recording, parameters, { diarizes }) => (signal) => {
 /** As a job, which is found again when the page is loaded again. */
 const asJob = (recording, parameters, about) => async (signal) => {
   const { id } = await api.createJob(recording, parameters, { onSent, signal });
-  keepJob({ id, ...about });
-  return answerOf(id, about.diarizes, signal);
+  const isKept = keepJob({ id, ...about });
+  return answerOf(id, about.diarizes, signal, isKept);
 };
 
 /**
  * @param {string} id a job's
  * @param {boolean} diarizes
  * @param {AbortSignal} signal
+ * @param {boolean} [isKept] whether the page finds it again when it is loaded again
  */
-async function answerOf(id, diarizes, signal) {
+async function answerOf(id, diarizes, signal, isKept = true) {
   const onLook = ({ progress: heard }) => {
     if (heard) progress.transcribed(heard.done, heard.total, diarizes);
     else progress.waiting();
   };
-  hasJob = true;
+  hasJob = isKept;
   try {
     return await follow(id, { onLook, onLost: () => progress.lost(), signal });
   } finally {
