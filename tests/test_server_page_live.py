@@ -49,8 +49,10 @@ from websockets.sync.client import connect
 
 from errors import ModelError
 from server.app import create_app
+from server.errors import Draining
 from server.lifecycle import DrainingServer
 from server.realtime.drivers import LiveDrivers
+from server.realtime.places import MOST_SLOWED
 from testing.audio_files import conversation
 from tests.page_person import Person, chromium, using
 
@@ -61,11 +63,14 @@ STAYS = "What was written stays; Transcribe hears the whole recording."
 NASTY = "<img src=x onerror=alert(1)>"
 FIRST = (Word(" So", 0.3, 0.5, None, 0.9), Word(" it", 0.5, 0.7, None, 0.8))
 SECOND = (Word(" goes", 0.7, 1.0, None, 0.7), Word(f" {NASTY}.", 1.0, 1.4, None, 0.6))
+DRAINS = Draining("the server is about to stop")
 THIRD = (Word(" Yes.", 2.0, 2.4, None, 0.5),)
 
 
 class Told:
     """A driver that tells what a test has it tell; `data` is what it heard."""
+
+    slowed = 0.0
 
     def __init__(self, send: Callable) -> None:
         self.send, self.data = send, bytearray()
@@ -556,7 +561,7 @@ def test_who_stops_while_the_connection_is_lost_has_the_words_and_the_recording(
     assert person.texts(".word") == ["So", "it"]
     assert person.texts("#failure") == [f"The connection was lost. {STAYS}"]
     *_, note = person.texts("#notes li")
-    assert re.match(r"From 0:00 to 0:\d\d words may be missing: the live session was lost\.", note)
+    assert re.match(r"From 0:00 to 0:\d\d words may be missing: there was no live session\.", note)
     assert person.download("txt", downloads) == "So it\n"
     assert person.see("#player")
     assert person.see("#chosen b").text.endswith(".wav")
@@ -642,7 +647,7 @@ def test_what_was_lost_for_too_long_to_be_heard_again_is_told(person, room):
     assert broken_off(person, events[:3], 1.5) == [[1.5, [], " So", []]]
     assert broken_off(person, events[:4], 2.0) == [[2, [], " So", []]]
     assert broken_off(person, events, 90.0) == [[90, ["b"], " So", []]]
-    said = "From 1:30 to 10:00 words may be missing: the live session was lost."
+    said = "From 1:30 to 10:00 words may be missing: there was no live session."
     (found,) = broken_off(person, events, 600.0)
     assert found == [90, ["b"], " So", [f"{said} Transcribe hears the whole recording."]]
 
@@ -720,20 +725,114 @@ def test_nobody_has_to_wait_for_the_last_words(person, room):
     person.wait(lambda: driver.closed)
 
 
-def test_a_full_server_says_so_and_the_recording_goes_on(person, demo_endpoint):
+# When the page asks for secrets, in milliseconds.
+ASKS = """(() => {
+    const ask = fetch;
+    window.asked = [];
+    window.fetch = (url, given) => {
+      if (`${url}`.endsWith("client_secrets")) asked.push(performance.now());
+      return ask(url, given);
+    };
+})()"""
+COMES = "The recording goes on, and words come once the server takes a live session."
+
+
+@pytest.mark.parametrize("lags", [False, True])
+def test_a_session_that_is_refused_is_waited_for_and_hears_all(
+    person, demo_endpoint, monkeypatch, lags
+):
+    """As long as the server says, be it full, or behind with the words of others."""
+    monkeypatch.setattr("server.realtime.places.RETRY_AFTER_S", 3)
+    most = 2 if lags else 1
+    with holding(demo_endpoint, max_live_sessions=most) as room:
+        with connect(room.socket_url) as other:
+            assert json.loads(other.recv())["type"] == "session.created"
+            room.drivers[0].slowed = 2 * MOST_SLOWED if lags else 0.0
+            person.open(room.url)
+            remember_files(person)
+            person.do(ASKS)
+            person.see("#record").click()
+            why = "live sessions wait for their words already" if lags else "1 live sessions are"
+            said = person.see("#failure").text
+            assert said.startswith(f"The server is busy. {why}")
+            assert COMES in said
+            assert person.texts("#listening-state") == ["Recording"]
+            assert person.texts("#listening-detail") == ["waiting for a live session"]
+        person.wait(lambda: len(room.drivers) > 1)
+        driver = room.drivers[1]
+        person.wait(lambda: person.texts("#listening-state") == ["Listening"])
+        assert person.texts("#failure") == [""]
+        first, second, *_ = person.do("asked")
+        assert second - first > 2999
+        assert driver.asked[0].speakers
+        driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST))
+        person.wait(lambda: lines(person) == ["So it"])
+        end(person, driver, completed("a", *FIRST))
+    with wave.open(io.BytesIO(last_file(person))) as file:
+        assert file.readframes(file.getnframes()) == driver.data
+    assert person.texts(".word") == ["So", "it"]
+    person.browser.get_log("browser")  # it tells of the refusals
+
+
+def test_who_stops_while_a_session_is_waited_for_has_the_recording(person, demo_endpoint):
     with holding(demo_endpoint, max_live_sessions=1) as room, connect(room.socket_url) as other:
         assert json.loads(other.recv())["type"] == "session.created"
         person.open(room.url)
         person.see("#record").click()
-        said = "The server holds as many live sessions as it may."
-        assert person.see("#failure").text.startswith(f"{said} The recording goes on")
-        assert person.texts("#listening-state") == ["Recording"]
+        person.see("#failure")
         person.see("#stop").click()
         assert "Recording " in person.see("#chosen").text
         assert person.see("#empty")
         assert person.see("#player")
-        assert person.see("#failure").text == f"{said} {STAYS}"
+        assert person.see("#failure").text.endswith(STAYS)
     person.browser.get_log("browser")  # it tells of the refusal
+
+
+def test_why_a_socket_is_refused_is_asked_and_a_server_that_starts_anew_is_waited_for(
+    person, demo_endpoint
+):
+    """The server begins to drain after it has made the secret; the next one takes a session."""
+    with holding(demo_endpoint) as room:
+        admission, answers = room.server.gate.admission, [None, DRAINS, DRAINS]
+        check = admission.check_live
+
+        def refuse() -> None:
+            if answers and (why := answers.pop(0)):
+                raise why
+            check()
+
+        admission.check_live = refuse
+        person.open(room.url)
+        person.see("#record").click()
+        said = person.see("#failure").text
+        assert said.startswith("The server is about to stop. the server is about to stop DRAINING")
+        assert COMES in said
+        person.wait(lambda: room.drivers and room.drivers[0].data)
+        person.wait(lambda: person.texts("#listening-state") == ["Listening"])
+        end(person, room.drivers[0])
+    person.browser.get_log("browser")  # it tells of the refusals
+
+
+# Pauses between attempts are over at once.
+IMPATIENT = """(() => {
+    const wait = setTimeout;
+    window.setTimeout = (work, ms) => wait(work, ms > 1999 && ms < 15_001 ? 0 : ms);
+})()"""
+
+
+def test_a_first_session_is_not_waited_for_without_end(person, demo_endpoint):
+    with holding(demo_endpoint, max_live_sessions=1) as room, connect(room.socket_url) as other:
+        assert json.loads(other.recv())["type"] == "session.created"
+        person.open(room.url)
+        person.do(ASKS)
+        person.do(IMPATIENT)
+        person.see("#record").click()
+        person.wait(lambda: person.texts("#listening-detail") == ["without words"])
+        assert person.do("asked.length") == 21
+        assert "The recording goes on without words" in person.see("#failure").text
+        person.see("#stop").click()
+        person.see("#chosen b")
+    person.browser.get_log("browser")  # it tells of the refusals
 
 
 def test_settings_that_are_refused_are_told(person, room):

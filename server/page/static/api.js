@@ -11,12 +11,14 @@ export class ApiError extends Error {
   /**
    * @param {string} line as the server writes it: `CODE: reason`
    * @param {number} [status] HTTP's; 0 where nothing was answered
+   * @param {number} [retryAfter] seconds until asking again makes sense; 0 where nothing is known
    */
-  constructor(line, status = 0) {
+  constructor(line, status = 0, retryAfter = 0) {
     const [, code, reason] = /^([A-Za-z_]+): ([^]*)$/.exec(line) ?? [line, "", line];
     super(reason);
     this.code = code;
     this.status = status;
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -46,13 +48,16 @@ const address = (route) => new URL(`../${route}`, document.baseURI);
 /**
  * @param {string} body
  * @param {number} status
+ * @param {string | null} retryAfter the header of this name
  */
-function refusal(body, status) {
+function refusal(body, status, retryAfter) {
+  const seconds = Number(retryAfter) || 0; // a proxy may say a date
   try {
     const { detail, error } = JSON.parse(body);
-    return new ApiError(detail ?? error.message, status);
+    return new ApiError(detail ?? error.message, status, seconds);
   } catch {
-    return new ApiError(`The server answered with status ${status} and no reason.`, status);
+    const line = `The server answered with status ${status} and no reason.`;
+    return new ApiError(line, status, seconds);
   }
 }
 
@@ -67,7 +72,10 @@ async function ask(route, given = {}) {
   const headers = { ...authorization(), ...given.headers };
   try {
     const response = await fetch(address(route), { ...given, headers, credentials: "omit" });
-    if (!response.ok) throw refusal(await response.text(), response.status);
+    if (!response.ok) {
+      const retryAfter = response.headers.get("Retry-After");
+      throw refusal(await response.text(), response.status, retryAfter);
+    }
     return response.status === 204 ? null : await response.json();
   } catch (error) {
     // What is no JSON comes from something else on the way, as where a network asks for a login.
@@ -79,18 +87,25 @@ async function ask(route, given = {}) {
 export const info = () => ask("info");
 
 /**
- * A WebSocket to a live session that begins with these settings. Throws ApiError; what a browser
- * is not told of, a refusal of the socket itself, is an event of the socket.
- *
- * Browsers send no key with a WebSocket, so it is opened by a secret that lives for a minute.
+ * What opens a live session that begins with these settings, for a minute: browsers send no key
+ * with a WebSocket. Throws ApiError, also where no session may be opened now.
  * @param {object} session as of `session.update`
+ * @returns {Promise<{value: string}>}
  */
-export async function liveSocket(session) {
-  const secret = await ask("v1/realtime/client_secrets", {
+export const liveSecret = (session) =>
+  ask("v1/realtime/client_secrets", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ session, expires_after: { anchor: "created_at", seconds: SECRET_S } }),
   });
+
+/**
+ * A WebSocket to a live session. Throws what `liveSecret` does; a refusal of the socket itself, of
+ * which browsers are told no reason, is an event of the socket.
+ * @param {object} session as of `session.update`
+ */
+export async function liveSocket(session) {
+  const secret = await liveSecret(session);
   const url = address("v1/realtime?intent=transcription");
   url.protocol = url.protocol.replace("http", "ws");
   return new WebSocket(url, ["realtime", `openai-insecure-api-key.${secret.value}`]);
@@ -134,7 +149,10 @@ function send(route, recording, parameters, { onSent, signal }, onText = () => {
     request.onload = () => {
       readOn();
       if (isTaken()) resolve(request.responseText);
-      else reject(refusal(request.responseText, request.status));
+      else {
+        const retryAfter = request.getResponseHeader("Retry-After");
+        reject(refusal(request.responseText, request.status, retryAfter));
+      }
     };
     request.onerror = () => reject(new ApiError(UNREACHABLE));
     request.onabort = () => reject(new DOMException("cancelled", "AbortError"));

@@ -14,9 +14,14 @@ const GOES_ON =
 const STAYS = "What was written stays; Transcribe hears the whole recording.";
 const COMES_BACK =
   "The recording goes on, and words come again once the server can be reached. Stop it, and Transcribe writes all of it down.";
+const COMES =
+  "The recording goes on, and words come once the server takes a live session. Stop it, and Transcribe writes all of it down.";
+// What is over after a while where no session has been opened so far, and so many attempts then.
+const REFUSALS = ["BUSY", "DRAINING"];
+const MOST_ATTEMPTS = 20;
 // What a new session may mend: a lost connection, which has no code, and these.
-const PASSING = ["", "BUSY", ...ENDINGS];
-// Between two attempts; it doubles until words come.
+const PASSING = ["", ...REFUSALS, ...ENDINGS];
+// Between two attempts; it doubles until words come, and is no shorter than the server asks for.
 const LEAST_PAUSE_MS = 2000;
 const MOST_PAUSE_MS = 15_000;
 const OPENS_MS = 20_000; // another attempt follows one that takes longer
@@ -33,8 +38,10 @@ export class Dictation {
   #ended = Promise.resolve(null);
   /** @type {(error: Error | null) => void} */
   #end = () => {};
-  /** @type {Error | null} why the last session was lost */
+  /** @type {Error | null} why there is no session now, while another is tried for */
   #lost = null;
+  #wasOpen = false; // a session
+  #attempts = 0; // after the first one
   #retry = 0;
   #pause = LEAST_PAUSE_MS;
   /** @type {"off" | "starting" | "on" | "stopping"} */
@@ -67,6 +74,8 @@ export class Dictation {
   async start(settings) {
     this.#state = "starting";
     this.#session = this.#lost = null;
+    this.#wasOpen = false;
+    this.#attempts = 0;
     this.#pause = LEAST_PAUSE_MS;
     this.#recent = new RecentSamples();
     this.#finds = settings?.include.length > 1;
@@ -127,37 +136,52 @@ export class Dictation {
 
   /** Open a session, which hears first what was said before. */
   #open(settings, heard) {
-    let isOpen = false;
     this.#session = new LiveSession({
       onOpen: () => {
-        isOpen = true;
         if (this.#lost) this.#resume(heard.start);
         else if (this.#state === "on") this.#listening.say("Listening");
+        this.#wasOpen = true;
       },
       onEvent: (event) => this.#hear(event),
       onError: (error) => this.onFailure(error, ""),
       onEnd: (error) => {
-        const isPassing = PASSING.includes(error?.code) && (isOpen || this.#lost);
-        if (isPassing && this.#state === "on") this.#tryAgain(settings, error);
+        if (this.#state === "on" && this.#mayPass(error)) this.#tryAgain(settings, error);
         else this.#over(error);
       },
     });
     this.#session.open(settings, heard);
   }
 
-  /** Words alone: a new session would call the same people something else. */
+  /** Whether another attempt makes sense after this error. */
+  #mayPass(error) {
+    if (!PASSING.includes(error?.code)) return false;
+    if (this.#wasOpen) return true;
+    return (this.#lost || REFUSALS.includes(error.code)) && this.#attempts < MOST_ATTEMPTS;
+  }
+
+  /**
+   * Open a session later. After one that was lost it has words alone: it would call the same people
+   * something else.
+   */
   #tryAgain(settings, error) {
     if (!this.#lost) {
       this.#lost = error;
-      this.#finds = false;
-      this.#listening.say("Recording", "trying to connect again");
-      this.onFailure(error, COMES_BACK);
+      const waitsFor = this.#wasOpen ? "trying to connect again" : "waiting for a live session";
+      this.#listening.say("Recording", waitsFor);
+      this.onFailure(error, this.#wasOpen ? COMES_BACK : COMES);
     }
-    const wordsAlone = { ...settings, include: settings.include.slice(0, 1) };
-    this.#retry = setTimeout(() => {
-      this.#open(wordsAlone, this.#recent.from(this.#heard.writtenUntil));
-      this.#session.openWithin(OPENS_MS);
-    }, this.#pause);
+    if (this.#wasOpen) {
+      this.#finds = false;
+      settings = { ...settings, include: settings.include.slice(0, 1) };
+    }
+    this.#attempts += 1;
+    this.#retry = setTimeout(
+      () => {
+        this.#open(settings, this.#recent.from(this.#heard.writtenUntil));
+        this.#session.openWithin(OPENS_MS);
+      },
+      Math.max(this.#pause, 1000 * error.retryAfter),
+    );
     this.#pause = Math.min(2 * this.#pause, MOST_PAUSE_MS);
   }
 
@@ -165,7 +189,7 @@ export class Dictation {
     for (const id of this.#heard.breakOff(start)) this.transcript.forget(id);
     for (const id of this.#heard.ids) this.#show(id);
     this.#lost = null;
-    this.#listening.say("Listening", "connected again");
+    this.#listening.say("Listening", this.#wasOpen ? "connected again" : "");
     this.onResumed();
   }
 

@@ -1,12 +1,11 @@
 /* A live session: sound goes to the server while it is made, and what was heard comes back. */
 
-import { ApiError, info, liveSocket } from "./api.js";
+import { ApiError, liveSecret, liveSocket } from "./api.js";
 import { RATE } from "./microphone.js";
 
 const TRANSCRIPTION = "item.input_audio_transcription";
 const DONE = 1000; // WebSocket's status of what ends as it should
 const FAILED = 1011; // and of a server that cannot go on
-const FULL = "The server holds as many live sessions as it may.";
 const NOT_OPENED = "No live session was opened; something on the way may take no WebSockets.";
 const NOTHING_SAID = "The connection was lost.";
 
@@ -80,7 +79,7 @@ export class LiveSession {
       this.onOpen();
     };
     socket.onmessage = ({ data }) => this.#hear(JSON.parse(data));
-    socket.onclose = ({ code }) => this.#closed(code);
+    socket.onclose = ({ code }) => this.#closed(code, session);
   }
 
   /** Fail where it is not open by then. @param {number} ms */
@@ -126,10 +125,10 @@ export class LiveSession {
     this.onError(error);
   }
 
-  async #closed(code) {
+  async #closed(code, session) {
     if (code === DONE && this.#finishing) this.#end(null);
     else if (this.#socket) this.#end(this.#reason(code));
-    else this.#end(await whyRefused());
+    else this.#end(await whyRefused(session));
   }
 
   /** What the server said of its end; other errors, before, have ended nothing. */
@@ -156,11 +155,11 @@ function later(event, seconds) {
   return moved;
 }
 
-/** Why a socket did not open: browsers do not tell. */
-async function whyRefused() {
+/** Why a socket did not open: browsers do not tell, but another secret is refused as it was. */
+async function whyRefused(session) {
   try {
-    const { live_places: places } = await info();
-    return new ApiError(places ? NOT_OPENED : FULL);
+    await liveSecret(session);
+    return new ApiError(NOT_OPENED);
   } catch (error) {
     return error;
   }

@@ -151,7 +151,7 @@ export class LiveTranscript {
     const from = this.writtenUntil;
     if (start > from + ROUNDING)
       this.#warnings.push(
-        `From ${clock(from)} to ${clock(start)} words may be missing: the live session was lost.` +
+        `From ${clock(from)} to ${clock(start)} words may be missing: there was no live session.` +
           " Transcribe hears the whole recording.",
       );
     const gone = [...this.#items].filter(([, item]) => !item.breakOff(start)).map(([id]) => id);

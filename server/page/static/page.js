@@ -22,11 +22,11 @@ import { Transcript, timeButton } from "./transcript.js";
 const MEANINGS = {
   AUDIO_TOO_LONG: "The recording is too long for this server.",
   BODY_TOO_LARGE: "The recording is too large for this server.",
-  BUSY: "The server is busy. Try again in a moment.",
+  BUSY: "The server is busy.",
   DEADLINE_EXCEEDED: "The server gave up: this took longer than it allows.",
   DRAINING: "The server is about to stop.",
   INVALID_AUDIO: "This file cannot be read as a recording.",
-  JOBS_FULL: "The server keeps no more recordings now. Try again later.",
+  JOBS_FULL: "The server keeps no more recordings now.",
   INVALID_PARAMETER: "An option cannot be used as it is.",
   MODEL_ERROR: "The server failed on this recording.",
   OUT_OF_MEMORY: "The server has too little memory for this recording.",
@@ -343,13 +343,13 @@ function end() {
 
 /**
  * Say why, and bring back what was there before.
- * @param {Error & {code?: string, status?: number}} error
+ * @param {Error & {code?: string, status?: number, retryAfter?: number}} error
  * @param {Result | null} before
  */
 function showNothingNew(error, before) {
   bringBack(before);
-  if (error.name !== "AbortError") fail(error);
-  else announce("Cancelled.");
+  if (error.name === "AbortError") announce("Cancelled.");
+  else fail(error, error.retryAfter ? `Try again in ${error.retryAfter} s.` : "");
 }
 
 /** @param {Result | null} before what was shown, if anything was */
