@@ -27,7 +27,11 @@ class AudioBuffer:
             self.start += len(self._pieces.popleft())
 
     def samples(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The samples from `start` to `stop`, (n,) float32; those that were dropped are missing."""
+        """The samples from `start` to `stop`, (n,) float32. Raises IndexError where some are
+        not here: of fewer samples every time would be wrong.
+        """
+        if not self.start <= start <= stop <= self.stop:
+            raise IndexError(f"{start} to {stop} of samples {self.start} to {self.stop}")
         found, begin = [np.zeros(0, np.int16)], self.start
         for piece in self._pieces:
             found.append(piece[max(0, start - begin) : max(0, stop - begin)])

@@ -11,7 +11,7 @@ SHORTEST_ITEM = SAMPLE_RATE // 10  # what the client commits, by OpenAI's rule
 class EndedItems:
     """Those whose text is `unfinished`, in order, and those that are heard again with what follows,
     as far as a window of `longest` samples holds both. `until` is the sample up to which all audio
-    is committed or forgotten.
+    is committed or forgotten: the next item begins there, or later.
     """
 
     def __init__(self, longest: int) -> None:
@@ -25,6 +25,10 @@ class EndedItems:
         item.end = self.until = end
         self.unfinished.append(item)
         self._said.append(item)
+
+    def skip(self, until: int) -> None:
+        """No item needs the audio up to there, nor may another one begin in it."""
+        self.until = max(self.until, until)
 
     def clear(self, until: int) -> None:
         """The audio up to there is forgotten, and what was said before heard with nothing else:

@@ -89,7 +89,7 @@ class LiveSession:
         window_seconds: float,
         ids: Iterator[str],
     ) -> None:
-        self._settings, self._options = settings, _with_settings(options, settings)
+        self._settings, self._options = settings, with_settings(options, settings)
         self._longest_window = int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE)
         self._ids = _with_previous(ids)
         self._audio = AudioBuffer()
@@ -131,7 +131,7 @@ class LiveSession:
 
     def change(self, settings: LiveSettings) -> None:
         """Hear what comes next with other settings."""
-        self._settings, self._options = settings, _with_settings(self._options, settings)
+        self._settings, self._options = settings, with_settings(self._options, settings)
         self._language = None
 
     def feed(
@@ -159,18 +159,19 @@ class LiveSession:
             self._current = self._current or self._new_item(self._ended.until)
         item = self._current
         if item is not None and now - item.begin >= LONGEST_ITEM:
-            self._end_item(item, now)
+            self._cut(item)
         self._forget()
 
     def commit(self) -> None:
-        """The current item ends here. Raises EmptyBuffer."""
+        """The current item ends here, and the detector begins anew. Raises EmptyBuffer."""
         item, now = self._current, self._audio.stop
         if item is None or now - item.begin < SHORTEST_ITEM:
             raise EmptyBuffer("the buffer has less than 100 ms of audio that is not committed")
         self._end_item(item, now)
+        self._speech.speaks = False
 
     def clear(self) -> None:
-        """Forget the audio that is not committed."""
+        """Forget the audio that is not committed; the detector begins anew."""
         if self._current is not None:
             self._current.forget_final()
         self._current, self._speech.speaks = None, False
@@ -196,7 +197,7 @@ class LiveSession:
         item = self._current
         if item is None or self._partial is not None or item.final is not None:
             return None
-        if self._may_end():
+        if self._may_end(item):
             item.final = self._final_pass(item, self._audio.stop)
             return item.final
         return self._partial_pass(item) if self._is_due(item) else None
@@ -234,18 +235,34 @@ class LiveSession:
         turns = self._settings.turn_detection
         if turns is None or self._current is not None:
             return
-        begin = max(turn.sample - _samples(turns.prefix_padding_ms), self._ended.until)
-        self._current = self._new_item(begin)
-        self._events.append(SpeechStartedEvent(self._current.id, _milliseconds(begin)))
+        self._begin_spoken(max(turn.sample - _samples(turns.prefix_padding_ms), self._ended.until))
 
     def _end_turn(self, turn: SpeechStopped) -> None:
         self._speech.speaks, self._speech.until = False, turn.sample
         turns, item = self._settings.turn_detection, self._current
         if turns is not None and item is not None:
             end = turn.sample + _samples(turns.silence_duration_ms)
-            end = min(max(end, item.begin), self._audio.stop)
-            self._events.append(SpeechStoppedEvent(item.id, _milliseconds(end)))
-            self._end_item(item, end)
+            self._end_spoken(item, min(max(end, item.begin), self._audio.stop))
+
+    def _cut(self, item: Item) -> None:
+        """It is as long as items may be. Who still speaks then goes on in the next one: the
+        detector, which has told of this speech, tells nothing more before its end.
+        """
+        now = self._audio.stop
+        if self._settings.turn_detection is None or not self._speech.speaks:
+            self._end_item(item, now)
+            return
+        self._end_spoken(item, now)
+        self._begin_spoken(now)
+
+    def _begin_spoken(self, begin: int) -> None:
+        """Speech that the detector has found becomes an item."""
+        self._current = self._new_item(begin)
+        self._events.append(SpeechStartedEvent(self._current.id, _milliseconds(begin)))
+
+    def _end_spoken(self, item: Item, end: int) -> None:
+        self._events.append(SpeechStoppedEvent(item.id, _milliseconds(end)))
+        self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
         previous_id, id = next(self._ids)
@@ -261,17 +278,20 @@ class LiveSession:
 
     def _forget(self) -> None:
         """Drop the audio that no item needs, nor one that begins now."""
-        turns = self._settings.turn_detection
-        padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
-        begin = self._current.begin if self._current else self._audio.stop - padding
+        if self._current is None:
+            turns = self._settings.turn_detection
+            padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
+            self._ended.skip(self._audio.stop - padding)
+        begin = self._current.begin if self._current else self._ended.until
         self._audio.drop_before(self._ended.forget(begin))
 
     # Partial passes
 
-    def _may_end(self) -> bool:
+    def _may_end(self, item: Item) -> bool:
         """Whether the current item may have ended: whatever would be heard of it now is its end."""
-        vad = self._settings.turn_detection is not None
-        return vad and self._speech.silent_for >= EARLY_SECONDS and not self._ended.unfinished
+        if self._settings.turn_detection is None or self._ended.unfinished:
+            return False
+        return self._speech.silent_for >= EARLY_SECONDS and self._speech.until > item.begin
 
     def _is_due(self, item: Item) -> bool:
         """Whether enough has been said since the last pass, and nothing shorter is completed."""
@@ -351,8 +371,8 @@ class LiveSession:
         self._forget()
 
 
-def _with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    """How all passes of a session are decoded."""
+def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
+    """How all passes of a session are decoded, where files are with these options."""
     return replace(
         options,
         language=settings.language,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from asr import Guess, HeardBefore, TranscriptionOptions
 from asr.live_pass import Hypothesis, HypothesisWord
 from errors import ModelError
+from live.audio_buffer import AudioBuffer
 from live.commit import FinalWords
 from live.events import (
     Cadence,
@@ -34,7 +35,7 @@ from live.events import (
 from live.item import WantedPass
 from live.rest import words_after
 from live.session import EmptyBuffer, LiveSession
-from live.settings import LiveSettings
+from live.settings import LiveSettings, TurnSettings
 from live.turn_detection import SpeechStarted, SpeechStopped
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Transcript, Word
@@ -273,6 +274,115 @@ def test_what_is_spoken_next_waits_until_a_short_item_is_completed() -> None:
     assert session.next_pass() is not None
 
 
+def answer_all(session: LiveSession, truth: list[Spoken]) -> list[WantedPass]:
+    """Every pass that is wanted is decoded at once; the passes."""
+    found = []
+    while (wanted := session.next_pass()) is not None:
+        assert len(wanted.samples) == wanted.stop - wanted.begin
+        answered(session, truth, wanted)
+        found.append(wanted)
+    return found
+
+
+def test_who_speaks_for_longer_than_an_item_may_last_goes_on_in_the_next() -> None:
+    """The detector tells of this speech once: when it begins, and when it ends."""
+    session, truth = new_session(), spoken([1.95] * 320, begin=1.0)
+    turns: list[SpeechStarted | SpeechStopped] = [SpeechStarted(SAMPLE_RATE)]
+    events: list[LiveEvent] = []
+    for _ in range(642):
+        session.feed(silence(1.0), turns)
+        answer_all(session, truth)
+        events += session.take_events()
+        turns = []
+    session.feed(silence(1.0), [SpeechStopped(641 * SAMPLE_RATE)], 2.0)
+    answer_all(session, truth)
+    events += session.take_events()
+    order = [each for each in events if not isinstance(each, Delta | Words | Completed | ItemDone)]
+    assert order == [
+        SpeechStartedEvent("0", 700),
+        SpeechStoppedEvent("0", 601_000),
+        Committed("0", None),
+        ItemAdded("0", None),
+        SpeechStartedEvent("1", 601_000),
+        SpeechStoppedEvent("1", 641_500),
+        Committed("1", "0"),
+        ItemAdded("1", "0"),
+    ]
+    completed = [each for each in events if isinstance(each, Completed)]
+    assert " ".join(each.text for each in completed) == "".join(each.text for each in truth).strip()
+    sent = [word for each in events if isinstance(each, Words) for word in each.words]
+    assert [word.text for word in sent] == [each.text for each in truth]
+    for word, each in zip(sent, truth, strict=True):
+        assert abs(word.start - each.start) < 0.001
+        assert abs(word.end - each.end) < 0.001
+
+
+def test_who_ceases_as_an_item_is_as_long_as_it_may_be_leaves_an_empty_one() -> None:
+    session = new_session()
+    session.feed(silence(2.0), [SpeechStarted(8000)])
+    session.feed(silence(600.0), [], silent_for=0.4)
+    (first,) = answer_all(session, [])  # and none begins in the pause, as nobody has spoken since
+    assert (first.item.id, first.final) == ("0", True)
+    session.feed(silence(0.1), [SpeechStopped(602 * SAMPLE_RATE - 6400 - 2000)], silent_for=0.5)
+    answer_all(session, [])
+    events = session.take_events()
+    turns = [each for each in events if isinstance(each, SpeechStartedEvent | SpeechStoppedEvent)]
+    assert turns == [
+        SpeechStartedEvent("0", 200),
+        SpeechStoppedEvent("0", 602_000),
+        SpeechStartedEvent("1", 602_000),
+        SpeechStoppedEvent("1", 602_000),
+    ]
+    assert [each.item_id for each in events if isinstance(each, Completed)] == ["0", "1"]
+
+
+@pytest.mark.parametrize("pause", [60, 700])
+def test_what_is_said_after_turn_detection_was_turned_off_has_its_times(pause: int) -> None:
+    """The item that the client commits then has what comes, not the minutes before."""
+    session = new_session()
+    session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(20_000)])
+    answer_all(session, [])
+    for _ in range(pause // 5):
+        session.feed(silence(5.0), [])
+    session.take_events()
+    session.change(LiveSettings(turn_detection=None))
+    begin = session.seconds
+    session.feed(silence(3.0), [SpeechStarted(round((begin + 0.5) * SAMPLE_RATE))])
+    assert session.take_events() == []
+    truth = spoken([0.5, 0.5, 0.5], begin=begin + 0.5)
+    answer_all(session, truth)
+    session.commit()
+    answer_all(session, truth)
+    (completed,) = [each for each in session.take_events() if isinstance(each, Completed)]
+    assert 3.0 <= completed.seconds < 6.0
+    (chunk,) = completed.transcript.chunks
+    for word, each in zip(chunk.words, truth, strict=True):
+        assert abs(word.start - each.start) < 0.001
+
+
+def test_speech_begins_no_earlier_than_the_audio_that_is_kept() -> None:
+    session = new_session()
+    for _ in range(60):
+        session.feed(silence(1.0), [])
+    session.change(LiveSettings(turn_detection=TurnSettings(prefix_padding_ms=5000)))
+    session.feed(silence(1.0), [SpeechStarted(60 * SAMPLE_RATE)])
+    (partial,) = answer_all(session, [])
+    assert 57 * SAMPLE_RATE < partial.begin <= 60 * SAMPLE_RATE - 4800
+    (event,) = [each for each in session.take_events() if isinstance(each, SpeechStartedEvent)]
+    assert event.audio_start_ms == partial.begin / 16
+
+
+def test_samples_that_are_not_kept_are_refused() -> None:
+    kept = AudioBuffer()
+    for _ in range(3):
+        kept.append(np.ones(10, np.float32))
+    kept.drop_before(15)
+    assert len(kept.samples(10, 30)) == 20
+    for start, stop in ((9, 30), (10, 31), (20, 19)):
+        with pytest.raises(IndexError):
+            kept.samples(start, stop)
+
+
 def test_audio_between_turns_is_forgotten() -> None:
     session = new_session()
     for _ in range(100):
@@ -301,6 +411,19 @@ def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() 
     assert final.final
     assert len(final.samples) == round(4.05 * SAMPLE_RATE)
     assert not any(isinstance(each, SpeechStartedEvent) for each in session.take_events())
+
+
+def test_silence_after_a_commit_is_not_decoded() -> None:
+    """Whoever spoke until then is announced anew where they go on."""
+    session = new_session(turn_detection=None)
+    session.feed(silence(2.0), [SpeechStarted(0)])
+    answer_all(session, [])
+    session.commit()
+    answer_all(session, [])
+    session.feed(silence(1.0), [], silent_for=0.99)
+    assert session.next_pass() is None
+    session.feed(silence(1.0), [SpeechStarted(3 * SAMPLE_RATE)])
+    assert session.next_pass() is not None
 
 
 def test_what_is_cleared_is_never_completed() -> None:
