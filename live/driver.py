@@ -14,24 +14,21 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
-from errors import EndpointError, InvalidParameter
-from live.audio_stream import AudioStream
+from errors import EndpointError
+from live.audio_input import AudioInput, Heard
 from live.events import LiveEvent
 from live.item import WantedPass
-from live.session import LiveSession
-from live.settings import AudioFormat, LiveSettings, TurnSettings
-from live.speakers import LiveSpeakers, OpenSpeakers
-from live.turn_detection import Turn, TurnDetector
+from live.session import LiveSession, with_settings
+from live.settings import AudioFormat, LiveSettings
+from live.speakers import OpenSpeakers
+from live.turn_detection import TurnDetector
+from live.wanted_speakers import WantedSpeakers
 from runtime.error_edge import endpoint_errors
 from transcript import Transcript
 
 T = TypeVar("T")
 Send = Callable[[list[LiveEvent]], Awaitable[None]]
-Heard = tuple[NDArray[np.float32], list[Turn], float]
 
 
 class LiveDriver:
@@ -52,16 +49,12 @@ class LiveDriver:
         open_speakers: OpenSpeakers,
     ) -> None:
         self._recogniser, self._workers, self._send = recogniser, workers, send
-        self._detector, self._options = detector, options
-        self._format = AudioFormat.PCM_24000
-        self._stream = AudioStream(self._format)
+        self._input, self._options = AudioInput(detector), options
         window_seconds = recogniser.models.window_seconds
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
-        self._open_speakers = open_speakers
-        self._speakers: LiveSpeakers | None = None
-        self._wanted_speakers = _about_speakers(LiveSettings())
+        self._speakers = WantedSpeakers(open_speakers, workers, self._tell)
         self._running = asyncio.create_task(self._run())
 
     @property
@@ -75,50 +68,42 @@ class LiveDriver:
 
     async def append(self, data: bytes) -> None:
         """Hear more audio, in the session's format."""
-        await self._hear(lambda: self._stream.push(data))
+        await self._hear(lambda: self._input.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
         """Hear what comes next otherwise; speakers, from the first sample on. Raises
         InvalidParameter, InvalidReference, Unsupported, or what diarization raises.
         """
-        options = replace(
-            self._options,
-            language=settings.language,
-            prompt=settings.prompt or "",
-            hotwords=settings.keywords,
-        )
-        known = self._recogniser.validate(options)
-        await self._change_speakers(settings)
-        if audio_format is not self._format:
-            await self._hear(self._stream.flush)
-            self._format, self._stream = audio_format, AudioStream(audio_format)
-        self._detector.change(settings.turn_detection or TurnSettings())
+        known = self._recogniser.validate(with_settings(self._options, settings))
+        await self._speakers.change(settings, begun=self.session.seconds > 0)
+        if audio_format is not self._input.format:
+            await self._hear(self._input.flush)
+        self._input.change(audio_format, settings.turn_detection)
         self.session.change(replace(settings, language=known.language))
 
     async def commit(self) -> None:
         """End the current item. Raises EmptyBuffer."""
-        await self._hear(self._stream.flush)
+        await self._hear(self._input.flush)
         self.session.commit()
-        self._detector.reset()
+        self._input.reset()
         self._changed.set()
         await self._tell()
 
     async def clear(self) -> None:
         """Forget the audio that is not committed."""
-        await self._hear(self._stream.flush)
-        self._detector.reset()
+        await self._hear(self._input.flush)
+        self._input.reset()
         self.session.clear()
         self._changed.set()
         await self._tell()
 
     async def finish(self) -> None:
         """No more audio comes: every item is completed when this returns."""
-        await self._hear(self._stream.flush)
+        await self._hear(self._input.flush)
         self.session.finish()
         self._changed.set()
         await self._running
-        if self._speakers is not None:
-            found = await self._speakers.finish()
+        if found := await self._speakers.finish():
             async with self._sending:
                 await self._send(found)
 
@@ -126,39 +111,15 @@ class LiveDriver:
         """Forget all that is under way, and free its rows."""
         self._running.cancel()
         await asyncio.wait([self._running])
-        if self._speakers is not None:
-            await self._speakers.close()
+        await self._speakers.close()
 
-    async def _change_speakers(self, settings: LiveSettings) -> None:
-        wanted = _about_speakers(settings)
-        if wanted == self._wanted_speakers:
-            return
-        if settings.speakers and self.session.seconds:
-            text = "should be asked for, with known ones and their threshold, before audio comes"
-            raise InvalidParameter(f"speakers: {text}")
-        found: LiveSpeakers | None = None
-        if settings.speakers:
-            finder = await self._open_speakers(
-                settings.known_speakers, settings.known_speaker_threshold
-            )
-            found = LiveSpeakers(finder, self._workers, self._tell)
-        if self._speakers is not None:
-            await self._speakers.close()
-        self._speakers, self._wanted_speakers = found, wanted
-
-    async def _hear(self, read: Callable[[], NDArray[np.float32]]) -> None:
-        """Hear the samples that `read` returns in another thread."""
+    async def _hear(self, read: Callable[[], Heard]) -> None:
+        """Hear what `read` returns in another thread."""
         if self._running.done():
             self._running.result()  # raises what has ended it
-
-        def listen() -> Heard:
-            samples = read()
-            return samples, self._detector.push(samples), self._detector.silent_for
-
         loop = asyncio.get_running_loop()
-        samples, turns, silent_for = await loop.run_in_executor(self._workers, listen)
-        if self._speakers is not None:
-            self._speakers.hear(samples)
+        samples, turns, silent_for = await loop.run_in_executor(self._workers, read)
+        self._speakers.hear(samples)
         self.session.feed(samples, turns, silent_for)
         self._changed.set()
         await self._tell()
@@ -166,10 +127,7 @@ class LiveDriver:
     async def _tell(self) -> None:
         """Send what there is to be told."""
         async with self._sending:
-            events = self.session.take_events()
-            if self._speakers is not None:
-                events = self._speakers.passing(events)
-            if events:
+            if events := self._speakers.passing(self.session.take_events()):
                 await self._send(events)
 
     async def _run(self) -> None:
@@ -218,11 +176,6 @@ class LiveDriver:
         if isinstance(begun, LivePass):
             return await _result(self._recogniser.submit(begun))
         return await _result(self._recogniser.submit(begun))
-
-
-def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
-    """What should stay as it is once audio came."""
-    return settings.speakers, settings.known_speakers, settings.known_speaker_threshold
 
 
 async def _result(job: Job[T]) -> T:

@@ -57,6 +57,7 @@ WITH_TORCH = {
     "diarization",
     "endpoint",
     "handler",
+    "live.audio_input",
     "live.commit",
     "live.driver",
     "live.ended_items",
