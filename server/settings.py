@@ -79,16 +79,17 @@ class ServerSettings(EnvironmentSettings):
 
     `api_key` is the bearer token that clients must send. At most `max_queue` requests are accepted
     and not answered, with bodies of `max_queue_bytes` together; audio is decoded while less than
-    `max_decoded_bytes` of samples are held. Requests have `request_timeout` seconds, and on SIGTERM
-    `drain_timeout`. At most `max_rows` windows are decoded at once. `page` is whether `/app` is
-    served. `allowed_hosts` are the names that it answers to, where that is asked, and
-    `allowed_origins` the sites whose pages may ask. `forwarded_allow_ips` are the proxies whose
-    X-Forwarded-For is believed, as uvicorn reads them. At most `max_live_sessions` are held, each
-    for `live_session_seconds`; one in which nothing comes for `live_idle_seconds` ends. A client
-    appends at most `max_append_bytes` of audio at once, and is at most `live_ahead_seconds` ahead
-    of real time. Jobs are kept in `data_dir`, at most `max_jobs` with `max_job_bytes` together, for
-    `job_seconds` after their end, and `max_running_jobs` are run at once; without it there are
-    none. Callbacks go to `callback_hosts`, signed with `callback_secret`.
+    `max_decoded_bytes` of samples are held. Requests have `request_timeout` seconds, live sessions
+    as many once their audio has ended, and on SIGTERM both have `drain_timeout`. At most `max_rows`
+    windows are decoded at once. `page` is whether `/app` is served. `allowed_hosts` are the names
+    that it answers to, where that is asked, and `allowed_origins` the sites whose pages may ask.
+    `forwarded_allow_ips` are the proxies whose X-Forwarded-For is believed, as uvicorn reads them.
+    At most `max_live_sessions` are held, each for `live_session_seconds`; one in which nothing
+    comes for `live_idle_seconds` ends. A client appends at most `max_append_bytes` of audio at
+    once, and is at most `live_ahead_seconds` ahead of real time. Jobs are kept in `data_dir`, at
+    most `max_jobs` with `max_job_bytes` together, for `job_seconds` after their end, and
+    `max_running_jobs` are run at once; without it there are none. Callbacks go to `callback_hosts`,
+    signed with `callback_secret`.
     """
 
     # Else the line feed that ends a secret's file would be part of the key, and let nobody in.

@@ -710,6 +710,22 @@ def test_faults_of_the_server_are_told(person, room):
     end(person, driver)
 
 
+def test_last_words_that_come_too_late_are_told_to_be_missing(person, demo_endpoint):
+    with holding(demo_endpoint, request_timeout=0.5) as room:
+        person.open(room.url)
+        driver = begin(person, room)
+        driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST))
+        person.wait(lambda: lines(person) == ["So it"])
+        person.wait(lambda: len(driver.data) > 2 * RATE * FIRST[-1].end)
+        person.see("#stop").click()
+        person.see("#found")
+    assert person.texts(".word") == ["So", "it"]
+    failure = person.see("#failure").text
+    assert failure.startswith("The server gave up: this took longer than it allows.")
+    assert failure.endswith(STAYS)
+    assert "words may be missing" in person.texts("#notes li")[-1]
+
+
 def test_nobody_has_to_wait_for_the_last_words(person, room):
     person.open(room.url)
     driver = begin(person, room)

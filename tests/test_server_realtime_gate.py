@@ -429,14 +429,21 @@ def test_a_server_that_drains_completes_its_sessions():
     assert status == 1001
 
 
+@pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize(("fails", "status"), [(False, 1001), (True, 1011)])
-def test_sessions_that_are_not_completed_in_time_are_closed(fails, status):
+def test_sessions_that_are_not_completed_in_time_are_closed(fails, status, final):
+    """The client's last commit, too, has only the time that the drain has."""
+
     async def run():
         drivers = Drivers(lambda driver: driver.done.clear())
         app = live(drivers)
         server = DrainingServer(app, FakeEndpoint(), 0)
         async with Socket(app) as socket:
             await socket.read()
+            if final:
+                socket.send("input_audio_buffer.commit", final=True)
+                while not drivers.opened[0].calls:
+                    await asyncio.sleep(0)
             server.exit_status = int(fails)
             server.handle_exit(signal.SIGTERM, None)
             assert await server.on_tick(1)
@@ -445,6 +452,8 @@ def test_sessions_that_are_not_completed_in_time_are_closed(fails, status):
             return events, socket.closed, drivers.opened[0].closed
 
     events, closed, freed = asyncio.run(run())
+    code = "MODEL_ERROR" if fails else "DRAINING"
+    assert error_of(events[-2])[0] == code
     assert {each["type"] for each in events} == {"error", "closed"}
     assert (closed, freed) == (status, 1)
 

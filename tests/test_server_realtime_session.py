@@ -431,6 +431,22 @@ def test_the_last_commit_completes_and_closes_and_nothing_may_follow():
     assert [call for call in drivers.opened[0].calls if call != "finish"] == [("append", bytes(4))]
 
 
+def test_a_session_that_is_not_completed_in_time_says_so_and_is_closed_as_failed():
+    """It has the time of a request; that of a drain is for the drain."""
+
+    async def talk(socket):
+        socket.send_bytes(bytes(4))
+        socket.send("input_audio_buffer.commit", final=True)
+        return await socket.read_until("closed"), socket.closed
+
+    drivers = Drivers(lambda driver: driver.done.clear())
+    ((told, _), status), _ = run(talk, drivers, request_timeout=0.2, drain_timeout=0.1)
+    assert told["error"]["type"] == "server_error"
+    assert error_of(told) == ("DEADLINE_EXCEEDED", None, None)
+    assert status == 1011
+    assert drivers.opened[0].closed == 1
+
+
 def test_an_empty_session_may_end_too():
     async def talk(socket):
         socket.send("input_audio_buffer.commit", final=True)

@@ -256,6 +256,13 @@ def go_away(talk: Talk) -> None:
     talk.connection.close(1001)
 
 
+def give_up(talk: Talk) -> None:
+    talk.hear()
+    talk.complete("b", words("how are you", 2.0))
+    talk.tell("error", error={"message": "DEADLINE_EXCEEDED: too late"})
+    talk.connection.close(1011)
+
+
 def vanish(talk: Talk) -> None:
     talk.hear(3_200)
     talk.complete("b", words("how are you", 2.0))
@@ -280,6 +287,7 @@ def say_no_json(talk: Talk) -> None:
         (refuse_update, False, ["language: is none"]),
         (fail_one, True, ["OUT_OF_MEMORY: none is left"]),
         (go_away, True, ["the session is over", "the server has ended the session"]),
+        (give_up, True, ["DEADLINE_EXCEEDED: too late", "the server has ended the session"]),
         (vanish, True, ["the server is gone"]),
         (
             say_nonsense,

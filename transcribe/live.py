@@ -24,7 +24,6 @@ from rich.console import Console
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
     ConnectionClosed,
-    ConnectionClosedOK,
     InvalidHandshake,
     InvalidMessage,
     InvalidStatus,
@@ -215,11 +214,11 @@ class LiveSession:
             while True:
                 self._take(_event(await connection.recv()))
                 screen.show()
-        except ConnectionClosedOK as error:
-            if error.rcvd is None or error.rcvd.code != NORMAL_CLOSURE or not self._ended:
+        except ConnectionClosed as error:
+            if error.rcvd is None:
+                self._fail(LOST)
+            elif error.rcvd.code != NORMAL_CLOSURE or not self._ended:
                 self._fail("the server has ended the session")
-        except ConnectionClosed:
-            self._fail(LOST)
 
     def _take(self, event: Event) -> None:
         if event["type"] == "error":

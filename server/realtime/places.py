@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 from errors import EndpointError
 from server.errors import Busy
 
-# WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long,
-# and the server has failed.
+# WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long for
+# the client, and the server has failed.
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011
 # After which a refused client may ask again: sessions end when people stop speaking.
 RETRY_AFTER_S = 10
@@ -28,6 +29,17 @@ class Ending:
     error: EndpointError | None = None
 
 
+class Stage(IntEnum):
+    """How far a session is; none goes back. While it is `FINISHING` what it has heard is completed,
+    and nothing more is taken; once it has `ENDED` its client is told how; `GONE` is the client.
+    """
+
+    OPEN = 0
+    FINISHING = 1
+    ENDED = 2
+    GONE = 3
+
+
 class Paced(Protocol):
     """What hears a session's audio."""
 
@@ -37,28 +49,42 @@ class Paced(Protocol):
 
 
 class LivePlace:
-    """One session's place. The session looks at `finishing`, which asks it to complete what it has
-    heard, and at `ended`, which asks it to end at once; it counts its `audio_seconds`, and is heard
-    by its `driver`.
+    """One session's place: its `stage`, which the session itself and the server move, and the
+    `ending` that the last move gave. It counts its `audio_seconds`, and is heard by its `driver`.
     """
 
     driver: Paced | None = None
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.finishing: asyncio.Future[Ending] = loop.create_future()
-        self.ended: asyncio.Future[Ending] = loop.create_future()
+        self.stage, self.ending = Stage.OPEN, Ending(NORMAL)
         self.audio_seconds = 0.0
+        self._reached = {stage: asyncio.Event() for stage in Stage}
 
     def finish(self, ending: Ending) -> None:
-        """Ask it to complete what it has heard and to end; the first one to ask says how."""
-        if not self.finishing.done():
-            self.finishing.set_result(ending)
+        """Complete what was heard, and end so. Changes nothing where it ends already."""
+        self._move(Stage.FINISHING, ending)
 
     def end(self, ending: Ending) -> None:
-        """Ask it to end at once."""
-        if not self.ended.done():
-            self.ended.set_result(ending)
+        """End at once, whatever is completed by now. Changes nothing where it has ended."""
+        self._move(Stage.ENDED, ending)
+
+    def leave(self) -> None:
+        """The client is gone, and told nothing more."""
+        self._move(Stage.GONE, self.ending)
+
+    async def wait_until(self, stage: Stage, seconds: float) -> None:
+        """Wait until it is so far, or so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._reached[stage].wait()
+
+    def _move(self, stage: Stage, ending: Ending) -> None:
+        if stage <= self.stage:
+            return
+        self.stage, self.ending = stage, ending
+        for each in Stage:
+            if each <= stage:
+                self._reached[each].set()
 
 
 class LivePlaces:

@@ -22,6 +22,7 @@ from errors import EndpointError
 from live.events import LiveEvent
 from live.settings import AudioFormat, LiveSettings
 from server.error_response import translated
+from server.errors import DeadlineExceeded
 from server.openai_api.models import model_id
 from server.realtime.client_events import (
     Audio,
@@ -35,7 +36,7 @@ from server.realtime.client_events import (
 )
 from server.realtime.errors import SessionEnding, SessionExpired, SessionIdle
 from server.realtime.pace import Ahead
-from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, NORMAL, Ending, LivePlace
+from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, NORMAL, Ending, LivePlace, Stage
 from server.realtime.server_events import Message, Told, error_event, named, new_id
 from server.realtime.session_config import SessionConfig, below, merged
 from server.settings import ServerSettings
@@ -103,19 +104,17 @@ class RealtimeSession:
         self._told = self._tells()
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
-        self._gone = asyncio.get_running_loop().create_future()
         place.driver = self._driver = open_driver(self._send_events)
 
     async def run(self) -> None:
         """Serve the client until it or the server ends the session, then free all it had."""
         reading = asyncio.ensure_future(self._read_all())
         try:
-            ends = self._settings.live_session_seconds
-            await self._wait(reading, self._place.finishing, timeout=ends)
-            if not self._is_over(reading):
-                self._place.finish(Ending(GOING_AWAY, SessionExpired("the session is over")))
-                await self._finish(reading)
-            await self._close(reading)
+            await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
+            self._place.finish(Ending(GOING_AWAY, SessionExpired("the session is over")))
+            if self._place.stage is Stage.FINISHING:
+                await self._finish()
+            await self._close()
         finally:
             reading.cancel()
             await asyncio.wait({reading})
@@ -123,55 +122,49 @@ class RealtimeSession:
 
     # How it ends
 
-    def _is_over(self, reading: asyncio.Future[None]) -> bool:
-        """Whether nothing can be completed any more: the client is gone, the server ends at once,
-        or reading has failed.
-        """
-        return reading.done() or self._gone.done() or self._place.ended.done()
+    async def _finish(self) -> None:
+        """Complete what was heard, within the time that a request has; a drain may end earlier."""
+        await self._tell_why()
+        completing = asyncio.ensure_future(self._complete(self._place.ending.status))
+        await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
+        late = DeadlineExceeded("what was heard could not be completed within the time limit")
+        self._place.end(Ending(INTERNAL_ERROR, late))
+        completing.cancel()
+        await asyncio.wait({completing})
 
-    async def _wait(
-        self, reading: asyncio.Future[None], until: asyncio.Future[Any], timeout: float
-    ) -> None:
-        """Until it is over, or `until` is done, or the seconds are."""
-        either: set[asyncio.Future[Any]] = {reading, self._gone, self._place.ended, until}
-        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _finish(self, reading: asyncio.Future[None]) -> None:
-        """Complete what was heard."""
-        ending = self._place.finishing.result()
-        if ending.error:
-            await self._send(error_event(ending.error, None))
-        finishing = asyncio.ensure_future(self._complete())
-        await self._wait(reading, finishing, timeout=self._settings.drain_timeout)
-        finishing.cancel()
-        await asyncio.wait({finishing})
-
-    async def _complete(self) -> None:
+    async def _complete(self, status: int) -> None:
         try:
             async with self._driving:
                 await self._driver.finish()
+            self._place.end(Ending(status))
         except Exception as error:
             self._place.end(Ending(INTERNAL_ERROR, translated(error)))
 
-    async def _close(self, reading: asyncio.Future[None]) -> None:
+    async def _close(self) -> None:
         """Say how it ended to a client that is still there."""
-        if reading.done() and not reading.cancelled() and (error := reading.exception()):
-            self._place.end(Ending(INTERNAL_ERROR, translated(error)))
-        if self._gone.done():
+        if self._place.stage is Stage.GONE:
             return
-        ending = self._place.finishing.result() if self._place.finishing.done() else Ending(NORMAL)
-        if self._place.ended.done():
-            ending = self._place.ended.result()
-            if ending.error:
-                await self._send(error_event(ending.error, None))
+        await self._tell_why()
         with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
             async with asyncio.timeout(STALLED_S):
-                await self._socket.close(ending.status)
+                await self._socket.close(self._place.ending.status)
+
+    async def _tell_why(self) -> None:
+        if error := self._place.ending.error:
+            await self._send(error_event(error, None))
 
     # What the client sends
 
     async def _read_all(self) -> None:
         """Handle what comes until the client is gone."""
+        try:
+            await self._read()
+        except Exception as error:
+            self._place.end(Ending(INTERNAL_ERROR, translated(error)))
+        else:
+            self._place.leave()
+
+    async def _read(self) -> None:
         if self._config != SessionConfig():
             await self._change(self._config)
         await self._send(named("session.created", session=self._shown()))
@@ -184,18 +177,17 @@ class RealtimeSession:
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
-                self._leave()
                 return
             await self._handle(message)
 
     async def _let_time_pass(self) -> None:
         """Read nothing while the client is too far ahead, unless the session ends."""
-        while (seconds := self._ahead.wait) and not self._place.finishing.done():
-            await asyncio.wait({self._place.finishing}, timeout=seconds)
+        while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
+            await self._place.wait_until(Stage.FINISHING, seconds)
 
     async def _receive(self) -> MutableMapping[str, Any]:
         """Raises TimeoutError where nothing comes though something should."""
-        if self._place.finishing.done():
+        if self._place.stage is not Stage.OPEN:
             return await self._socket.receive()
         async with asyncio.timeout(self._settings.live_idle_seconds):
             return await self._socket.receive()
@@ -216,7 +208,7 @@ class RealtimeSession:
                 fields = await asyncio.to_thread(read_object, text)
                 name = event_id(fields)
                 event = await asyncio.to_thread(read_event, fields, most)
-            if self._place.finishing.done():
+            if self._place.stage is not Stage.OPEN:
                 raise SessionEnding("the session ends, and takes nothing more")
             async with self._driving:
                 await self._do(event)
@@ -264,14 +256,10 @@ class RealtimeSession:
         """Returns when the client has taken them, but for what the socket holds, or is gone."""
         async with self._sending:
             for message in messages:
-                if self._gone.done():
+                if self._place.stage is Stage.GONE:
                     return
                 try:
                     async with asyncio.timeout(STALLED_S):
                         await self._socket.send_text(to_json(message).decode())
                 except (WebSocketDisconnect, RuntimeError, TimeoutError):
-                    self._leave()
-
-    def _leave(self) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
+                    self._place.leave()
