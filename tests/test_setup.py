@@ -4,8 +4,10 @@ are asked for: nothing is installed here, and nothing but a few programs is foun
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ import pytest
 from config import REPOSITORY
 
 PROGRAMS = (
-    *("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "grep", "id", "mkdir"),
-    *("mktemp", "rm", "sed", "uname"),
+    *("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "grep", "id", "ln", "mkdir"),
+    *("mktemp", "readlink", "rm", "rmdir", "sed", "sleep", "touch", "tr", "uname"),
 )
 PYTHON = r"""#!/usr/bin/env bash
 case "$*" in
@@ -42,7 +44,11 @@ case "$*" in
         mkdir -p "${0%/bin/uv}/lib/python3.12/site-packages/torch-2.11.0+cpu.dist-info"
         echo uv >"${0%/bin/uv}/lib/python3.12/site-packages/torch-2.11.0+cpu.dist-info/INSTALLER"
         ;;
-    *" sync "*) [ ! -e "$STUBS/interrupted" ] || exit 130 ;;
+    *" sync "*)
+        [ ! -e "$STUBS/interrupted" ] || exit 130
+        [ ! -e "$STUBS/slow" ] || touch "$STUBS/unpacks"
+        while [ -e "$STUBS/slow" ]; do sleep 0.02; done
+        ;;
 esac
 """
 without_gpu = pytest.mark.skipif(
@@ -69,16 +75,21 @@ class Clone:
             shutil.copytree(REPOSITORY / name, self.root / name)
         self.site = self.root / ".venv" / "lib" / "python3.12" / "site-packages"
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             command,
             env={"PATH": str(self.stubs), "LOG": str(self.log), "STUBS": str(self.hidden)}
             | {"HOME": str(self.root)},
             cwd=self.root,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        with self.start(*command) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def calls(self) -> list[str]:
         """What the stand-ins were asked for since the last time."""
@@ -140,6 +151,43 @@ def test_an_interrupted_installation_goes_on_and_what_is_half_there_goes(clone):
     assert not any("venv" in call.split()[:2] for call in clone.calls())
     assert whole.is_dir()
     assert not half.exists()
+
+
+def test_two_first_starts_at_once_are_one_set_up(clone):
+    """The second one waits, and takes nothing for half unpacked that the first one unpacks."""
+    (clone.hidden / "slow").touch()
+    with clone.start("scripts/setup") as first:
+        while not (clone.hidden / "unpacks").exists():
+            assert first.poll() is None
+            time.sleep(0.02)
+        unpacked = clone.site / "new-1.dist-info"
+        unpacked.mkdir()
+        with clone.start("scripts/setup") as second:
+            said = second.stderr.readline()
+            was_there = unpacked.is_dir()
+            unpacked.mkdir(exist_ok=True)
+            (unpacked / "INSTALLER").touch()
+            (clone.hidden / "slow").unlink()
+            rest = second.communicate()[1]
+        first.communicate()
+    assert f"Another scripts/setup runs here (process {first.pid})" in said
+    assert was_there
+    assert (first.returncode, second.returncode, rest) == (0, 0, "")
+    assert len([call for call in clone.calls() if " sync " in call]) == 1
+    assert not (clone.root / ".venv.lock").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["ended", "another"])
+def test_the_lock_of_what_is_no_set_up_any_more_keeps_nobody(clone, kind):
+    """Its process is dead, or is something else by now."""
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    owner = ended.pid if kind == "ended" else os.getpid()
+    (clone.root / ".venv.lock").symlink_to(str(owner))
+    done = clone.run("scripts/setup")
+    assert done.returncode == 0, done.stderr
+    assert "Another" not in done.stderr
+    assert {path.name for path in clone.root.iterdir()} == {".venv", "locks", "scripts"}
 
 
 def test_what_was_once_asked_for_stays(clone):
