@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -311,18 +311,22 @@ def test_bars_on_a_terminal_leave_the_lines_alone(fake, folder):
     fake.replies = [stream(DECODED, HALF)]
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 200, 0, 0))
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-m", "transcribe", "transcribe", str(folder), "--url", fake.url],
         cwd=REPOSITORY,
         env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
         stdout=subprocess.PIPE,
         stderr=terminal,
-        check=False,
-    )
-    shown = os.read(screen, 1 << 16).decode()
+    ) as process:
+        os.close(terminal)
+        written = b""
+        with suppress(OSError):  # once nobody writes to it any more
+            while part := os.read(screen, 1 << 16):
+                written += part
+        printed, _ = process.communicate()
     os.close(screen)
-    os.close(terminal)
-    assert (done.returncode, done.stdout) == (0, b"")
+    shown = written.decode()
+    assert (process.returncode, printed) == (0, b"")
     assert "2 recordings" in shown
     assert re.search(r"\[1/2\] \S+: 1:01 of audio in \d+\.\d s, \d+\.\dx real time", shown)
     first, second, summary = filter(None, map(str.strip, left_on_screen(shown)))
@@ -391,8 +395,12 @@ def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     options = ["--output-format", "srt", "--url", fake.url, "--text", str(script)]
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
     assert [body["parameters"]["text"] for body in fake.bodies] == ["Grüß Gott.\n"]
-    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
-    assert len(fake.bodies) == 2  # what was heard without a text, or with another, is heard again
+    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
+    assert main(["transcribe", str(folder / "a.ogg"), *options, "--force"]) == 0
+    options[1] = "json"
+    for _ in range(2):
+        assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
+    assert len(fake.bodies) == 4  # what was heard without a text, or with another, is heard again
     script.write_bytes(b"\xff")
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
     assert capsys.readouterr().err.endswith(f"--text: {script}: is no text in UTF-8\n")
@@ -423,6 +431,83 @@ def test_the_text_of_the_client_is_not_overwritten(fake, folder, capsys):
     assert (script.read_text(), fake.bodies) == ("Good morning.", [])
     assert main([*given, "--output-format", "json,srt"]) == 0
     assert script.read_text() == "Good morning."
+
+
+# What lies beside recordings in data sets: their texts, and NeMo's manifests.
+REFERENCES = [("a.txt", "guten Morgen\n"), ("a.json", '{"text": "guten Morgen", "duration": 61.0}')]
+
+
+@pytest.mark.parametrize(("name", "text"), REFERENCES)
+def test_files_of_somebody_else_are_written_over_by_force_alone(fake, folder, capsys, name, text):
+    """Nothing is heard, also of the recordings that have none."""
+    reference = folder / name
+    reference.write_text(text)
+    before = tree(folder)
+    given = ["transcribe", str(folder), "--url", fake.url]
+    for more in ([], ["--text", __file__]):
+        path = [str(folder / "a.ogg")] if more else [str(folder)]
+        assert main(["transcribe", *path, *given[2:], *more]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"scripts/transcribe: {reference}: is there already")
+        assert "--force" in line
+        assert "--output-dir" in line
+    assert (fake.bodies, tree(folder), reference.read_text()) == ([], before, text)
+    assert main([*given, "--output-dir", str(folder.parent / "out")]) == 0
+    assert (tree(folder), reference.read_text()) == (before, text)
+    assert main([*given, "--force"]) == 0
+    assert reference.read_text() != text
+
+
+def test_where_no_json_is_written_files_are_kept_and_it_is_said(fake, folder, capsys):
+    """They count as done, be they this program's or not, while they are no older."""
+    (folder / "a.txt").write_text("guten Morgen\n")
+    given = ["transcribe", str(folder), "--url", fake.url, "--output-format", "txt"]
+    assert main(given) == 0
+    assert len(fake.bodies) == 1
+    assert (folder / "a.txt").read_text() == "guten Morgen\n"
+    said = "not heard, files are there already, maybe not from this program"
+    assert capsys.readouterr().err.splitlines()[0] == f"{folder / 'a.ogg'}: {said}"
+    assert main(given) == 0
+    assert len(fake.bodies) == 1
+    assert capsys.readouterr().err.splitlines()[0] == f"{folder / 'a.ogg'} and 1 more: {said}"
+    os.utime(folder / "a.txt", (999_999, 999_999))
+    assert main(given) == 2
+    assert (folder / "a.txt").read_text() == "guten Morgen\n"
+
+
+def test_beside_a_json_file_what_says_something_else_is_kept_too(fake, folder, capsys):
+    """A subtitle that was corrected by hand, and a text that was there before."""
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--output-format"]
+    assert main([*given, "json,srt"]) == 0
+    (folder / "a.srt").write_text("corrected\n")
+    assert main([*given, "json,srt,vtt"]) == 0  # nothing is heard again, and it stays
+    assert (folder / "a.vtt").read_text() == FILES["vtt"]
+    (folder / "a.txt").write_text("guten Morgen\n")
+    os.utime(folder / "a.txt", (999_999, 999_999))
+    assert main([*given, "json,txt"]) == 2
+    assert (folder / "a.txt").read_text() == "guten Morgen\n"
+    later = (folder / "a.json").stat().st_mtime + 10
+    os.utime(folder / "a.ogg", (later, later))
+    assert main([*given, "json,srt"]) == 2
+    assert (folder / "a.srt").read_text() == "corrected\n"
+    assert len(fake.bodies) == 1
+    assert main([*given, "json,vtt"]) == 0  # what it wrote itself is written again
+    assert len(fake.bodies) == 2
+
+
+@pytest.mark.parametrize("bytes_", [245, 250, 251])
+def test_the_longest_names_have_files(fake, tmp_path, bytes_):
+    """File systems take 255 bytes, and two names may differ in the last ones."""
+    names = ["ü" * (bytes_ // 2) + "x" * (bytes_ % 2), "ü" * (bytes_ // 2 - 1) + "y" * 3]
+    names[1] = names[1].encode()[:bytes_].decode()
+    for name in names:
+        (tmp_path / f"{name}.ogg").write_bytes(name.encode())
+    for _ in range(2):
+        assert main(["transcribe", str(tmp_path), "--url", fake.url]) == 0
+    assert len(fake.bodies) == 2
+    assert len(tree(tmp_path)) == 2 + 2 * 4
+    if bytes_ <= 250:
+        assert (tmp_path / f"{names[0]}.json").exists()
 
 
 def test_what_does_not_exist_is_said(capsys):

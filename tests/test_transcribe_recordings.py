@@ -35,6 +35,19 @@ def test_files_of_one_name_keep_their_endings(tmp_path):
     assert {str(each.stem.relative_to(tmp_path)) for each in below} == {f"out/{s}" for s in stems}
 
 
+def test_a_file_that_is_named_twice_is_one_and_shares_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    for name in ("a.ogg", "b.ogg", "b.mp3"):
+        (tmp_path / "here" / name).write_bytes(b"")
+    monkeypatch.chdir(tmp_path / "here")
+    named = ["a.ogg", "../here/a.ogg", str(tmp_path / "here" / "a.ogg"), "../link/a.ogg"]
+    found = find_recordings([Path(name) for name in named], None)
+    assert [(each.path, each.stem) for each in found] == [(Path("a.ogg"), Path("a"))]
+    found = find_recordings([Path("b.ogg"), Path("../here/b.mp3")], None)
+    assert [each.stem.name for each in found] == ["b.ogg", "b.mp3"]
+
+
 def test_a_format_that_was_not_sent_is_named():
     with pytest.raises(Failed, match="did not send srt, rttm"):
         as_texts({"text": "", "output": {"vtt": ""}}, ("vtt", "srt", "rttm"))

@@ -29,11 +29,14 @@ from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_text, read_transcribe
 from transcribe.recordings import (
+    InTheWay,
+    Plan,
     Recording,
     as_texts,
     asked_formats,
-    complete,
     find_recordings,
+    plan,
+    refuse_to_overwrite,
     write_outputs,
 )
 from transcribe.screen import Lines, Tally, Terminal, notes
@@ -166,12 +169,40 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     formats = options.output_format
     _keep_text(options.text, found, formats)
     anew = options.force or options.text is not None
-    left = [each for each in found if anew or not complete(each, formats)]
+    plans = [plan(each, formats, anew) for each in found]
+    if not options.force:
+        refuse_to_overwrite(plans, "--force writes over it, --output-dir elsewhere")
+        _tell_skipped(plans)
+    left = [each.recording for each in plans if each.hears]
     sizes = {each.path: each.path.stat().st_size for each in left}
     job = Job(endpoint, request_parameters(options), formats)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
+        for each in plans:
+            if each.answer is not None:
+                _write_kept(each.recording, each.answer, each.write, lines)
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
     return FAILED if lines.tally.failures else 0
+
+
+def _write_kept(
+    recording: Recording, answer: dict[str, Any], formats: Sequence[str], lines: Lines
+) -> None:
+    """Write formats of an answer that is there already, or tell why not."""
+    try:
+        write_outputs(recording, answer, formats)
+    except (OSError, ValueError) as error:
+        lines.tally.skipped -= 1
+        lines.tally.sizes[recording.path] = 0
+        lines.fail(recording.path, reason(error))
+
+
+def _tell_skipped(plans: Sequence[Plan]) -> None:
+    """Say which recordings are not heard though no JSON file tells whose their files are."""
+    done = [each.recording for each in plans if not each.write]
+    unknown = [each.path for each in done if each.kept_answer() is None]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
+        say(f"{unknown[0]}{more}: not heard, files are there already, maybe not from this program")
 
 
 def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[str]) -> None:
@@ -280,6 +311,9 @@ def run(options: Namespace) -> int:
     except BrokenPipeError:
         # Whoever reads the answers has enough of them; nor is there anything to flush at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except InTheWay as error:
+        say(f"{options.program}: {error}")
+        return WRONG
     except (Failed, OSError, ValueError) as error:
         say(str(error) if isinstance(error, ValueError) else reason(error))
     except KeyboardInterrupt:

@@ -82,7 +82,12 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         "FILE_OR_FOLDER ...",
     )
     _add_options(parser, "*", "default: json,srt,vtt,txt", "default: beside each recording")
-    option(parser, "--force", "transcribe again what is done", action="store_true")
+    option(
+        parser,
+        "--force",
+        "transcribe again what is done, and write over whatever is there",
+        action="store_true",
+    )
     _add_live(parser)
     options = _checked(parser, arguments)
     options.prints = False

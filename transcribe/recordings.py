@@ -3,21 +3,36 @@
 A run may stop anywhere and be started again: a file is written under another name and then renamed,
 so that what exists is complete, and a recording whose files all exist and are no older than it is
 left alone.
+
+Files of the same names may be somebody's own, as the texts of a data set. What is there is written
+over only where it is surely this program's: where the JSON file beside it is an answer, and keeps
+the same text.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from audio.recording_files import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
+
+# Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
+LONGEST_STEM = 250
+# What every answer has.
+ANSWER = frozenset(("text", "chunks", "speakers", "duration"))
+
+
+class InTheWay(Failed):
+    """A file stands in the place of an output, and may be somebody's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,25 @@ class Recording:
         paths = [self.output(name) for name in formats]
         return all(path.is_file() and path.stat().st_mtime >= recorded for path in paths)
 
+    def kept_answer(self) -> dict[str, Any] | None:
+        """The answer in the JSON file that is there; None where there is none."""
+        try:
+            answer = json.loads(self.output("json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return answer if isinstance(answer, dict) and answer.keys() >= ANSWER else None
+
+    def in_the_way(self, formats: Iterable[str]) -> Path | None:
+        """A file in the place of one of these outputs that is not surely this program's."""
+        answer = self.kept_answer()
+        texts = {} if answer is None else _output(answer)
+        for name in formats:
+            path = self.output(name)
+            known = answer is not None if name == "json" else _says(path, texts.get(name))
+            if not known and os.path.lexists(path):
+                return path
+        return None
+
 
 def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recording]:
     """The files named and those in the folders named, each once, in order.
@@ -45,7 +79,7 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
     named. Where two would share a name, theirs keep the recordings' endings. Raises Failed for what
     does not exist, or holds none.
     """
-    found: dict[Path, Path] = {}
+    found: dict[Path, tuple[Path, Path]] = {}  # by the folder that it is in, however it was named
     for path in named:
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
@@ -54,12 +88,22 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
             raise Failed(f"{path}: there is no recording in it")
         for file in files:
             folder = file.parent if output is None else output / file.parent.relative_to(top)
-            found.setdefault(file, folder)
-    stems = Counter((folder, file.stem) for file, folder in found.items())
+            found.setdefault(file.parent.resolve() / file.name, (file, folder))
+    stems = Counter((folder.resolve(), file.stem) for file, folder in found.values())
     return [
-        Recording(file, folder / (file.stem if stems[folder, file.stem] == 1 else file.name))
-        for file, folder in found.items()
+        Recording(file, folder / fitting(file.stem if alone else file.name))
+        for file, folder in found.values()
+        for alone in [stems[folder.resolve(), file.stem] == 1]
     ]
+
+
+def fitting(name: str) -> str:
+    """The name, or one that leaves room for an ending: its begin and a digest of it."""
+    data = os.fsencode(name)
+    if len(data) <= LONGEST_STEM:
+        return name
+    digest = sha256(data).hexdigest()[:16]
+    return f"{data[: LONGEST_STEM - 17].decode(errors='ignore')}-{digest}"
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -90,26 +134,48 @@ def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
 
 
 def write_outputs(recording: Recording, answer: dict[str, Any], formats: Sequence[str]) -> None:
-    """Write every format, each at once. Raises Failed, OSError."""
+    """Write every format, each at once; first JSON, which tells whose the others are. Raises
+    Failed, OSError.
+    """
     texts = as_texts(answer, formats)
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        _write(recording.output(name), text)
+    for name in sorted(texts, key=lambda each: each != "json"):
+        _write(recording.output(name), texts[name])
 
 
-def complete(recording: Recording, formats: Sequence[str]) -> bool:
-    """Write formats that are missing from a JSON file of the recording's; whether all are there."""
-    if recording.is_done(formats):
-        return True
-    if not recording.is_done(["json"]):
-        return False
-    try:
-        answer = json.loads(recording.output("json").read_text(encoding="utf-8"))
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run does for a recording: `write` formats that are missing from the `answer` that is
+    kept, or all after hearing it.
+    """
+
+    recording: Recording
+    write: Sequence[str]
+    answer: dict[str, Any] | None = None
+
+    @property
+    def hears(self) -> bool:
+        """Whether the recording has to be heard."""
+        return self.answer is None and bool(self.write)
+
+
+def plan(recording: Recording, formats: Sequence[str], anew: bool) -> Plan:
+    """What is to be done where nothing but `formats` is wanted; `anew` all of it."""
+    if not anew and recording.is_done(formats):
+        return Plan(recording, ())
+    if not anew and recording.is_done(["json"]):
+        answer = recording.kept_answer() or {}
         missing = [name for name in formats if not recording.is_done([name])]
-        write_outputs(recording, answer, missing)
-    except (Failed, OSError, ValueError, TypeError, AttributeError):
-        return False
-    return True
+        if answer and all(isinstance(_output(answer).get(name), str) for name in missing):
+            return Plan(recording, missing, answer)
+    return Plan(recording, formats)
+
+
+def refuse_to_overwrite(plans: Iterable[Plan], way_out: str) -> None:
+    """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own."""
+    for each in plans:
+        if path := each.recording.in_the_way(each.write):
+            raise InTheWay(f"{path}: is there already, and maybe not from this program; {way_out}")
 
 
 def _output(answer: dict[str, Any]) -> dict[str, str]:
@@ -117,11 +183,21 @@ def _output(answer: dict[str, Any]) -> dict[str, str]:
     return output if isinstance(output, dict) else {}
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there. No two threads write the same."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _says(path: Path, text: object) -> bool:
+    """Whether the file has this text."""
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
+        return isinstance(text, str) and path.read_bytes() == text.encode(errors="surrogatepass")
+    except OSError:
+        return False
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is either whole or not there. Its other name is no longer than its own may
+    be.
+    """
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with part.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
