@@ -50,9 +50,9 @@ class DiarizationThread:
         computed = partial(compute_beside, work, self._threads, self._device)
         return self._works.submit(recording, in_one_step(computed))
 
-    def let_pass(self, recording: Recording) -> None:
-        """Called within the work on `recording`: shorter ones have their turn."""
-        self._works.let_pass(recording)
+    def between_batches(self, recording: Recording) -> Callable[[], None]:
+        """What work on `recording` calls between its batches: shorter ones have their turn."""
+        return self._works.between_batches(recording)
 
     def shutdown(self) -> None:
         """Wait for the work that runs; what has not begun is cancelled."""
@@ -109,8 +109,8 @@ class DiarizationClient:
     ) -> None:
         """Begin to diarize each channel of a recording, samples (n,) at 16 kHz."""
         assert self._diarizer is not None  # who asks knows of it
-        between = partial(self._thread.let_pass, recording)
         for samples in channels:
+            between = self._thread.between_batches(recording)
             work = partial(self._diarizer.diarize, samples, hints, self._left, between)
             self._begun.append(self._submit(recording, work))
 

@@ -2,8 +2,10 @@
 
 Between two steps another recording may have its turn: of eight turns seven go to the one with the
 fewest seconds of audio, and one to the one that came first. So a short recording waits for no long
-one to end, however many there are, and no long one waits for ever. Seconds are those that are known
-so far, and grow while a file is decoded: what it says about itself is not believed for long.
+one to end, however many there are, and no long one waits for ever. Where a long step lets others go
+first between its batches, they have seven parts of the time to one of its own. Seconds are those
+that are known so far, and grow while a file is decoded: what it says about itself is not believed
+for long.
 
 Decoded audio is counted, 64 kB a second. A recording is decoded while as much room again is free as
 it will take, so that shorter ones find room beside any number of long ones. Of those that have
@@ -13,6 +15,7 @@ no more than one recording and a step of each thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -26,6 +29,8 @@ from timebase import SAMPLE_RATE
 
 BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32
 FIRST_COME_EVERY = 8  # turns
+# Seconds for others between two batches of a long step, to each of the batch before.
+OTHERS_SHARE = FIRST_COME_EVERY - 1
 
 T = TypeVar("T")
 # What is done in steps; those of decoding tell how far it is: seconds decoded, and at least how
@@ -57,7 +62,7 @@ class Work:
 
 class ShortestFirst:
     """Takes the steps of what is submitted in `threads` of its own, which `prepare` begins; while
-    less than `limit` bytes of audio are held.
+    less than `limit` bytes of audio are held. `clock` returns seconds.
     """
 
     def __init__(
@@ -66,8 +71,10 @@ class ShortestFirst:
         threads: int = 1,
         limit: float = inf,
         prepare: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit = limit
+        self._clock = clock
         self._pool = ThreadPoolExecutor(threads, name, prepare)
         self._lock = Lock()
         self._waiting: list[Work] = []
@@ -115,30 +122,43 @@ class ShortestFirst:
         for work in [*self._waiting]:
             work.result.cancel()
 
-    def let_pass(self, recording: Recording) -> None:
-        """Called within a step of `recording`: steps of shorter ones are taken at once, where any
-        wait, as many as they would get before it.
+    def between_batches(self, recording: Recording) -> Callable[[], None]:
+        """What one step of `recording` calls before its first batch and after each: in that call
+        steps are taken of recordings that are at most half as long, where any wait.
+
+        They have OTHERS_SHARE times the seconds of the batch before. The last one of them may take
+        more, which the next ones have less; what nobody takes is not saved up. One that has no
+        length, as of somebody who is speaking now, goes first in any case.
         """
-        for _ in range(FIRST_COME_EVERY - 1):
-            with self._lock:
-                shorter = [
-                    each
-                    for each in self._waiting
-                    if 2 * each.recording.seconds <= recording.seconds
-                ]
-                if not shorter:
-                    return
-                work = min(shorter, key=_length)
-                self._waiting.remove(work)
-            self._take_step(work)
+        left, resumed = 0.0, inf
+
+        def let_pass() -> None:
+            nonlocal left, resumed
+            now, half = self._clock(), recording.seconds / 2
+            left = min(left, 0.0) + OTHERS_SHARE * max(0.0, now - resumed)
+            passes = self._take_turn(half if left > 0 else 0.0)
+            while passes:
+                before, now = now, self._clock()
+                left -= now - before
+                passes = left > 0 and self._take_turn(half)
+            resumed = now
+
+        return let_pass
 
     def _turn(self) -> None:
-        """Take one step of whose turn it is."""
-        with self._lock:
-            work = self._choose()
-        if work is not None:
-            self._take_step(work)
+        if self._take_turn(inf):
             self._submit_turn()
+
+    def _take_turn(self, longest: float) -> bool:
+        """Take one step of whose turn it is, of those of at most `longest` seconds: whether there
+        was one.
+        """
+        with self._lock:
+            work = self._choose(longest)
+        if work is None:
+            return False
+        self._take_step(work)
+        return True
 
     def _take_step(self, work: Work) -> None:
         steps = work.steps
@@ -156,8 +176,12 @@ class ShortestFirst:
             if not self._put_back(work, step):
                 steps.close()
 
-    def _choose(self) -> Work | None:
-        ready = [each for each in self._waiting if not each.decodes or self._has_room(each)]
+    def _choose(self, longest: float) -> Work | None:
+        ready = [
+            each
+            for each in self._waiting
+            if each.recording.seconds <= longest and (not each.decodes or self._has_room(each))
+        ]
         if not ready:
             return None
         self._turns += 1

@@ -268,24 +268,107 @@ def test_cancelled_work_is_forgotten_while_other_work_runs():
     assert kept() is None
 
 
+class Batches:
+    """A queue by a clock of its own, and a step of `long` seconds that lasts some batches; `done`
+    has the name and the seconds of whatever was computed, in order, and each time `then` is called.
+    """
+
+    def __init__(self, long: float, batches: list[float]) -> None:
+        self.time, self.done, self.then = 0.0, [], lambda name: None
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.queue = ShortestFirst("test", clock=lambda: self.time)
+        recording = Recording(long)
+        between = self.queue.between_batches(recording)
+        self.results = [
+            self.queue.submit(recording, in_one_step(partial(self.run, batches, between)))
+        ]
+        assert self.begun.wait(60)
+
+    def run(self, batches, between) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        between()
+        for seconds in batches:
+            self.compute("long", seconds)
+            between()
+
+    def compute(self, name, seconds) -> None:
+        self.time += seconds
+        self.done.append((name, seconds))
+        self.then(name)
+
+    def submit(self, name, length, *steps: float) -> None:
+        self.results.append(self.queue.submit(Recording(length), self.steps(name, steps)))
+
+    def steps(self, name, steps):
+        for seconds in steps[:-1]:
+            self.compute(name, seconds)
+            yield None
+        self.compute(name, steps[-1])
+
+    def end(self) -> list[str]:
+        self.go_on.set()
+        for each in self.results:
+            each.result(60)
+        self.queue.shutdown()
+        return [name for name, _ in self.done]
+
+
 def test_within_a_long_step_those_that_are_shorter_pass():
-    queue, begun, go_on, order = ShortestFirst("test"), threading.Event(), threading.Event(), []
-    long = Recording(600)
+    batches = Batches(600, [1.0] * 3)
+    batches.submit("like it", 400, 1.0)
+    for _ in range(10):
+        batches.submit("short", 5, 1.0)
+    expected = ["long", *["short"] * 7, "long", *["short"] * 3, "long", "like it"]
+    assert batches.end() == expected
 
-    def in_batches():
-        begun.set()
-        assert go_on.wait(60)
-        for _ in range(3):
-            order.append("long")
-            queue.let_pass(long)
 
-    results = [queue.submit(long, in_one_step(in_batches))]
-    assert begun.wait(60)
-    for name, seconds in [("like it", 400), *[("short", 5)] * 10]:
-        work = in_one_step(partial(order.append, name))
-        results.append(queue.submit(Recording(seconds), work))
-    go_on.set()
-    for each in results:
-        each.result(60)
-    queue.shutdown()
-    assert order == ["long", *["short"] * 7, "long", *["short"] * 3, "long", "like it"]
+seconds = st.sampled_from([0.25, 0.5, 1.0, 8.0, 100.0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(seconds, max_size=30),
+    st.lists(st.tuples(st.floats(1, 300), st.lists(seconds, min_size=1, max_size=3)), max_size=40),
+)
+def test_within_a_long_step_others_have_seven_times_the_time_of_its_own_batches(own, others):
+    """And one step more, whatever each takes; where more is left to them none waits."""
+    batches = Batches(600, own)
+    for length, steps in others:
+        batches.submit("other", length, *steps)
+    names = batches.end()
+    (last,) = [place for place, name in enumerate(names) if name == "long"][-1:] or [0]
+    given = {"long": 0.0, "other": 0.0}
+    waiting, left = sum(len(steps) for _, steps in others), 0.0
+    for name, took in batches.done[:last]:
+        if name == "other":
+            assert given["other"] < (FIRST_COME_EVERY - 1) * given["long"]
+            assert left > 0
+            waiting, left = waiting - 1, left - took
+        else:
+            assert left <= 0 or not waiting
+            left = min(left, 0.0) + (FIRST_COME_EVERY - 1) * took
+        given[name] += took
+
+
+def test_within_a_long_step_one_of_eight_turns_goes_to_the_first_that_came():
+    """However many are shorter than that one."""
+    batches = Batches(600, [1.0] * 4)
+    batches.submit("first", 60, 1.0)
+    for _ in range(20):
+        batches.submit("short", 5, 1.0)
+    assert batches.end()[:9].count("first") == 1
+
+
+def test_within_a_long_step_one_without_a_length_waits_for_a_batch_at_most():
+    """Whatever others took before it: what they had too much of is not its own."""
+    batches = Batches(600, [1.0] * 4)
+    batches.submit("half", 300, 100.0, 100.0)
+
+    def speak(name) -> None:
+        if name == "half":
+            for _ in range(2):
+                batches.submit("live", 0.0, 1.0)
+
+    batches.then = speak
+    assert batches.end()[:6] == ["long", "half", "long", "live", "long", "live"]
