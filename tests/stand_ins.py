@@ -5,7 +5,7 @@ It decodes what was added, up to the batch size at once, and returns it by the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Requests
+from collections import abc
 from dataclasses import fields
 from typing import Any
 
@@ -45,7 +45,7 @@ class StandInEngine:
     def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
         return LanguagePosterior({"en": 0.9, "de": 0.1}, 0.0)
 
-    def add(self, client: Client, requests: Requests[Request]) -> None:
+    def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
         self.waiting.setdefault(client, []).extend(requests)
 
     def cancel(self, client: Client) -> None:

@@ -10,8 +10,7 @@ models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as Requests
+from collections import abc
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 
@@ -129,7 +128,7 @@ class DecodeEngine:
 
     # What sessions call
 
-    def add(self, client: Client, requests: Requests[Request]) -> None:
+    def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
         """Queue requests of a client. Raises ValueError for a prefix that is not for them."""
         self._check_thread()
         self._executor.add(client, requests)
@@ -146,7 +145,7 @@ class DecodeEngine:
         return self._executor.batches[Lane(num_beams, live)]
 
     @property
-    def batches(self) -> Mapping[Lane, Batch]:
+    def batches(self) -> abc.Mapping[Lane, Batch]:
         """All of them."""
         return self._executor.batches
 
@@ -156,7 +155,7 @@ class DecodeEngine:
         return self.batch(1).memory
 
     @contextmanager
-    def endless_texts(self) -> Iterator[None]:
+    def endless_texts(self) -> abc.Iterator[None]:
         """Let no text end before its greatest length meanwhile."""
         with self._computing():
             ends = self.context.filters.forbid_ends()
@@ -173,7 +172,7 @@ class DecodeEngine:
             raise RuntimeError("an engine is for the thread that made it")
 
     @contextmanager
-    def _computing(self) -> Iterator[None]:
+    def _computing(self) -> abc.Iterator[None]:
         """The block computes, in the engine's thread and on its stream."""
         self._check_thread()
         self.threads.adjust()

@@ -7,8 +7,7 @@ values may stand in for batches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from collections.abc import Sequence as Values
+from collections import abc
 from typing import Generic, Protocol, TypeVar
 
 from asr.engine.recovery import Failure, Kind, Remedy, RowLimit, remedy
@@ -51,7 +50,7 @@ class Rows(Protocol):
         """What it holds."""
 
     @property
-    def rows(self) -> Values[Sequence]:
+    def rows(self) -> abc.Sequence[Sequence]:
         """Those that run."""
 
     @property
@@ -64,7 +63,7 @@ class Rows(Protocol):
     def step(self) -> list[Finished]:
         """Run one step. Returns what has finished; its rows are free again."""
 
-    def evict(self, sequences: Iterable[Sequence]) -> None:
+    def evict(self, sequences: abc.Iterable[Sequence]) -> None:
         """Free the rows of sequences."""
 
     def clear(self) -> None:
@@ -85,7 +84,7 @@ class Executor(Generic[AnyRows]):
         self.batches = batches
         self.lost: Exception | None = None
 
-    def add(self, client: Client, requests: Values[Request]) -> None:
+    def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
         """Queue requests of a client."""
         if self.lost is not None:
             client.error = self.lost
@@ -222,13 +221,13 @@ class Executor(Generic[AnyRows]):
         elif follows is Remedy.FAIL_QUEUE:
             self._drop(scheduler.queued(lane), error)
 
-    def _begin_again(self, batches: Iterable[AnyRows]) -> None:
+    def _begin_again(self, batches: abc.Iterable[AnyRows]) -> None:
         """Let all that runs in batches begin again from their queues."""
         for batch in batches:
             self.scheduler.preempt(batch.lane)
             batch.clear()
 
-    def _drop(self, clients: Iterable[Client], error: Exception | None) -> None:
+    def _drop(self, clients: abc.Iterable[Client], error: Exception | None) -> None:
         """Drop the requests of clients and tell them why: too little memory, by default."""
         for client in clients:
             client.error = error or OutOfMemory(TOO_SMALL)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Values
+from collections import abc, defaultdict, deque
 
 from asr.engine.sequence import Lane, Sequence, Status
 from asr.engine.session import Client
@@ -28,7 +26,7 @@ class LaneQueue:
         self._apart: deque[set[Sequence]] = deque()  # see `isolate`
         self._short_turns = 0  # since a long recording's turn
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> abc.Iterator[Sequence]:
         """All of them; those that run come first."""
         yield from self.running
         yield from self.waiting
@@ -71,7 +69,7 @@ class LaneQueue:
             groups[each.client].add(each)
         self._apart = deque(groups.values())
 
-    def allowed(self) -> Values[Sequence]:
+    def allowed(self) -> abc.Sequence[Sequence]:
         """Those waiting that may run now: all, once nothing runs apart any more."""
         self.forget_done()
         group = next(iter(self._apart), None)
@@ -86,6 +84,6 @@ class LaneQueue:
             groups.popleft()
 
 
-def clients_of(sequences: Values[Sequence]) -> list[Client]:
+def clients_of(sequences: abc.Sequence[Sequence]) -> list[Client]:
     """Whose they are, each once, in their order."""
     return list(dict.fromkeys(each.client for each in sequences))

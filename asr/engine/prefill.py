@@ -14,7 +14,7 @@ CUDA can replay it as a graph.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence as Values
+from collections import abc
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,12 +111,12 @@ class PrefillBatch(NamedTuple):
     numbers: Tensor
     shape: PrefillShape
     encoded: EncoderOutput
-    uniform: Values[Tensor | None] = ()
+    uniform: abc.Sequence[Tensor | None] = ()
 
     @classmethod
     def of(
         cls,
-        inputs: Values[PrefillInput],
+        inputs: abc.Sequence[PrefillInput],
         shape: PrefillShape,
         max_len: int,
         encoded: EncoderOutput,

@@ -7,8 +7,7 @@ may be moved or overwritten as soon as this is done.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from collections.abc import Sequence as Values
+from collections import abc
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -83,7 +82,7 @@ class ResultReader:
             if self._loops(state, row, sequence, text):
                 state.rows.finished[row] = True
 
-    def words(self, tokens: Iterable[int]) -> list[int]:
+    def words(self, tokens: abc.Iterable[int]) -> list[int]:
         """The text tokens among `tokens`."""
         return [token for token in tokens if token < self.special_tokens.end_of_text]
 
@@ -108,7 +107,7 @@ class ResultReader:
 
         return attend
 
-    def _places(self, tokens: Values[int]) -> list[int]:
+    def _places(self, tokens: abc.Sequence[int]) -> list[int]:
         """Where in `tokens` the text tokens stand."""
         end_of_text = self.special_tokens.end_of_text
         return [place for place, token in enumerate(tokens) if token < end_of_text]
@@ -142,13 +141,13 @@ class ResultReader:
         return str(self.tokenizer.decode(tokens))
 
     def _start_logprob(
-        self, sequence: Sequence, tokens: Values[int], log_probs: Values[float]
+        self, sequence: Sequence, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
     ) -> float:
         """The mean over the first text tokens; 0 where they are too few, or not final."""
         start = self._of_text(tokens, log_probs)[:START_TOKENS]
         return _mean(start) if len(start) == START_TOKENS and sequence.judged_by_start else 0.0
 
-    def _of_text(self, tokens: Values[int], log_probs: Values[float]) -> list[float]:
+    def _of_text(self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]) -> list[float]:
         """Those of text tokens and of the end of text."""
         end_of_text = self.special_tokens.end_of_text
         return [
@@ -158,7 +157,7 @@ class ResultReader:
         ]
 
 
-def _mean(values: Values[float]) -> float:
+def _mean(values: abc.Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 

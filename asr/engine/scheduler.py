@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Values
+from collections import Counter, abc, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,7 +82,7 @@ class Scheduler:
     """Owns the sequences and their status; `clock` returns seconds."""
 
     def __init__(
-        self, limits: Limits = DEFAULT_LIMITS, clock: Callable[[], float] = time.perf_counter
+        self, limits: Limits = DEFAULT_LIMITS, clock: abc.Callable[[], float] = time.perf_counter
     ) -> None:
         self.limits, self.clock = limits, clock
         self.long_share, self.beside_live = Share(LONG_SHARE, clock), BesideLive(clock)
@@ -156,7 +154,7 @@ class Scheduler:
 
     # What happens
 
-    def add(self, sequences: Iterable[Sequence]) -> None:
+    def add(self, sequences: abc.Iterable[Sequence]) -> None:
         """Queue new sequences behind those that wait."""
         for each in sequences:
             assert each.status is Status.WAITING
@@ -218,7 +216,7 @@ class Scheduler:
             if each.long:
                 self.long_share.count(began)
 
-    def stepped(self, lane: Lane, finished: Values[Finished]) -> list[Finished]:
+    def stepped(self, lane: Lane, finished: abc.Sequence[Finished]) -> list[Finished]:
         """A batch has taken a step, and rows of it are free again. Returns what is done; rejected
         texts are retried.
         """
@@ -289,7 +287,7 @@ class Scheduler:
 
     # Inside
 
-    def _present(self) -> Iterator[Sequence]:
+    def _present(self) -> abc.Iterator[Sequence]:
         for queue in self._lanes.values():
             yield from queue
 
@@ -345,7 +343,7 @@ class Scheduler:
         return plain is not None and plain.runs(client) and not self._lanes[lane].runs(client)
 
     def _rows_for_long(
-        self, most: int, waiting: list[Sequence], running: Iterable[Sequence]
+        self, most: int, waiting: list[Sequence], running: abc.Iterable[Sequence]
     ) -> float:
         """How many more of a batch's rows long recordings may have now.
 

@@ -5,8 +5,7 @@ Its `status` has one owner, the scheduler. What the device tells of the window i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Values
+from collections import abc
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -140,7 +139,7 @@ class Sequence:
         drafted = self.judged_by_start and not self.retried
         return (*self.request.prefix, *(self.request.draft if drafted else ()))
 
-    def looked_up(self, newest: Values[int], most: int) -> tuple[int, ...]:
+    def looked_up(self, newest: abc.Sequence[int], most: int) -> tuple[int, ...]:
         """At most so many tokens that its draft goes on with where it has the `newest` two: behind
         a wrong token a draft may be right again (Saxena 2023, "Prompt Lookup Decoding").
         """
@@ -155,7 +154,7 @@ class Sequence:
         """Most tokens after prefill: the prompt, what was guessed and was right, and the next."""
         return len(self.prompt) + len(self.guess) + 1
 
-    def read_start(self, said: list[float], languages: Mapping[str, int]) -> None:
+    def read_start(self, said: list[float], languages: abc.Mapping[str, int]) -> None:
         """Keep what `prefill` has read: its row of four numbers; `languages` are ids by code.
 
         Only attempts without timestamps tell of annotations, so an earlier one's is kept.

@@ -12,8 +12,7 @@ session's requests, and the caller may use the engine (to detect a language, say
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence as Requests
+from collections import abc, deque
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -38,7 +37,7 @@ class Client:
 class Engine(Protocol):
     """What a session needs of its engine."""
 
-    def add(self, client: Client, requests: Requests[Request]) -> None:
+    def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
         """Queue requests of a client."""
 
     def step(self) -> int:
@@ -87,7 +86,7 @@ class Session:
         """How many more requests can be decoded beside those that were added."""
         return max(0, self.options.batch_size - self._outstanding)
 
-    def add(self, requests: Requests[Request]) -> None:
+    def add(self, requests: abc.Sequence[Request]) -> None:
         """Queue requests. Any number: those beyond `batch_size` rows wait for the first to end.
 
         Raises ValueError where one has a prefix that is not for these options; none is queued then.
