@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import signal
 import socket
 import stat
 import struct
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,12 +26,13 @@ import pytest
 from realtime_server import RealtimeServer, Talk, realtime_server, words
 from rich.console import Console
 from transcription_server import fake_server
+from websockets.sync.client import connect
 
 from audio.decode import AudioLimits, decode_audio
-from config import ModelSettings
+from config import REPOSITORY, ModelSettings
 from errors import StartError
 from testing import audio_files as files
-from transcribe import live_audio
+from transcribe import live, live_audio, recent_audio
 from transcribe.__main__ import main
 from transcribe.client import Failed, Unusable
 from transcribe.live import websocket_address
@@ -34,6 +40,7 @@ from transcribe.live_audio import Pipe, input_options
 from transcribe.live_screen import LiveScreen
 from transcribe.live_server import own_server
 from transcribe.live_transcript import LiveTranscript
+from transcribe.recent_audio import RecentAudio
 
 RATE = 16_000
 
@@ -66,18 +73,52 @@ def recording(tmp_path) -> Path:
 
 
 @contextmanager
+def piped(data: bytes) -> Iterator[int]:
+    """The end of a pipe from which `data` can be read, and then its end."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with open(writing, "wb") as speaker, suppress(BrokenPipeError):
+            speaker.write(data)
+
+    speaking = threading.Thread(target=write)
+    speaking.start()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        speaking.join()
+
+
+@contextmanager
 def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
     """Standard input with `data`, or one that goes on with zeros and then never says a word."""
     if data is not None:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-        yield
+        with piped(data) as reading:
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
+            yield
         return
     reading, writing = os.pipe()
-    with open(reading, "rb") as stream, open(writing, "wb") as speaker:
-        speaker.write(bytes(6_400))
-        speaker.flush()
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stream))
+    os.write(writing, bytes(6_400))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
+    try:
         yield
+    finally:
+        # The thread that waits in a read of it goes before its number is another's.
+        os.close(writing)
+
+
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """Another session is tried without a pause."""
+    monkeypatch.setattr(live, "LEAST_PAUSE", 0.0)
+    monkeypatch.setattr(live, "MOST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def once(monkeypatch) -> None:
+    """No other session is tried."""
+    monkeypatch.setattr(live, "SECONDS_TO_RETRY", 0.0)
 
 
 def run(server: RealtimeServer, *arguments: str) -> int:
@@ -131,6 +172,17 @@ def test_files_are_those_of_a_recording(server, recording, tmp_path):
     assert answer["words"][2]["timestamp"] == [2.0, 2.4]
     assert answer["output"]["txt"] == "Good morning.\nhow are you\n"
     assert (out / "talk.srt").read_text("utf-8") == answer["output"]["srt"]
+
+
+def test_a_file_of_somebody_else_is_not_written_over(server, recording, capsys):
+    reference = recording.with_suffix(".txt")
+    reference.write_text("guten Morgen")
+    assert run(server, str(recording), "--output-format", "txt") == 2
+    assert server.audio == b""
+    said = "is there already, and maybe not from this program; --output-dir writes elsewhere"
+    assert capsys.readouterr().err == f"scripts/transcribe: {reference}: {said}\n"
+    for _ in range(2):  # its own are written again
+        assert run(server, str(recording), "--output-format", "json,srt") == 0
 
 
 def test_subtitles_are_laid_out_as_a_recordings(server, recording, tmp_path):
@@ -297,6 +349,7 @@ def say_no_json(talk: Talk) -> None:
         (say_no_json, False, ["the server sent what is no event"]),
     ],
 )
+@pytest.mark.usefixtures("once")
 def test_what_goes_wrong_in_a_session_is_one_line_and_no_loss(
     recording, capsys, reply, shown, reasons
 ):
@@ -315,6 +368,255 @@ def test_a_file_that_is_none_is_told_before_anything_is_sent(server, tmp_path, c
     assert run(server, str(notes)) == 1
     assert capsys.readouterr().err.startswith(f"{notes}: INVALID_AUDIO: ")
     assert server.audio == b""
+
+
+# ---- another session in place of one that was lost
+
+
+SECOND = 2 * RATE
+# In the n-th second all samples are n.
+COUNTED = b"".join(struct.pack("<h", n) * RATE for n in range(1, 11))
+NAMES = [f"w{n}" for n in range(1, 11)]
+
+
+class Counting:
+    """Sessions on COUNTED, whose server says `wn` for each second of n that it hears all of.
+
+    Each is lost by `lose` after so many bytes of `cuts`; the one that follows them ends well.
+    """
+
+    def __init__(self, lose: Callable[[Talk, str, list[dict]], None], *cuts: int) -> None:
+        self._lose, self._cuts = lose, list(cuts)
+        self.first: list[int] = []  # samples of the sessions
+        self.include: list[list[str]] = []
+
+    def __call__(self, talk: Talk) -> None:
+        talk.audio = bytearray()
+        cut = self._cuts.pop(0) if self._cuts else None
+        talk.hear(cut)
+        heard = np.frombuffer(bytes(talk.audio[:cut]), "<i2")
+        self.first.append(int(heard[0]))
+        self.include.append(talk.updates[-1]["include"])
+        whole = [n for n in range(1, 11) if np.count_nonzero(heard == n) == RATE]
+        starts = [int(np.argmax(heard == n)) / RATE for n in whole]
+        said = [
+            {"word": f" w{n}", "start": start, "end": start + 1.0, "probability": 0.9}
+            for n, start in zip(whole, starts, strict=True)
+        ]
+        item = f"item_{len(self.first)}"
+        talk.start(item, 0)
+        talk.say(item, said, unstable=" a guess")
+        if cut is None:
+            talk.complete(item, said)
+        else:
+            self._lose(talk, item, said)
+
+
+def expire(talk: Talk, item: str, said: list[dict]) -> None:
+    """What was heard is completed; what still comes is refused, event by event."""
+    talk.tell("error", error={"message": "the session is over", "code": "session_expired"})
+    talk.tell("error", error={"message": "nothing more is taken", "code": "session_ending"})
+    talk.complete(item, said)
+    talk.connection.close(1001)
+
+
+def shut(talk: Talk, item: str, said: list[dict]) -> None:
+    talk.connection.socket.shutdown(socket.SHUT_RDWR)
+
+
+def answered(folder: Path) -> dict:
+    (path,) = folder.glob("*.json")
+    return json.loads(path.read_text("utf-8"))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("lose", "reason"), [(expire, "the session is over"), (shut, "the server is gone")]
+)
+def test_another_session_goes_on_where_one_ends_too_soon(
+    tmp_path, monkeypatch, capsys, lose, reason
+):
+    """No word is missing or doubled, and times are those of all the audio."""
+    sessions = Counting(lose, SECOND * 11 // 2, SECOND * 9 // 4)
+    out = tmp_path / "out"
+    with realtime_server(sessions) as server, standard_input(monkeypatch, COUNTED):
+        assert run(server, "-", "--words", "--output-dir", str(out)) == 0
+    assert sessions.first == [1, 6, 8]
+    answer = answered(out)
+    assert answer["text"].split() == NAMES
+    times = [word["timestamp"] for word in answer["words"]]
+    assert times == [[float(n), float(n + 1)] for n in range(10)]
+    assert (answer["duration"], answer["warnings"]) == (10.0, [])
+    # Speakers are told of the first session alone: another calls the same people something else.
+    assert [len(each) for each in sessions.include] == [2, 1, 1]
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == [
+        f"{reason}; another session goes on from {time}" for time in ("0:05", "0:07")
+    ]
+    assert " ".join(shown.out.split()).count("w5") == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_microphone_is_heard_while_no_session_can_be_had(tmp_path, monkeypatch, capsys):
+    """What it says then comes with the next session."""
+    everything = tmp_path / "everything"
+    samples = tmp_path / "samples"
+    samples.write_bytes(COUNTED)
+    microphone(
+        tmp_path,
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(255))\n"
+        f"sys.stdout.buffer.write(open({str(samples)!r}, 'rb').read()); sys.stdout.flush()\n"
+        f"open({str(everything)!r}, 'w').close()\n"
+        "signal.pause()\n",
+        monkeypatch,
+    )
+    sessions = Counting(shut, SECOND * 3 // 2)
+    refused: list[str] = []
+
+    def admit(connection, request):
+        if not sessions.first or (everything.exists() and refused):
+            return None
+        refused.append(request.path)
+        return connection.respond(503, json.dumps({"error": {"message": "full"}}))
+
+    def reply(talk: Talk) -> None:
+        if sessions.first:
+            interrupt = threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGINT))
+            interrupt.start()
+        sessions(talk)
+
+    monkeypatch.setattr(RealtimeServer, "refuse", lambda _, *given: admit(*given))
+    with realtime_server(reply) as server:
+        assert run(server, "--output-dir", str(tmp_path / "out")) == 0
+    assert answered(tmp_path / "out")["text"].split() == NAMES
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "the server is gone; another session is tried, Ctrl+C waits for none"
+    assert second == "the server is gone; another session goes on from 0:01"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_was_said_too_long_before_is_told_to_be_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(recent_audio, "MOST_SECONDS", 1.0)
+    hours = itertools.count(0.0, 3600.0)  # so that no audio is ahead of real time
+    monkeypatch.setattr(live, "RecentAudio", partial(RecentAudio, now=lambda: next(hours)))
+    sessions = Counting(shut, SECOND * 4)
+    told = Talk.say
+
+    def say_little(talk: Talk, item: str, said: list[dict], unstable: str = "") -> None:
+        told(talk, item, said[:1] if len(sessions.first) == 1 else said, unstable)
+
+    monkeypatch.setattr(Talk, "say", say_little)
+
+    out = tmp_path / "out"
+    with realtime_server(sessions) as server, standard_input(monkeypatch, COUNTED):
+        assert run(server, "-", "--output-dir", str(out)) == 1
+    (warning,) = answered(out)["warnings"]
+    assert warning.startswith("from 0:01 to 0:")
+    assert "words may be missing" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("at_once")
+def test_where_nothing_comes_another_session_waits_for_what_does(tmp_path, monkeypatch, capsys):
+    """Servers end those in which nothing comes for long, and it may be hours."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
+    os.write(writing, COUNTED[:6_400])
+    goes_on = threading.Event()
+    was_silent: list[bool] = []
+
+    def idle(talk: Talk) -> None:
+        was_silent.append(not goes_on.is_set())
+        talk.hear(None if goes_on.is_set() else 6_400)
+        if not goes_on.is_set():
+            error = {"message": "nothing came", "code": "session_idle"}
+            talk.tell("error", error=error)
+            talk.connection.close(1001)
+            goes_on.set()
+            os.write(writing, COUNTED[:6_400])
+            os.close(writing)
+
+    with realtime_server(idle) as server:
+        assert run(server, "-") == 0
+    os.close(reading)
+    assert was_silent == [True, False]
+    assert capsys.readouterr().err == "nothing came; another session goes on from 0:00\n"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_server_that_stays_away_is_given_up(monkeypatch, capsys):
+    monkeypatch.setattr(live, "SECONDS_TO_RETRY", 0.3)
+
+    def lose(talk: Talk, item: str, said: list[dict]) -> None:
+        server.status, server.body = 503, {"error": {"message": "full"}}
+        shut(talk, item, said)
+
+    with (
+        realtime_server(Counting(lose, SECOND * 5 // 2)) as server,
+        standard_input(monkeypatch, COUNTED),
+    ):
+        assert run(server, "-") == 1
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[1:] == ["full"]
+    assert shown.out.split()[-2:] == NAMES[:2]
+
+
+def test_a_server_of_this_process_is_not_asked_again(recording, monkeypatch, capsys):
+    """It is lost with its models."""
+
+    @contextmanager
+    def given(_: object) -> Iterator[tuple[str, str]]:
+        yield server.url, "key"
+
+    monkeypatch.setattr(live, "own_server", given)
+    with realtime_server(vanish) as server:
+        assert main(["transcribe", "--live", str(recording), "--embedded"]) == 1
+        assert len(server.paths) == 1
+    assert capsys.readouterr().err == "the server is gone\n"
+
+
+def test_ahead_of_real_time_all_audio_is_kept_and_else_the_last():
+    clock = SimpleNamespace(now=0.0)
+    fast, slow = (RecentAudio(RATE, now=lambda: clock.now) for _ in range(2))
+    for n in range(100):
+        slow.push(struct.pack("<h", n) * RATE)
+        clock.now += 1.0
+    for n in range(100):
+        fast.push(struct.pack("<h", n) * RATE)
+    assert slow.since(0.0)[0] == pytest.approx(59.0, abs=0.01)
+    assert fast.since(0.0)[0] == 0.0
+    start, data = slow.since(90.5)
+    assert (start, len(data), data[:2]) == (90.5, SECOND * 19 // 2, struct.pack("<h", 90))
+    assert slow.since(200.0) == (100.0, b"")
+    slow.push(b"\1")  # half a sample
+    assert slow.since(200.0) == (100.0, b"\1")
+
+
+# ---- where it ends
+
+
+def test_the_process_ends_while_standard_input_waits(tmp_path):
+    """Its thread holds no lock that the interpreter needs (python/cpython#86883)."""
+
+    def reply(talk: Talk) -> None:
+        talk.hear(6_400)
+        talk.connection.close(1011)
+
+    command = [sys.executable, "-m", "transcribe", "transcribe", "--live", "-", "--url"]
+    with (
+        realtime_server(reply) as server,
+        subprocess.Popen(
+            [*command, server.url],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process,
+    ):
+        process.stdin.write(bytes(6_400))
+        process.stdin.flush()
+        told = process.stderr.read()
+        status = process.wait()
+    assert (status, told) == (1, b"the server is gone\n")
 
 
 # ---- where audio comes from
@@ -344,12 +646,13 @@ def wav(rate: int, body: bytes, channels: int = 1, size: int | None = None) -> b
     ],
 )
 def test_standard_input_has_samples_or_wav(data, rate, samples):
-    pipe = Pipe(io.BytesIO(data))
-    assert pipe.open() == rate
-    read = b""
-    while part := pipe.read():
-        assert len(part) <= rate // 5
-        read += part
+    with piped(data) as reading:
+        pipe = Pipe(reading)
+        assert pipe.open() == rate
+        read = b""
+        while part := pipe.read():
+            assert len(part) <= rate // 5
+            read += part
     assert read == samples
 
 
@@ -364,8 +667,8 @@ def test_standard_input_has_samples_or_wav(data, rate, samples):
     ],
 )
 def test_another_file_on_standard_input_is_told_what_makes_samples(data):
-    with pytest.raises(Failed, match=r"standard input"):
-        Pipe(io.BytesIO(data)).open()
+    with piped(data) as reading, pytest.raises(Failed, match=r"standard input"):
+        Pipe(reading).open()
 
 
 def test_standard_input_is_sent_at_the_rate_it_has(server, monkeypatch, tmp_path):
@@ -492,6 +795,27 @@ def test_words_have_speakers_before_the_text_is_complete():
     ]
 
 
+def test_what_another_session_hears_again_is_forgotten():
+    """Also of items that were complete before one that was spoken earlier."""
+    transcript = LiveTranscript()
+    for item, start, said in (("a", 1.0, "one two"), ("b", 3.0, "three"), ("c", 5.0, "four")):
+        begun = {"type": "input_audio_buffer.speech_started", "item_id": item}
+        transcript.take({**begun, "audio_start_ms": 1000 * start})
+        transcript.take(event("delta", item_id=item, delta=f" {said}"))
+        transcript.take(event("words", item_id=item, words=words(said, start), unstable=" perhaps"))
+        if item != "b":
+            done = event("completed", item_id=item, transcript=said, words=words(said, start))
+            transcript.take(done)
+    assert transcript.written_until == 3.4
+    transcript.break_off(3.4)
+    said_again = event("completed", item_id="d", transcript="four", words=words("four", 1.6))
+    transcript.take(said_again, 3.4)
+    assert [item.text.strip() for item in transcript.items.values()] == ["one two", "three", "four"]
+    assert [item.start for item in transcript.items.values()] == [1.0, 3.0, 5.0]
+    assert all(item.done and not item.unstable for item in transcript.items.values())
+    assert transcript.written_until == 5.4
+
+
 def test_the_segments_of_a_text_replace_those_of_its_words():
     transcript = LiveTranscript()
     said = words("good morning", 0.5, None)
@@ -522,6 +846,30 @@ def test_a_server_of_this_process_lets_nobody_else_in(monkeypatch, tiny_endpoint
         assert asked == [401, 200]
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(url)
+
+
+def test_a_server_of_this_process_takes_no_settings_of_a_deployed_one(
+    tmp_path, monkeypatch, tiny_endpoint
+):
+    monkeypatch.setattr("server.serving.load_endpoint", lambda *_, **__: tiny_endpoint)
+    monkeypatch.setattr(type(tiny_endpoint), "close", lambda _: None)
+    settings = {
+        "DATA_DIR": str(tmp_path / "jobs"),
+        "ALLOWED_HOSTS": "asr.example",
+        "MAX_LIVE_SESSIONS": "0",
+        "LIVE_SESSION_SECONDS": "1",
+        "CALLBACK_HOSTS": "hooks.example",  # without the secret that it needs
+        "PORT": "none",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with own_server(ModelSettings.for_embedded) as (url, key):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert httpx2.get(f"{url}/v1/models", headers=headers).status_code == 200
+        with connect(websocket_address(url), additional_headers=headers) as session:
+            created = json.loads(session.recv())
+        assert created["session"]["expires_at"] > time.time() + 30 * 86_400
+    assert not (tmp_path / "jobs").exists()
 
 
 def test_models_that_do_not_load_are_one_line(recording, monkeypatch, capsys):

@@ -2,7 +2,8 @@
 terminal.
 
 The wire is OpenAI's realtime transcription, on `/v1/realtime` (docs/api.md). A server that is given
-more than it takes reads no more for a while, and then nothing more is read of the source.
+more than it takes reads no more for a while, and then nothing more is read of the source. A session
+that is lost, or as long as the server lets one be, is followed by another, as on the page.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ import signal
 import threading
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -44,12 +53,21 @@ from transcribe.client import (
     refusal_reason,
     unauthorized,
 )
-from transcribe.live_audio import BYTES_PER_SAMPLE, Source, choose_source
+from transcribe.live_audio import BLOCK_SECONDS, BYTES_PER_SAMPLE, Source, choose_source
 from transcribe.live_screen import LiveScreen
 from transcribe.live_server import own_server
 from transcribe.live_transcript import Event, LiveTranscript
 from transcribe.options import STANDARD_INPUT
-from transcribe.recordings import Recording, asked_formats, write_outputs
+from transcribe.recent_audio import RecentAudio
+from transcribe.recordings import (
+    Plan,
+    Recording,
+    asked_formats,
+    fitting,
+    refuse_to_overwrite,
+    write_outputs,
+)
+from transcribe.screen import clock
 
 PATH = "/v1/realtime"
 NOT_FOUND = 404
@@ -57,27 +75,39 @@ MOST_MESSAGE = 2**26  # bytes; of the text of one item, with its words
 ANSWER_SECONDS = 30.0
 # For a source that is closed to give the rest, and for the server to take leave.
 SECONDS_TO_CLOSE = 1.0
-NORMAL_CLOSURE = 1000
+# WebSocket's statuses (RFC 6455, section 7.4.1): done, and the server cannot go on.
+NORMAL_CLOSURE, INTERNAL_ERROR = 1000, 1011
+# Told first; then the server completes what it heard, and answers all else with TAKES_NO_MORE.
+ENDINGS = ("DRAINING", "session_expired", "session_idle")
+TAKES_NO_MORE = "session_ending"
+# Between two attempts to open another session; it doubles until words come, or one lasts longer.
+LEAST_PAUSE, MOST_PAUSE = 2.0, 15.0
+# Without either, until no other session is tried.
+SECONDS_TO_RETRY = 300.0
 FINAL = json.dumps({"type": "input_audio_buffer.commit", "final": True})
 INCLUDE = [f"item.input_audio_transcription.{name}" for name in ("words", "segments")]
 LOST = "the server is gone"
 
 Say = Callable[[str], None]
+Connect = Callable[[], AbstractAsyncContextManager[ClientConnection]]
 
 
 def transcribe_live(options: Namespace, choose: Callable[[], ModelSettings], say: Say) -> int:
     """Show what is said, and write the files that are asked for; the exit status.
 
     `choose` names the models where no server is given, and `say` tells what is no answer. Raises
-    Failed, or Unusable where nothing can be heard.
+    Failed, Unusable where nothing can be heard, and InTheWay where a file could be written over.
     """
+    files = Plan(_output(options), options.output_format or ())
+    refuse_to_overwrite([files], "--output-dir writes elsewhere")
     source = choose_source(options.recordings, options.microphone, options.realtime)
     transcript = LiveTranscript()
     session = LiveSession(source, transcript, say)
 
     async def hold(url: str, key: str | None) -> None:
-        async with _connected(url, key) as connection:
-            await session.run(connection, options, LiveScreen(transcript, Console()))
+        screen = LiveScreen(transcript, Console())
+        # One's own server is lost with this process.
+        await session.run(partial(_connected, url, key), options, screen, options.url is not None)
 
     with _server(options, choose) as (url, key):
         try:
@@ -148,56 +178,88 @@ def _refusal(error: InvalidStatus, key: str | None) -> Unusable:
     return Unusable(reason)
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why no more comes of a session; with `heard_all` the server has told all that it took."""
+
+    reason: str
+    heard_all: bool = False
+
+
 class LiveSession:
-    """One session: audio of the `source` to the server, a `transcript` back.
+    """Audio of the `source` to a server, a `transcript` back: one session, or one after the other.
 
     `failed` is whether anything went wrong, all of which is said, a line each.
     """
 
+    _audio: Audio
+    _rate: int
+    _recent: RecentAudio | None = None
+
     def __init__(self, source: Source, transcript: LiveTranscript, say: Say) -> None:
         self._source, self._transcript, self._say = source, transcript, say
-        self._bytes, self._rate = 0, 1
+        self._at_end = False  # of the source
         self._ended = False  # all audio was sent
-        self._interrupted = False
+        self._interrupted = asyncio.Event()
+        self._sending: asyncio.Future[None] | None = None
+        self._pause, self._last_words = LEAST_PAUSE, 0.0
         self.failed = False
 
     @property
     def seconds(self) -> float:
-        """The audio that was sent."""
-        return self._bytes / BYTES_PER_SAMPLE / self._rate
+        """The audio that was read."""
+        return self._recent.seconds if self._recent else 0.0
 
     async def run(
-        self, connection: ClientConnection, options: Namespace, screen: LiveScreen
+        self, connect: Connect, options: Namespace, screen: LiveScreen, goes_on: bool
     ) -> None:
         """Send all audio, and show what the server tells, until it has told all. Raises Failed.
 
-        Ctrl+C ends the audio, and a second one cancels this.
+        Where it `goes_on`, another session takes the place of one that was lost. Ctrl+C ends the
+        audio, and a second one cancels this.
         """
-        audio = Audio(self._source)
-        self._rate = await audio.rate()
-        await self._begin(connection, session_update(options, self._rate))
-        sending = asyncio.ensure_future(self._send_all(connection, audio))
+        with screen, self._interruptible():
+            async with connect() as connection:
+                self._audio = Audio(self._source)
+                rate = self._rate = await self._audio.rate()
+                recent = RecentAudio(rate)
+                await self._begin(connection, session_update(options, rate, INCLUDE))
+                self._recent, self._last_words = recent, time.monotonic()
+                lost = await self._hold(connection, screen)
+            # Words alone: a new session would call the same people something else.
+            update = session_update(options, rate, INCLUDE[:1])
+            while lost and goes_on and not self._interrupted.is_set():
+                async with AsyncExitStack() as stack:
+                    another = await self._open_again(stack, connect, update, lost)
+                    if another is None:
+                        return
+                    start, audio = self._resume(recent, lost)
+                    lost = await self._hold(another, screen, start, audio)
+            if lost:
+                self._fail(lost.reason)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl+C ends the audio in this block, once a session was held."""
         loop, running = asyncio.get_running_loop(), asyncio.current_task()
         assert running is not None
 
         def interrupt() -> None:
-            if self._interrupted:
+            if self._interrupted.is_set() or self._recent is None:
                 running.cancel()
-            self._interrupted = True
+            self._interrupted.set()
             self._source.close()
-            loop.call_later(SECONDS_TO_CLOSE, sending.cancel)
+            if self._sending:
+                loop.call_later(SECONDS_TO_CLOSE, self._sending.cancel)
 
         loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
-            with screen:
-                await self._follow(connection, screen)
+            yield
         finally:
             loop.remove_signal_handler(signal.SIGINT)
-            sending.cancel()
-            await asyncio.wait({sending})
 
     async def _begin(self, connection: ClientConnection, update: Event) -> None:
-        """Tell the server what will come, and wait until it agrees."""
+        """Tell the server what will come, and wait until it agrees. Raises Failed."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await connection.send(json.dumps(update))
@@ -209,41 +271,150 @@ class LiveSession:
         except ConnectionClosed as error:
             raise Failed(LOST) from error
 
-    async def _follow(self, connection: ClientConnection, screen: LiveScreen) -> None:
+    async def _hold(
+        self,
+        connection: ClientConnection,
+        screen: LiveScreen,
+        start: float = 0.0,
+        audio: bytes = b"",
+    ) -> Lost | None:
+        """A session that begins at `start` with `audio`; how it was lost. Raises Failed."""
+        began, self._ended = time.monotonic(), False
+        self._sending = asyncio.ensure_future(self._send_all(connection, audio))
+        try:
+            return await self._follow(connection, screen, start)
+        finally:
+            if time.monotonic() - began > MOST_PAUSE:
+                self._pause, self._last_words = LEAST_PAUSE, time.monotonic()
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
+            self._sending = None
+
+    async def _open_again(
+        self, stack: AsyncExitStack, connect: Connect, update: Event, lost: Lost
+    ) -> ClientConnection | None:
+        """Another session, which has begun, until the `stack` is left; None where none is to be
+        had, which is told.
+        """
+        if lost.heard_all and self._source.waits and not await self._goes_on():
+            return None
+        reason = lost.reason
+        reading = asyncio.ensure_future(self._read_on())
+        try:
+            while time.monotonic() - self._last_words < SECONDS_TO_RETRY:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._interrupted.wait(), self._pause)
+                if self._interrupted.is_set():
+                    break
+                self._pause = min(2 * self._pause, MOST_PAUSE)
+                try:
+                    return await stack.enter_async_context(self._begun(connect, update))
+                except Failed as error:
+                    if reason == lost.reason:
+                        self._say(f"{reason}; another session is tried, Ctrl+C waits for none")
+                    reason = str(error)
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
+        self._fail(reason)
+        return None
+
+    @asynccontextmanager
+    async def _begun(self, connect: Connect, update: Event) -> AsyncIterator[ClientConnection]:
+        async with connect() as connection:
+            await self._begin(connection, update)
+            yield connection
+
+    def _resume(self, recent: RecentAudio, lost: Lost) -> tuple[float, bytes]:
+        """Where the next session begins, and what it hears first."""
+        until = self._transcript.written_until
+        start, audio = recent.since(until)
+        self._transcript.break_off(start)
+        self._say(f"{lost.reason}; another session goes on from {clock(start)}")
+        if start - until > BLOCK_SECONDS and not lost.heard_all:
+            missing = f"from {clock(until)} to {clock(start)} words may be missing"
+            self._transcript.warnings.append(f"{missing}: the live session was lost")
+            self._fail(missing)
+        return start, audio
+
+    async def _follow(
+        self, connection: ClientConnection, screen: LiveScreen, start: float
+    ) -> Lost | None:
+        ending = None
         try:
             while True:
-                self._take(_event(await connection.recv()))
+                event = _event(await connection.recv())
+                if _code(event) in ENDINGS:
+                    ending = Lost(_message(event), heard_all=True)
+                elif _code(event) != TAKES_NO_MORE or ending is None:
+                    self._take(event, start)
                 screen.show()
         except ConnectionClosed as error:
-            if error.rcvd is None:
-                self._fail(LOST)
-            elif error.rcvd.code != NORMAL_CLOSURE or not self._ended:
-                self._fail("the server has ended the session")
+            code = error.rcvd.code if error.rcvd else None
+            if code == NORMAL_CLOSURE and self._ended:
+                return None
+            lost = ending or Lost("the server has ended the session" if error.rcvd else LOST)
+            if code != INTERNAL_ERROR:
+                return lost
+            self._fail(lost.reason)
+            return None
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event, start: float) -> None:
         if event["type"] == "error":
             self._fail(_message(event))
             return
         try:
-            self._transcript.take(event)
+            self._transcript.take(event, start)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Failed(f"the server sent {event['type']!a} in another form") from error
         if event["type"].endswith(".failed"):
             self._fail(_message(event))
+        elif event.get("words"):
+            self._pause, self._last_words = LEAST_PAUSE, time.monotonic()
 
-    async def _send_all(self, connection: ClientConnection, audio: Audio) -> None:
+    async def _send_all(self, connection: ClientConnection, audio: bytes) -> None:
+        """Send `audio`, and then what comes of the source."""
+        block = int(self._rate * BLOCK_SECONDS) * BYTES_PER_SAMPLE
         with suppress(ConnectionClosed):
             try:
-                while data := await audio.read():
+                for place in range(0, len(audio), block):
+                    await connection.send(audio[place : place + block])
+                while data := await self._next():
                     await connection.send(data)
-                    self._bytes += len(data)
             except asyncio.CancelledError:
-                if not self._interrupted:
+                if not self._interrupted.is_set():
                     raise
-            except (Failed, OSError) as error:
-                self._fail(str(error))
             self._ended = True
             await connection.send(FINAL)
+
+    async def _next(self) -> bytes:
+        """What comes of the source; nothing at its end."""
+        if self._at_end:
+            return b""
+        try:
+            data = await self._audio.read()
+        except (Failed, OSError) as error:
+            self._fail(str(error))
+            data = b""
+        self._at_end = not data
+        if self._recent:
+            self._recent.push(data)
+        return data
+
+    async def _goes_on(self) -> bool:
+        """Wait for what comes of the source, or for its end; False where Ctrl+C comes before."""
+        coming = asyncio.ensure_future(self._next())
+        stopped = asyncio.ensure_future(self._interrupted.wait())
+        await asyncio.wait({coming, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (coming, stopped):
+            each.cancel()
+        await asyncio.wait({coming, stopped})
+        return not self._interrupted.is_set()
+
+    async def _read_on(self) -> None:
+        """Read what would be lost if nobody did."""
+        while not self._source.waits and await self._next():
+            pass
 
     def _fail(self, reason: str) -> None:
         self.failed = True
@@ -303,7 +474,7 @@ class _Left(Exception):
     """The event loop has ended."""
 
 
-def session_update(options: Namespace, rate: int) -> dict[str, Any]:
+def session_update(options: Namespace, rate: int, include: Sequence[str]) -> dict[str, Any]:
     """The event that says what comes and what is wanted of it."""
     words = [word.strip() for word in (options.hotwords or "").split(",")]
     given = {
@@ -316,7 +487,7 @@ def session_update(options: Namespace, rate: int) -> dict[str, Any]:
         "transcription": {name: value for name, value in given.items() if value},
         "turn_detection": {"type": "server_vad"},
     }
-    session = {"type": "transcription", "audio": {"input": heard}, "include": INCLUDE}
+    session = {"type": "transcription", "audio": {"input": heard}, "include": list(include)}
     return {"type": "session.update", "session": session}
 
 
@@ -332,9 +503,17 @@ def _event(message: str | bytes) -> Event:
 
 
 def _message(event: Event) -> str:
+    return str(_error(event).get("message") or "the server tells of an error")
+
+
+def _code(event: Event) -> object:
+    """What an error event is of; None of another, and where it does not say."""
+    return _error(event).get("code") if event["type"] == "error" else None
+
+
+def _error(event: Event) -> dict[str, Any]:
     error = event.get("error")
-    message = error.get("message") if isinstance(error, dict) else None
-    return str(message or "the server tells of an error")
+    return error if isinstance(error, dict) else {}
 
 
 def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float) -> None:
@@ -357,4 +536,4 @@ def _output(options: Namespace) -> Recording:
     if recordings and recordings != [STANDARD_INPUT]:
         path = recordings[0]
     folder = path.parent if options.output_dir is None else options.output_dir
-    return Recording(path, folder / path.stem)
+    return Recording(path, folder / fitting(path.stem))

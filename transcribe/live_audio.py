@@ -13,9 +13,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from errors import EndpointError
 from timebase import SAMPLE_RATE
@@ -32,7 +31,12 @@ MOST_SECONDS, MOST_BYTES = 24 * 3600.0, 2**31  # of a file
 
 
 class Source(Protocol):
-    """Audio that is read once. Its methods raise Failed and OSError."""
+    """Audio that is read once. Its methods raise Failed and OSError.
+
+    `waits` is whether nothing is lost of it while nobody reads.
+    """
+
+    waits: bool
 
     def open(self) -> int:
         """Begin; the samples a second."""
@@ -49,12 +53,14 @@ def choose_source(recordings: list[Path], microphone: str | None, realtime: bool
     if not recordings:
         return Microphone(microphone)
     if recordings == [STANDARD_INPUT]:
-        return Pipe(sys.stdin.buffer)
+        return Pipe(sys.stdin.fileno())
     return Played(recordings[0], realtime)
 
 
 class Microphone:
     """What ffmpeg records, until it is told to end."""
+
+    waits = False
 
     def __init__(self, name: str | None) -> None:
         program = shutil.which("ffmpeg")
@@ -121,12 +127,17 @@ def input_options(platform: str, name: str | None) -> list[str]:
 
 
 class Pipe:
-    """Samples at 16 kHz from a stream that cannot be sought, or a WAV file with a rate of the
-    wire's.
+    """Samples at 16 kHz from a file descriptor that cannot be sought, or a WAV file with a rate of
+    the wire's.
+
+    Python's own buffer has a lock, which the thread that waits in a read would hold to the end: an
+    interpreter that ends then aborts (python/cpython#86883).
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    waits = True  # as its writer does
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._rate = SAMPLE_RATE
         self._begun = b""
 
@@ -148,9 +159,7 @@ class Pipe:
         if begun := self._begun:
             self._begun = b""
             return begun
-        # Not all at once: what comes slowly is sent as it comes.
-        read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
-        return read(_block_bytes(self._rate))
+        return os.read(self._descriptor, _block_bytes(self._rate))
 
     def close(self) -> None:
         """Nothing: a read that waits cannot be ended."""
@@ -176,13 +185,15 @@ class Pipe:
     def _exactly(self, count: int) -> bytes:
         """So many bytes, fewer where the stream ends."""
         data = b""
-        while len(data) < count and (more := self._stream.read(count - len(data))):
+        while len(data) < count and (more := os.read(self._descriptor, count - len(data))):
             data += more
         return data
 
 
 class Played:
     """A file's audio, as fast as it is taken, or in `realtime`."""
+
+    waits = True
 
     def __init__(self, path: Path, realtime: bool) -> None:
         self._path, self._realtime = path, realtime

@@ -2,7 +2,9 @@
 port of loopback that nobody else has the key of.
 
 A live session is the server's business alone, and so it is the same with `--url` and without. In
-this process nothing is left behind, however it ends.
+this process nothing is left behind, however it ends. What the environment says of a server
+(DATA_DIR, ALLOWED_HOSTS, ...) is for one that is deployed: this one would run its jobs, send its
+callbacks, or end its sessions.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pydantic import SecretStr
+
 from config import ModelSettings
 from errors import StartError
 from server.settings import ServerSettings
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from server.lifecycle import DrainingServer
 
 SECONDS_TO_END = 10.0
+# A year: one's own session ends when its audio does, and its last words are waited for.
+NO_LIMIT = 365 * 86_400.0
 
 
 @contextmanager
@@ -32,7 +38,7 @@ def own_server(choose: Callable[[], ModelSettings]) -> Iterator[tuple[str, str]]
     Raises Unusable where they cannot be loaded.
     """
     key = secrets.token_urlsafe(32)
-    settings = ServerSettings.from_environment(host="127.0.0.1", port=0, api_key=key, page=False)
+    settings = own_settings(key)
     try:
         models = choose()
         from server.lifecycle import address, bind
@@ -50,6 +56,22 @@ def own_server(choose: Callable[[], ModelSettings]) -> Iterator[tuple[str, str]]
         server.handle_exit(signal.SIGTERM, None)
         thread.join(SECONDS_TO_END)
         server.close()
+
+
+def own_settings(key: str) -> ServerSettings:
+    """The settings of that server: the defaults where nothing else is said, and none of the
+    environment's.
+    """
+    return ServerSettings.model_construct(
+        host="127.0.0.1",
+        port=0,
+        api_key=SecretStr(key),
+        page=False,
+        max_live_sessions=1,
+        live_session_seconds=NO_LIMIT,
+        live_idle_seconds=NO_LIMIT,
+        drain_timeout=NO_LIMIT,
+    )
 
 
 def _wait_for(server: DrainingServer, thread: threading.Thread) -> None:

@@ -2,14 +2,15 @@
 
 The events are those of OpenAI's realtime transcription, and the server's own with words
 (docs/api.md). An item is a stretch of speech; its text grows by deltas, and `completed` is the last
-word on it. Items may be completed out of order.
+word on it. Items may be completed out of order. Where a session is lost another goes on, whose
+events are told with the seconds at which it begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import dropwhile, groupby
 from typing import Any
 
 from answer.response import Answer, response
@@ -79,6 +80,22 @@ class Item:
             ]
         return [SpeakerSegment(None, self.text, self.start, self.end, tuple(self.words))]
 
+    def break_off(self, start: float) -> bool:
+        """No more is said of it, and what begins at `start` or later is heard again; whether
+        anything is left.
+        """
+        if self.done and self.end <= start:
+            return True
+        if self.words:
+            self.words = [word for word in self.words if word.start < start]
+            self.text = "".join(word.text for word in self.words)
+        elif self.started >= start:
+            self.text = ""
+        self.segments.clear()  # of a text that is cut
+        self.stopped = min(self.stopped, start)
+        self.unstable, self.done = "", True
+        return bool(self.text.strip())
+
     def _turns(self) -> Iterator[tuple[str | None, tuple[Word, ...]]]:
         """Each speaker's words, one turn after the other."""
         for name, said in groupby(self.words, key=lambda word: word.speaker):
@@ -106,11 +123,32 @@ class LiveTranscript:
         self.items: dict[str, Item] = {}
         self.warnings: list[str] = []
 
-    def take(self, event: Event) -> None:
-        """Add what an event tells; what is of no use here is passed over.
+    @property
+    def written_until(self) -> float:
+        """Up to where all is final, in seconds."""
+        until = 0.0
+        for item in self.items.values():
+            if not item.done:
+                return max(until, item.end if item.words else item.started)
+            until = max(until, item.end, item.stopped)
+        return until
+
+    def break_off(self, start: float) -> None:
+        """The session was lost. Guesses are gone; final words stay, but for those that another
+        session hears again, which begins at `start`.
+        """
+        open_ones = dropwhile(lambda named: named[1].done, tuple(self.items.items()))
+        for name, item in open_ones:
+            if not item.break_off(start):
+                del self.items[name]
+
+    def take(self, event: Event, start: float = 0.0) -> None:
+        """Add what an event tells of a session that begins at `start` seconds of the audio; what is
+        of no use here is passed over.
 
         Raises KeyError, TypeError or ValueError for what is no event of the wire.
         """
+        event = _later(event, start) if start else event
         kind = str(event["type"])
         if kind == BUFFER + "speech_started":
             self._item(event).started = event["audio_start_ms"] / 1000
@@ -167,6 +205,18 @@ class LiveTranscript:
         languages = event.get("languages") or [{}]
         item.language = languages[0].get("code")
         self.warnings += map(str, event.get("warnings", ()))
+
+
+def _later(event: Event, seconds: float) -> Event:
+    """The event, or a word of one, with its times so much later."""
+    moved = dict(event)
+    for name in {"start", "end"} & event.keys():
+        moved[name] = round(float(event[name]) + seconds, 2)
+    for name in {"audio_start_ms", "audio_end_ms"} & event.keys():
+        moved[name] = event[name] + 1000 * seconds
+    if "words" in event:
+        moved["words"] = [_later(word, seconds) for word in event["words"]]
+    return moved
 
 
 def _word(given: dict[str, Any]) -> Word:
