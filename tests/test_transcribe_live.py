@@ -616,7 +616,7 @@ def test_the_process_ends_while_standard_input_waits(tmp_path):
         process.stdin.flush()
         told = process.stderr.read()
         status = process.wait()
-    assert (status, told) == (1, b"the server is gone\n")
+    assert (status, told) == (1, b"the server has ended the session\n")
 
 
 # ---- where audio comes from
