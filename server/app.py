@@ -15,6 +15,7 @@ from starlette.routing import Match
 from endpoint import Endpoint
 from errors import EndpointError, InvalidRequest
 from server import health, info, native
+from server.access_log import METHODS
 from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
@@ -23,7 +24,7 @@ from server.jobs.metrics import JobMetrics
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
 from server.metrics import EngineMetrics, Metrics
-from server.middleware import METHODS, RequestGate
+from server.middleware import RequestGate
 from server.openai_api import routes
 from server.page import routes as page
 from server.realtime import routes as realtime

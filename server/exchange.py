@@ -18,19 +18,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors import EndpointError
-from server.admission import too_large
 from server.error_response import error_event, error_response, translated
-from server.errors import DeadlineExceeded, SlowBody
-from server.places import Pace, Place
+from server.errors import DeadlineExceeded
+from server.incoming_body import IncomingBody
 
-# A body must keep up with this rate, and may fall so many seconds behind.
-SLOWEST_BYTES_PER_S, PATIENCE_S = 1024, 30.0
 # The time that a client has to take an error that it may not be waiting for.
 FAREWELL_S = 5.0
 # What nginx logs of a client that did not wait for its answer.
 CLIENT_GONE = 499
-# So much of a body that nobody asks for is read all the same, so that the connection can be kept.
-LITTLE_BYTES = 64 * 1024
 DISCONNECT: Message = {"type": "http.disconnect"}
 # Of every answer that does not say otherwise, so that no browser takes it for a page, or a part of
 # one: it is of the type that it says, in no frame, and for no other site's image or script.
@@ -42,26 +37,20 @@ GUARDED = (
 
 
 class Exchange:
-    """Counts and times what comes in, and knows what went out.
-
-    `limit` is the most bytes of the body, and `place` counts them, where all bodies together are
-    limited. `status` is that of the answer and `code` that of its error; `gone` says that the
-    client left before the answer was complete.
+    """Knows what went out: `status` is that of the answer and `code` that of its error; `gone` says
+    that the client left before the answer was complete. `body` is what comes in.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         self.scope, self._receive, self._send = scope, receive, send
-        self.limit = limit
-        self.place: Place | None = None
         self.headers = Headers(scope=scope)
+        self.body = IncomingBody(receive, self.headers, limit)
         self.started = time.monotonic()
-        self._pace = Pace(SLOWEST_BYTES_PER_S, PATIENCE_S, self.started)
         self.answer_headers: list[tuple[bytes, bytes]] = []
-        self.received = 0
         self.status: int | None = None
         self.code = "OK"
         self.first_event_s: float | None = None
-        self._body_read = self._complete = self._streams = False
+        self._complete = self._streams = False
         self._watches = False
         self._ended: asyncio.Future[EndpointError | None] = (
             asyncio.get_running_loop().create_future()
@@ -120,22 +109,16 @@ class Exchange:
 
         Raises BodyTooLarge, SlowBody, or Busy where there is no room for what came.
         """
-        if self._body_read:
+        if self.body.complete:
             if not self._watches:
                 return await self._receive()
             await asyncio.wait({self._ended})
             return DISCONNECT
-        message = await self._next_part()
+        message = await self.body.next_part()
         if message["type"] == "http.disconnect":
             self.end(None)
-            return message
-        self._count(len(message.get("body", b"")))
-        if not message.get("more_body", False):
-            self._body_read = True
-            if self.place:
-                self.place.complete = True
-            if self._watches:
-                self._watcher = asyncio.ensure_future(self._watch())
+        elif self.body.complete and self._watches:
+            self._watcher = asyncio.ensure_future(self._watch())
         return message
 
     async def send(self, message: Message) -> None:
@@ -149,41 +132,17 @@ class Exchange:
         await self._send(message)
 
     def _started(self, message: Message) -> Message:
-        self.status = message["status"]
+        self.status = status = message["status"]
         headers = Headers(raw=message["headers"])
         if failed := headers.get("x-error-message"):
             self.code = failed.partition(":")[0]
         self._streams = headers.get("content-type", "").startswith("text/event-stream")
         added = [*self.answer_headers]
         added += [header for header in GUARDED if header[0].decode() not in headers]
-        if self._leaves_body():
+        if self.body.ends_connection(status):
             # Else the library reads the rest, however much it is, before the next request.
             added.append((b"connection", b"close"))
         return {**message, "headers": [*message["headers"], *added]}
-
-    def _leaves_body(self) -> bool:
-        """Whether more of the body may come than is worth keeping the connection for."""
-        if self._body_read:
-            return False
-        if "transfer-encoding" in self.headers or "expect" in self.headers:
-            return True
-        left = int(self.headers.get("content-length", "0")) - self.received
-        return left > (0 if self.status == SlowBody.status else LITTLE_BYTES)
-
-    def _count(self, size: int) -> None:
-        self.received += size
-        self._pace.came(size, time.monotonic())
-        if self.received > self.limit:
-            raise too_large(self.limit)
-        if self.place:
-            self.place.grow(self.received)
-
-    async def _next_part(self) -> Message:
-        try:
-            async with asyncio.timeout(self._pace.due - time.monotonic()):
-                return await self._receive()
-        except TimeoutError:
-            raise SlowBody("the body does not arrive") from None
 
     async def _watch(self) -> None:
         """Nothing comes after a body but the news that the client is gone, or has its answer."""

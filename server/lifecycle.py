@@ -25,12 +25,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from asr import stopped
 from endpoint import Endpoint
+from errors import EndpointError
 from runtime.error_edge import EXIT_STATUS
+from server.access_log import PAGE
 from server.error_response import error_response
-from server.errors import InvalidHttp
+from server.errors import Draining, InvalidHttp
 from server.exchange import GUARDED
 from server.lingering import LingeringTransport
-from server.middleware import PAGE, RequestGate
+from server.middleware import RequestGate
+from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
 from server.settings import ServerSettings
 from server.websocket import PING_S, BoundedWebSocket, is_handshake
 
@@ -215,12 +218,31 @@ class DrainingServer(uvicorn.Server):
         if self._says_draining:
             self._says_draining = False
             logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
-            self.gate.begin_to_drain()
+            self.begin_to_drain()
         if self.busy and time.monotonic() < self._drain_ends:
             return False
         self._end = "drained" if not self.busy else "the time to drain is over"
-        self.gate.end_all(stopped() if self.exit_status else None)
+        self.end_all(stopped() if self.exit_status else None)
         return True
+
+    def begin_to_drain(self) -> None:
+        """Have every live session complete what it has heard, and end; jobs wait for another
+        process.
+        """
+        if self.gate.jobs:
+            self.gate.jobs.stop()
+        why = Draining("the server is about to stop")
+        self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
+
+    def end_all(self, error: EndpointError | None = None) -> None:
+        """Answer whatever is not answered yet with `error`, or that the server drains; streams end
+        with an error event.
+        """
+        why = error or Draining("the server stops before this request is answered")
+        for exchange in self.gate.running:
+            exchange.end(why)
+        status = INTERNAL_ERROR if error else GOING_AWAY
+        self.gate.admission.live.end_all(Ending(status, why))
 
     def close(self) -> None:
         """End the endpoint's threads, or the process where one does not end; how it drained is the

@@ -1,14 +1,12 @@
 """What every request passes on its way in and out: name, framing, origin, key, admission, exchange,
-log, metrics.
+log.
 
 It is plain ASGI around the whole app, so that nothing is parsed before a request is admitted, and
-no answer leaves unseen. The log names routes, never paths, queries or file names: these are the
-client's, and may be secrets.
+no answer leaves unseen.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import uuid
@@ -19,33 +17,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from errors import EndpointError
-from server.admission import JOBS, PROBES, TRANSCRIBING, WITHOUT_TOKEN, Admission
+from server.access_log import PAGE, ROUTES, AccessLog, route_of
+from server.admission import PROBES, TRANSCRIBING, WITHOUT_TOKEN, Admission
 from server.api_key import ApiKey
-from server.errors import Crowded, Draining, InvalidHttp, Unauthorized
-from server.exchange import CLIENT_GONE, Exchange
+from server.errors import Crowded, InvalidHttp, Unauthorized
+from server.exchange import Exchange
 from server.jobs.runner import JobRunner
 from server.metrics import Metrics
 from server.origin_policy import PREFLIGHT, OriginPolicy
 from server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
-from server.realtime.handshake import UPGRADED, Handshake
-from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
+from server.realtime.handshake import Handshake
 from server.settings import ServerSettings
 
-logger = logging.getLogger("server")
-
-PAGE = "/app"
-REALTIME = "/v1/realtime"
-JOB = f"{JOBS}/{{job}}"
-ROUTES = {
-    *PROBES,
-    *TRANSCRIBING,
-    *WITHOUT_TOKEN,
-    "/info",
-    "/v1/models",
-    REALTIME,
-    f"{REALTIME}/client_secrets",
-}
-METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 # Of an event that appends audio, beside the audio.
 SLACK_MESSAGE_BYTES = 64 * 1024
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
@@ -53,7 +36,8 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 
 class RequestGate:
     """The ASGI app that clients reach; `app` answers those requests that it lets through, and holds
-    those sessions, which the key opens or one of `secrets`.
+    those sessions, which the key opens or one of `secrets`. `running` are the requests that are not
+    answered yet; `jobs` runs those of the app.
 
     `connections` are those that are open, of which there may be `most_connections`; who listens
     sets both.
@@ -71,14 +55,14 @@ class RequestGate:
         secrets: ClientSecrets,
         jobs: JobRunner | None = None,
     ) -> None:
-        self.jobs = jobs
-        self.app, self.admission, self.metrics = app, admission, metrics
+        self.app, self.admission, self.jobs = app, admission, jobs
+        self.running: set[Exchange] = set()
+        self._log = AccessLog(metrics)
         self.deadline = settings.request_timeout
         self.most_message_bytes = settings.max_append_bytes * 4 // 3 + SLACK_MESSAGE_BYTES
         self._secrets = secrets
         self._key = ApiKey(settings.api_key)
         self._origins = OriginPolicy(settings)
-        self._running: set[Exchange] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, hold one session, or pass on what is neither."""
@@ -89,33 +73,15 @@ class RequestGate:
             await self.app(scope, receive, send)
             return
         scope = _without_last_slash(scope)
-        exchange = Exchange(scope, receive, send, self.admission.max_audio_bytes)
-        exchange.limit = self.admission.body_limit(exchange.headers)
+        limit = self.admission.body_limit(Headers(scope=scope))
+        exchange = Exchange(scope, receive, send, limit)
         request_id = self._name(exchange)
-        self._running.add(exchange)
+        self.running.add(exchange)
         try:
             await self._answer(exchange)
         finally:
-            self._running.discard(exchange)
-            self._record(exchange, request_id)
-
-    def end_all(self, error: EndpointError | None = None) -> None:
-        """Answer whatever is not answered yet with `error`, or that the server drains; streams end
-        with an error event.
-        """
-        why = error or Draining("the server stops before this request is answered")
-        for exchange in self._running:
-            exchange.end(why)
-        self.admission.live.end_all(Ending(INTERNAL_ERROR if error else GOING_AWAY, why))
-
-    def begin_to_drain(self) -> None:
-        """Have every live session complete what it has heard, and end; jobs wait for another
-        process.
-        """
-        if self.jobs:
-            self.jobs.stop()
-        why = Draining("the server is about to stop")
-        self.admission.live.finish_all(Ending(GOING_AWAY, why))
+            self.running.discard(exchange)
+            self._log.answered(exchange, request_id)
 
     def _name(self, asked: Exchange | Handshake) -> str:
         """The request's id, which the answer has, too."""
@@ -134,10 +100,10 @@ class RequestGate:
             with self.admission.live_place() as place:
                 await handshake.run(self.app, place, secret)
         except EndpointError as refusal:
-            self.metrics.refused.labels(refusal.code).inc()
+            self._log.refused(refusal)
             await handshake.fail(refusal)
         finally:
-            self._record_session(handshake, request_id)
+            self._log.held(handshake, request_id)
 
     def _open(self, handshake: Handshake) -> ClientSecret | None:
         """The secret that a client sends, None where it sends the key, or none is asked for.
@@ -162,16 +128,17 @@ class RequestGate:
                 exchange.answer_headers += PREFLIGHT
                 await exchange.run(Response(status_code=204))
             elif path in TRANSCRIBING and method == "POST":
-                with self.admission.place(exchange.end) as exchange.place:
+                with self.admission.place(exchange.end) as place:
+                    exchange.body.place = place
                     self.admission.check_length(exchange.headers)
                     self.admission.check_type(path, exchange.headers)
-                    self.admission.check_room(exchange.headers, exchange.place)
+                    self.admission.check_room(exchange.headers, place)
                     await exchange.run(self.app, self.deadline)
             else:
                 self.admission.check_length(exchange.headers)
                 await exchange.run(self.app)
         except EndpointError as refusal:
-            self.metrics.refused.labels(refusal.code).inc()
+            self._log.refused(refusal)
             await exchange.fail(refusal)
 
     def _check_head(self, exchange: Exchange) -> None:
@@ -190,48 +157,6 @@ class RequestGate:
             raise Crowded("too many connections are open")
         check_framing(scope["http_version"], headers)
         self._origins.check(scope["method"], path, headers)
-
-    def _record(self, exchange: Exchange, request_id: str) -> None:
-        route = _route(exchange.scope["path"])
-        status = CLIENT_GONE if exchange.gone else exchange.status or CLIENT_GONE
-        code = "CLIENT_GONE" if status == CLIENT_GONE else exchange.code
-        self.metrics.requests.labels(route, status, code).inc()
-        self.metrics.seconds.labels(route).observe(exchange.seconds)
-        if status == CLIENT_GONE:
-            self.metrics.cancelled.inc()
-        if exchange.received:
-            self.metrics.body_bytes.observe(exchange.received)
-        if exchange.first_event_s is not None:
-            self.metrics.first_event.observe(exchange.first_event_s)
-        level = logging.DEBUG if route in (*PROBES, PAGE) else logging.INFO
-        method = exchange.scope["method"]
-        logger.log(
-            level,
-            "%s %s %s %s in %.2f s, id %s",
-            method if method in METHODS else "other",
-            route,
-            status,
-            code,
-            exchange.seconds,
-            request_id,
-        )
-
-    def _record_session(self, handshake: Handshake, request_id: str) -> None:
-        route, place = _route(handshake.scope["path"]), handshake.place
-        status = handshake.status or CLIENT_GONE
-        self.metrics.requests.labels(route, status, handshake.code).inc()
-        told = ""
-        if status == UPGRADED and place is not None:
-            told = f", {place.audio_seconds:.1f} s of audio, closed with {handshake.close_status}"
-        logger.info(
-            "GET %s %s %s in %.2f s%s, id %s",
-            route,
-            status,
-            handshake.code,
-            handshake.seconds,
-            told,
-            request_id,
-        )
 
 
 def check_framing(http_version: str, headers: Headers) -> None:
@@ -256,12 +181,4 @@ def _address(scope: Scope) -> str:
 
 def _is_open(path: str, method: str) -> bool:
     """Whether the token is not asked for here: the page's files are no secret."""
-    return _route(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))
-
-
-def _route(path: str) -> str:
-    if path in ROUTES:
-        return path
-    if path.startswith(f"{JOBS}/"):
-        return JOB
-    return PAGE if path == PAGE or path.startswith(f"{PAGE}/") else "other"
+    return route_of(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))

@@ -10,7 +10,7 @@ from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
 
 from server.admission import SLACK_BYTES, Admission
 from server.errors import Busy
-from server.exchange import LITTLE_BYTES
+from server.incoming_body import LITTLE_BYTES
 from server.places import PATIENCE_S
 from server.settings import ServerSettings
 

@@ -8,7 +8,8 @@ import json
 import pytest
 from asgi import HELLO, JSON, call, client, served
 
-from server.middleware import METHODS
+from server.access_log import METHODS
+from server.lifecycle import DrainingServer
 
 CANARY = "canary-5ecret"
 
@@ -69,7 +70,7 @@ def test_the_end_of_draining_is_told(stream):
         endpoint, app = served()
         running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO, query=stream))
         await fed(endpoint)
-        app.end_all()
+        DrainingServer(app, endpoint, 600).end_all()
         reply = await running
         told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
         assert told.startswith("DRAINING: ")
@@ -100,7 +101,7 @@ def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
-    monkeypatch.setattr("server.exchange.PATIENCE_S", 0.05)
+    monkeypatch.setattr("server.incoming_body.PATIENCE_S", 0.05)
 
     async def run():
         _, app = served()

@@ -20,6 +20,7 @@ from errors import InvalidAudio, ModelError
 from server.app import create_app
 from server.jobs.runner import FORMATS
 from server.jobs.store import CRASHED, JobStore, Status
+from server.lifecycle import DrainingServer
 from server.settings import ServerSettings
 from testing.audio_files import speech
 from transcription_request import TranscriptionRequest
@@ -191,7 +192,7 @@ def test_a_drain_waits_for_no_job_and_another_process_does_them(tmp_path):
             job = (await send(app)).json["id"]
             await endpoint.began.wait()
             app.admission.draining = True
-            app.begin_to_drain()
+            DrainingServer(app, endpoint, 600).begin_to_drain()
             while endpoint.outstanding:
                 await asyncio.sleep(0)
             assert (await send(app)).code == "DRAINING"

@@ -385,7 +385,7 @@ def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):
         driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " goes"))
         person.wait(lambda: lines(person) == ["So it goes"])
         driver.tell(Failed("b", ModelError("too warm")))
-        driver.loop.call_soon_threadsafe(room.server.gate.end_all)
+        driver.loop.call_soon_threadsafe(room.server.end_all)
         person.wait(lambda: person.texts("#listening-state") == ["Recording"])
         said = person.see("#failure").text
         assert said.startswith("The server is about to stop. ")
@@ -937,7 +937,7 @@ def test_what_was_shown_comes_back_where_nothing_was_heard(person, room):
     end(person, begin(person, room), completed("a", *FIRST))
     driver = begin(person, room)
     assert not person.all("#found")[0].is_displayed()
-    driver.loop.call_soon_threadsafe(room.server.gate.end_all)
+    driver.loop.call_soon_threadsafe(room.server.end_all)
     person.see("#failure")
     person.see("#stop").click()
     person.see("#found")
