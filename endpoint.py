@@ -212,9 +212,19 @@ class Endpoint:
         return TranscriptionRequest(inputs, config, options, speakers, warnings)
 
     async def _enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
-        """The voices of a request's clips, before its audio is touched."""
-        find_speech, rate = self.recogniser.find_speech, config.sampling_rate
-        return await speakers.enrol(config.known_speakers, find_speech, self.limits, rate)
+        """The voices of a request's clips, before its audio is touched; their names alone where
+        nobody hears them. Each is a recording of its own: others have their turn between two.
+        """
+        clips, find_speech = config.known_speakers, self.recogniser.find_speech
+        enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)
+        if enrolment is None or not clips:
+            return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
+        for clip in clips:
+            guess = len(clip.reference) / GUESSED_BYTES_PER_SECOND
+            with self._preparation.recording(guess) as recording:
+                samples = await self._prepare(recording, enrolment.decode(clip), decodes=True)
+                await speakers.hear(enrolment, recording, clip.name, samples)
+        return enrolment.known
 
     def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:
         """The audio, all of which counts as held in the end; clips leave fewer bytes. Of channels

@@ -23,7 +23,7 @@ from fractions import Fraction
 from io import BytesIO
 from itertools import groupby
 from math import ceil
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import av
 import av.buffer
@@ -138,6 +138,7 @@ class DecodingStep(NamedTuple):
 
 
 DecodingSteps = Generator[DecodingStep, None, Audio]
+T = TypeVar("T")
 
 
 @dataclass
@@ -277,14 +278,14 @@ def check_container(data: bytes) -> None:
         pass
 
 
-def all_at_once(steps: DecodingSteps) -> Audio:
+def all_at_once(steps: Generator[object, None, T]) -> T:
     """What decoding in steps comes to."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            audio: Audio = end.value
-            return audio
+            result: T = end.value
+            return result
 
 
 def announced_seconds(file: IO[bytes]) -> float:

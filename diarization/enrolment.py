@@ -13,16 +13,17 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.decode import AudioLimits, decode_audio, decode_base64
+from audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_steps
 from diarization.diarizer import Diarizer, Span, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, alike, unit
 from errors import ClientError, InvalidReference
 from payload.reference_clips import ReferenceClip
+from runtime.shortest_first import Steps
 from timebase import SAMPLE_RATE
 
 # Seconds: of speech, of speech to be trusted, and of a whole clip. In a second of speech 0.8 s and
@@ -35,73 +36,85 @@ MIN_REST = 0.2  # seconds without speech from which noise is judged
 FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 
 
-@dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What clips are judged and embedded by.
+    """The clips of a request, one after the other: each is decoded, and then heard, in any thread.
 
     `diarizer` is one that has voices. `find_speech` returns spans of seconds. `limits` are those of
     the request, its clips together.
     """
 
-    diarizer: Diarizer
-    find_speech: FindSpeech
-    limits: AudioLimits
-    sampling_rate: int
+    def __init__(
+        self, diarizer: Diarizer, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
+    ) -> None:
+        self._diarizer, self._find_speech, self._rate = diarizer, find_speech, sampling_rate
+        self._left = replace(limits, max_seconds=min(MAX_SECONDS, limits.max_seconds))
+        self._place = 0  # of the clip that is next to be heard
+        self._vectors: dict[str, list[Vector]] = {}
+        self._warnings: list[str] = []
 
-    def enrol(
-        self, clips: Sequence[ReferenceClip], cancelled: threading.Event | None = None
-    ) -> KnownVoices:
-        """The voices of all clips, in order; several of a name are kept together.
-
-        Raises InvalidReference for the first clip that is no use, and what `Diarizer.diarize`
-        raises.
-        """
-        left = replace(self.limits, max_seconds=min(MAX_SECONDS, self.limits.max_seconds))
-        vectors: dict[str, list[Vector]] = {}
-        warnings: list[str] = []
-        for place, clip in enumerate(clips):
-            try:
-                data = decode_base64(clip.reference, left)
-                samples = decode_audio(data, self.sampling_rate, left).samples
-            except ClientError as error:
-                reason = str(error).removeprefix(f"{error.code}: ")
-                raise _useless(place, reason.replace("inputs", "reference", 1)) from None
-            left = left.less(len(data))
-            vector, doubts = self._embed(samples, place, cancelled)
-            vectors.setdefault(clip.name, []).append(vector)
-            warnings += (f"known_speakers[{place}]: {doubt}" for doubt in doubts)
-        same_voice = self.diarizer.capabilities.same_voice
-        warnings += (
-            f"known_speakers: names {one} and {two} sound alike and may be mixed up"
-            for one, two in ([] if same_voice is None else alike(vectors, same_voice))
+    @property
+    def known(self) -> KnownVoices:
+        """The voices of all clips that were heard, in order; several of a name are together."""
+        same_voice = self._diarizer.capabilities.same_voice
+        pairs = [] if same_voice is None else alike(self._vectors, same_voice)
+        warnings = (
+            *self._warnings,
+            *(
+                f"known_speakers: names {one} and {two} sound alike and may be mixed up"
+                for one, two in pairs
+            ),
         )
-        return KnownVoices(tuple(vectors), vectors, tuple(warnings), same_voice)
+        return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
 
-    def _embed(
-        self, samples: NDArray[np.float32], place: int, cancelled: threading.Event | None
-    ) -> tuple[Vector, list[str]]:
-        """A clip's voice as a unit vector, and what speaks against relying on it."""
-        found = self.diarizer.diarize(samples, SpeakerHints(), cancelled)
+    def decode(self, clip: ReferenceClip) -> Steps[NDArray[np.float32]]:
+        """The samples of the next clip, (n,) at 16 kHz, all of which count as held in the end.
+
+        Raises InvalidReference.
+        """
+        try:
+            data = decode_base64(clip.reference, self._left)
+            audio = yield from decoding_steps(data, self._rate, self._left)
+        except ClientError as error:
+            reason = str(error).removeprefix(f"{error.code}: ")
+            raise self._useless(reason.replace("inputs", "reference", 1)) from None
+        self._left = self._left.less(len(data))
+        yield DecodingStep(audio.seconds, audio.seconds)
+        return audio.samples
+
+    def hear(
+        self,
+        name: str,
+        samples: NDArray[np.float32],
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        """Add the voice in the clip that was decoded, which is that of `name`.
+
+        Raises InvalidReference for one that is no use, and what `Diarizer.diarize` raises.
+        """
+        found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
         spans: defaultdict[str, list[Span]] = defaultdict(list)
-        for turn in found.within(self.find_speech(samples)).exclusive:
+        for turn in found.within(self._find_speech(samples)).exclusive:
             spans[turn.speaker].append((turn.start, turn.end))
         seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
         if not seconds:
-            raise _useless(place, "no speech was found")
+            raise self._useless("no speech was found")
         label = max(seconds, key=lambda each: seconds[each])
         spoken = sum(seconds.values())
         if spoken - seconds[label] > MAX_SECOND_VOICE * spoken:
-            raise _useless(place, "more than one person speaks")
+            raise self._useless("more than one person speaks")
         if seconds[label] < MIN_SPEECH:
-            raise _useless(place, f"{seconds[label]:.1f} s of speech are too short")
-        vector = unit(self.diarizer.embed(samples, spans[label]))
+            raise self._useless(f"{seconds[label]:.1f} s of speech are too short")
+        vector = unit(self._diarizer.embed(samples, spans[label]))
         if vector is None:
-            raise _useless(place, "no voice could be made out")
-        return vector, _doubts(samples, spans[label], seconds[label])
+            raise self._useless("no voice could be made out")
+        doubts = _doubts(samples, spans[label], seconds[label])
+        self._warnings += (f"known_speakers[{self._place}]: {doubt}" for doubt in doubts)
+        self._vectors.setdefault(name, []).append(vector)
+        self._place += 1
 
-
-def _useless(place: int, reason: str) -> InvalidReference:
-    return InvalidReference(f"known_speakers[{place}]: {reason}")
+    def _useless(self, reason: str) -> InvalidReference:
+        return InvalidReference(f"known_speakers[{self._place}]: {reason}")
 
 
 def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:

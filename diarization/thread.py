@@ -27,13 +27,9 @@ from diarization.diarizer import (
     SpeakerHints,
 )
 from diarization.enrolment import Enrolment, FindSpeech
-from diarization.known_speakers import NOBODY, KnownVoices
-from payload.reference_clips import ReferenceClip
 from runtime.error_edge import endpoint_errors
 from runtime.openmp import compute_beside
 from runtime.shortest_first import Recording, ShortestFirst, in_one_step
-
-CLIP_SECONDS = 3.0  # about the length of a clip of a known speaker
 
 T = TypeVar("T")
 
@@ -77,32 +73,27 @@ class DiarizationClient:
         for each in self._begun:
             each.cancel()  # while it waits it holds the samples
 
-    async def enrol(
-        self,
-        clips: Sequence[ReferenceClip],
-        find_speech: FindSpeech,
-        limits: AudioLimits,
-        sampling_rate: int,
-    ) -> KnownVoices:
-        """The voices of clips, see `Enrolment`; their names alone where speakers are not looked
-        for, or by a diarizer without voices.
-
-        Raises InvalidReference, or what `Diarizer.diarize` raises.
+    def enrolment(
+        self, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
+    ) -> Enrolment | None:
+        """What clips of known people are heard with; None where speakers are not looked for, or by
+        a diarizer without voices.
         """
-        if not clips:
-            return NOBODY
-        diarizer = self._diarizer
-        if diarizer is None or not diarizer.capabilities.voices:
-            return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
-        enrolment = Enrolment(diarizer, find_speech, limits, sampling_rate)
-        enrol = partial(enrolment.enrol, clips, self._left)
-        recording = Recording(CLIP_SECONDS * len(clips))
+        if self._diarizer is None or not self._diarizer.capabilities.voices:
+            return None
+        return Enrolment(self._diarizer, find_speech, limits, sampling_rate)
+
+    async def hear(
+        self, enrolment: Enrolment, recording: Recording, name: str, samples: NDArray[np.float32]
+    ) -> None:
+        """See `Enrolment.hear`: a clip, which is a `recording` of its own."""
+        between = self._thread.between_batches(recording)
+        hear = partial(enrolment.hear, name, samples, self._left, between)
         try:
-            enrolled = await asyncio.wrap_future(self._submit(recording, enrol))
+            await asyncio.wrap_future(self._submit(recording, hear))
         except asyncio.CancelledError:
             self.leave()
             raise
-        return NOBODY if enrolled is None else enrolled
 
     def begin(
         self, recording: Recording, channels: Sequence[NDArray[np.float32]], hints: SpeakerHints

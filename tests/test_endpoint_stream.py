@@ -24,12 +24,12 @@ from asr.output.chunks import ChunkReader
 from audio.decode import decoding_steps
 from config import ModelSettings
 from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
-from diarization.known_speakers import KnownVoices
 from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
+from runtime.shortest_first import Recording
 from testing.audio_files import conversation
-from transcript import KnownSpeaker, SpeakerTurn
+from transcript import SpeakerTurn
 
 OPTIONS = [
     {"language": "en"},
@@ -155,30 +155,122 @@ def test_the_events_of_a_request(handler, endpoint, recording):
     assert {each.total for each in progress} == {done[-1]}
 
 
-def test_clips_are_enrolled_beside_the_engine_and_before_the_audio(
-    endpoint, recording, monkeypatch
+class OnePerson:
+    """Hears one voice in whatever it is given; `heard` has the seconds of each, with which `hear`
+    is called.
+    """
+
+    capabilities = Capabilities(hints=True, voices=True, same_voice=0.5)
+
+    def __init__(self, hear=lambda seconds: None) -> None:
+        self.heard, self.hear = [], hear
+
+    def diarize(self, samples, hints, cancelled=None, between=None):
+        seconds = round(len(samples) / 16_000)
+        self.heard.append(seconds)
+        self.hear(seconds)
+        turns = (SpeakerTurn("SPEAKER_00", 0.0, len(samples) / 16_000),)
+        return Diarization(turns, turns, hints, {"SPEAKER_00": np.ones(2)})
+
+    def embed(self, samples, spans):
+        return np.ones(2)
+
+
+@pytest.fixture
+def with_clips(endpoint, recording):
+    """A request for a recording of some seconds, with clips of several people."""
+
+    def make(seconds, *clips):
+        known = [
+            {"name": f"person {place}", "reference": recording(each)}
+            for place, each in enumerate(clips)
+        ]
+        inputs = recording(seconds)
+        return parsed(endpoint, inputs, language="en", diarize=True, known_speakers=known)
+
+    return make
+
+
+def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
+    endpoint, with_clips, monkeypatch
 ):
-    order = []
+    order, threads = [], set()
 
-    def enrol(_, clips, left):
-        order.append(threading.current_thread())
-        assert not left.is_set()
-        return KnownVoices(("Anna",), warnings=("from the clips",))
+    def decoding(what):
+        def decode(*arguments):
+            order.append((what, threading.current_thread().name.partition("_")[0]))
+            return decoding_steps(*arguments)
 
-    def decode(*arguments):
-        order.append("audio")
-        return decoding_steps(*arguments)
+        return decode
 
-    monkeypatch.setattr("diarization.enrolment.Enrolment.enrol", enrol)
-    monkeypatch.setattr("endpoint.decoding_steps", decode)
-    clips = [{"name": "Anna", "reference": "AAAA"}]
-    request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
-    answer = asyncio.run(endpoint.answer(request))
-    thread, audio = order
-    assert audio == "audio"
-    assert thread not in {threading.main_thread(), *threading.enumerate()}  # passing
-    assert answer.known_speakers == (KnownSpeaker("Anna"),)
-    assert "from the clips" in answer.warnings
+    def hear(seconds):
+        order.append((seconds, None))
+        threads.add(threading.current_thread())
+
+    monkeypatch.setattr("diarization.enrolment.decoding_steps", decoding("clip"))
+    monkeypatch.setattr("endpoint.decoding_steps", decoding("audio"))
+    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    answer = asyncio.run(endpoint.answer(with_clips(2, 4, 5)))
+    clip, audio = (("clip", "preparation"), ("audio", "preparation"))
+    assert order[:5] == [clip, (4, None), clip, (5, None), audio]
+    assert threads.isdisjoint({threading.main_thread(), *threading.enumerate()})  # passing
+    assert [each.name for each in answer.known_speakers] == ["person 0", "person 1"]
+    assert any("sound alike" in warning for warning in answer.warnings)
+
+
+def test_between_two_clips_others_have_their_turn(endpoint, with_clips, recording, monkeypatch):
+    """Though they are longer than a clip."""
+    begun, waits, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def hear(_):
+        begun.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    submit = endpoint._diarization.submit
+
+    def submitting(*arguments):
+        if begun.is_set():
+            waits.set()
+        return submit(*arguments)
+
+    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
+
+    async def both():
+        enrols = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5, 6)))
+        assert await asyncio.to_thread(begun.wait, 60)
+        other = asyncio.ensure_future(
+            endpoint.answer(parsed(endpoint, recording(8), language="en", diarize=True))
+        )
+        assert await asyncio.to_thread(waits.wait, 60)
+        go_on.set()
+        await asyncio.gather(enrols, other)
+
+    asyncio.run(both())
+    assert endpoint.diarizer.heard == [4, 8, 5, 6, 2]
+
+
+def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clips, monkeypatch):
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def hear(_):
+        begun.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+
+    async def leave():
+        task = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5)))
+        assert await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        await asyncio.wait([task])
+        go_on.set()
+
+    asyncio.run(leave())
+    endpoint._diarization.submit(Recording(0.0), over.set).result(60)
+    assert over.is_set()
+    assert endpoint.diarizer.heard == [4]
+    assert endpoint.held_audio_bytes == 0
 
 
 def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeypatch):
@@ -191,38 +283,36 @@ def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeyp
     assert endpoint.outstanding == 0
 
 
-def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, recording, monkeypatch):
-    """The thread that diarizes is busy; the request behind it is never enrolled."""
-    begun, go_on, enrolled = threading.Event(), threading.Event(), []
+def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, with_clips, monkeypatch):
+    """The thread that diarizes is busy; the clip that waits for it is never heard."""
+    begun, waits, go_on = threading.Event(), threading.Event(), threading.Event()
 
-    def enrol(_, clips, left):
-        enrolled.append(clips)
+    def hear(_):
         begun.set()
         assert go_on.wait(60)
-        return KnownVoices(("Anna",))
 
-    monkeypatch.setattr("diarization.enrolment.Enrolment.enrol", enrol)
-    first, second = (
-        parsed(
-            endpoint,
-            recording(2),
-            diarize=True,
-            known_speakers=[{"name": name, "reference": "AAAA"}],
-        )
-        for name in ("Anna", "Bob")
-    )
+    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    submit = endpoint._diarization.submit
+
+    def submitting(*arguments):
+        if begun.is_set():
+            waits.set()
+        return submit(*arguments)
+
+    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
 
     async def cancel():
-        one = asyncio.ensure_future(endpoint.answer(first))
-        other = asyncio.ensure_future(endpoint.answer(second))
-        await asyncio.to_thread(begun.wait, 60)
+        one = asyncio.ensure_future(endpoint.answer(with_clips(2, 4)))
+        assert await asyncio.to_thread(begun.wait, 60)
+        other = asyncio.ensure_future(endpoint.answer(with_clips(2, 5)))
+        assert await asyncio.to_thread(waits.wait, 60)
         other.cancel()
         await asyncio.wait([other])
         go_on.set()
         return await one
 
     assert asyncio.run(cancel()).transcript.chunks
-    assert enrolled == [first.config.known_speakers]
+    assert endpoint.diarizer.heard == [4, 2]
 
 
 def test_silence_has_no_progress(endpoint, wav):

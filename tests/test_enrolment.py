@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.signal import resample_poly
 
-from audio.decode import AudioLimits
+from audio.decode import AudioLimits, all_at_once
 from config import InferenceConfig
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip
@@ -265,8 +265,9 @@ def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
     }
     find_speech, limits = demo_endpoint.recogniser.find_speech, demo_endpoint.limits
     enrolment = Enrolment(demo_endpoint.diarizer, find_speech, limits, RATE)
-    known = enrolment.enrol(InferenceConfig.read(config).known_speakers)
-    text = " ".join(known.warnings)
+    for each in InferenceConfig.read(config).known_speakers:
+        enrolment.hear(each.name, all_at_once(enrolment.decode(each)))
+    text = " ".join(enrolment.known.warnings)
     assert "known_speakers[0]: 1." in text
     assert "known_speakers[1]: it is noisy" in text
     assert "names 0 and 2 sound alike" in text

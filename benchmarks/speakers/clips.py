@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator
 
 from asr.frontend.vad import SpeechDetector
-from audio.decode import AudioLimits
+from audio.decode import AudioLimits, all_at_once
 from demo.build.clip import Samples
 from diarization.diarizer import Diarizer, Span, Vector
 from diarization.enrolment import Enrolment
@@ -25,12 +25,14 @@ def embed_clips(
     diarizer: Diarizer, clips: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, Vector | None]]:
     """The unit vector of each name's clip (in base64); None for one that is refused."""
-    enrolment = Enrolment(diarizer, SpeechFinder(), AudioLimits(60.0, 10**7), SAMPLE_RATE)
+    find_speech, limits = SpeechFinder(), AudioLimits(60.0, 10**7)
     for name, reference in clips:
+        enrolment = Enrolment(diarizer, find_speech, limits, SAMPLE_RATE)
+        # Under another name, as people of a reference may be called what a request may not use.
+        clip = ReferenceClip(name="someone", reference=reference)
         try:
-            # Under another name, as people of a reference may be called what a request may not use.
-            known = enrolment.enrol([ReferenceClip(name="someone", reference=reference)])
-            yield name, known.vectors["someone"][0]
+            enrolment.hear(clip.name, all_at_once(enrolment.decode(clip)))
+            yield name, enrolment.known.vectors[clip.name][0]
         except InvalidReference as error:
             print(f"refused, {name}: {error}", flush=True)
             yield name, None
