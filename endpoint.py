@@ -41,6 +41,7 @@ from transcript import Transcript
 from transcription_request import (
     Inputs,
     TranscriptionRequest,
+    Upload,
     read_body,
     unused_wishes,
     wanted_speakers,
@@ -147,7 +148,7 @@ class Endpoint:
         try:
             self.recogniser.check_alive()
             known = await self._enrol(speakers, request.config)
-            guess = len(request.inputs) / GUESSED_BYTES_PER_SECOND
+            guess = len(request.upload) / GUESSED_BYTES_PER_SECOND
             with self._preparation.recording(guess) as recording:
                 audio = await self._prepare(recording, self._decode(request), decodes=True)
                 yield Decoded(audio.duration)
@@ -209,7 +210,7 @@ class Endpoint:
         wanted = wanted_transcription(config, by_speaker=config.separate or speakers is not None)
         options = self.recogniser.validate(wanted)
         warnings += unused_wishes(config, can)
-        return TranscriptionRequest(inputs, config, options, speakers, warnings)
+        return TranscriptionRequest(Upload(inputs), config, options, speakers, warnings)
 
     async def _enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
         """The voices of a request's clips, before its audio is touched; their names alone where
@@ -234,8 +235,9 @@ class Endpoint:
         """
         config = request.config
         limits = self.limits.less(config.reference_bytes)
-        data = decode_base64(request.inputs, limits)
+        data = decode_base64(request.upload.take(), limits)
         audio = yield from decoding_steps(data, config.sampling_rate, limits, config.separate)
+        del data  # before channels are compared
         yield DecodingStep(audio.seconds, audio.seconds)
         if not config.separate:
             return audio

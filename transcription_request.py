@@ -8,6 +8,7 @@ after this step decides it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from asr import DecodeOptions, TranscriptionOptions, VadOptions, with_thresholds
@@ -28,13 +29,37 @@ TIMED = BY_WORD | {"tsv", "txt"}
 Inputs = str | Base64Text | bytes
 
 
+@dataclass(slots=True)
+class Upload:
+    """An audio file as it came, until it is taken to be decoded. Many know a request until it is
+    answered, and none of them shall hold on to hundreds of megabytes for so long.
+    """
+
+    _inputs: Inputs | None = field(repr=False)
+    _size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self._inputs is not None
+        self._size = len(self._inputs)
+
+    def __len__(self) -> int:
+        """How many bytes came, or characters."""
+        return self._size
+
+    def take(self) -> Inputs:
+        """The file, which is nowhere else from here on; once."""
+        inputs, self._inputs = self._inputs, None
+        assert inputs is not None, "a request is answered once"
+        return inputs
+
+
 class TranscriptionRequest(NamedTuple):
     """One request, checked: the audio file as it came, its parameters, what speech recognition is
     asked for, what is known of its speakers (None where they are not looked for), and a warning of
     everything in it that is ignored.
     """
 
-    inputs: Inputs
+    upload: Upload
     config: InferenceConfig
     options: TranscriptionOptions
     speakers: SpeakerHints | None = None

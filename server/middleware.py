@@ -122,6 +122,8 @@ class RequestGate:
 
     async def _answer(self, exchange: Exchange) -> None:
         path, method = exchange.scope["path"], exchange.scope["method"]
+        state = exchange.scope.setdefault("state", {})  # the routes' `request.state`
+        state["place"] = None
         try:
             self._check_head(exchange)
             if self._origins.is_preflight(method, exchange.headers):
@@ -133,6 +135,7 @@ class RequestGate:
                     self.admission.check_length(exchange.headers)
                     self.admission.check_type(path, exchange.headers)
                     self.admission.check_room(exchange.headers, place)
+                    state["place"] = place
                     await exchange.run(self.app, self.deadline)
             else:
                 self.admission.check_length(exchange.headers)

@@ -31,8 +31,8 @@ def router(service: Service) -> APIRouter:
     async def predict(request: Request) -> Response:
         transcription = await read_request(request, service.endpoint)
         if wants_events(request):
-            return await native_stream(service, transcription)
-        answer = await service.answer(transcription)
+            return await native_stream(service, transcription, request.state.place)
+        answer = await service.answer(transcription, request.state.place)
         body = await asyncio.to_thread(_encode, answer, transcription.config)
         return Response(body, media_type="application/json")
 

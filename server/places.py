@@ -1,11 +1,12 @@
 """Places of requests and the bytes of their bodies: who gets some, and who gives way.
 
-Only bytes that have come count: what a head announces reserves nothing. A body may grow while as
-many bytes again as it has are free, or where there is no other; so small ones find room however
-many large ones come. Where a place or bytes are short, senders that are slower than
-WAITED_FOR_BYTES_PER_S lose theirs to whoever asks, the slowest first. A body that is complete loses
-nothing. Nobody waits for bytes: who finds none is refused and gives back what it had, so that of
-several half-sent bodies the others go on, and one that is left alone always gets through.
+Only bytes that have come count: what a head announces reserves nothing. They count until the body
+is held no longer, which is before its answer. A body may grow while as many bytes again as it has
+are free, or where there is no other; so small ones find room however many large ones come. Where a
+place or bytes are short, senders that are slower than WAITED_FOR_BYTES_PER_S lose theirs to whoever
+asks, the slowest first. A body that is complete loses nothing. Nobody waits for bytes: who finds
+none is refused and gives back what it had, so that of several half-sent bodies the others go on,
+and one that is left alone always gets through.
 """
 
 from __future__ import annotations
@@ -62,6 +63,10 @@ class Place:
         self._places.make_room(size, self)
         self._places.held_bytes += size - self.size
         self.size = size
+
+    def give_bytes_back(self) -> None:
+        """Hold no bytes any more, as nobody holds the body."""
+        self._places.give_bytes_back(self)
 
     def give_way(self) -> None:
         """Lose the place to others."""
@@ -133,11 +138,16 @@ class Places:
                 )
             slow.give_way()
 
+    def give_bytes_back(self, place: Place) -> None:
+        """Give the bytes of a place back, once; it is still taken."""
+        if place in self._taken:
+            self.held_bytes -= place.size
+            place.size = 0
+
     def leave(self, place: Place) -> None:
         """Give a place and its bytes back, once."""
-        if place in self._taken:
-            del self._taken[place]
-            self.held_bytes -= place.size
+        self.give_bytes_back(place)
+        self._taken.pop(place, None)
 
     def _slowest(self) -> Place | None:
         """The sender that is furthest behind, if any is; among equals the one that holds most."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from answer.response import Answer
 from endpoint import Decoded, Endpoint, Event, Finished, answer_of
 from server.metrics import Metrics
+from server.places import Place
 from transcription_request import TranscriptionRequest
 
 
@@ -24,17 +25,23 @@ class Service:
     endpoint: Endpoint
     metrics: Metrics
 
-    async def answer(self, request: TranscriptionRequest) -> Answer:
+    async def answer(self, request: TranscriptionRequest, place: Place | None) -> Answer:
         """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
-        return await answer_of(self.stream(request))
+        return await answer_of(self.stream(request, place))
 
-    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
-        """The endpoint's events."""
+    async def stream(
+        self, request: TranscriptionRequest, place: Place | None = None
+    ) -> AsyncGenerator[Event]:
+        """The endpoint's events. The `place` of a request's body gives the bytes back once its
+        audio is decoded; those of a body with clips stay, as the clips may be parts of it.
+        """
         began = time.monotonic()
         async with aclosing(self.endpoint.stream(request)) as events:
             async for event in events:
                 if isinstance(event, Decoded):
                     self.metrics.until_decoded.observe(time.monotonic() - began)
+                    if place is not None and not request.config.known_speakers:
+                        place.give_bytes_back()
                 elif isinstance(event, Finished):
                     self.metrics.audio_seconds.inc(event.answer.duration)
                 yield event

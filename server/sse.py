@@ -22,6 +22,7 @@ from endpoint import Decoded, Event, Finished
 from errors import EndpointError
 from runtime.error_edge import endpoint_errors
 from server.error_response import error_event
+from server.places import Place
 from server.service import Service
 from transcript import Chunk
 from transcription_request import TranscriptionRequest
@@ -57,9 +58,11 @@ class EventStream(StreamingResponse):
                 await each.aclose()
 
 
-async def native_stream(service: Service, request: TranscriptionRequest) -> EventStream:
+async def native_stream(
+    service: Service, request: TranscriptionRequest, place: Place | None
+) -> EventStream:
     """The answer of the native routes as events. Raises EndpointError until the audio is read."""
-    events = service.stream(request)
+    events = service.stream(request, place)
     decoded = await wait_for_audio(events)
     return EventStream(events, encode_all(native_messages(decoded, events, request.config)))
 

@@ -20,7 +20,7 @@ from errors import InvalidParameter
 from server.app import create_app
 from server.settings import ServerSettings
 from transcript import Transcript
-from transcription_request import TranscriptionRequest
+from transcription_request import TranscriptionRequest, Upload
 
 MAX_AUDIO_BYTES = 3000
 
@@ -129,7 +129,9 @@ class FakeRecogniser:
 
 
 class FakeEndpoint(Endpoint):
-    """Answers when `release` is set: with `error`, or with an empty transcript."""
+    """Answers when `release` is set: with `error`, or with an empty transcript. Audio is decoded
+    unless `decode` was cleared.
+    """
 
     held_audio_bytes = 4
 
@@ -138,6 +140,8 @@ class FakeEndpoint(Endpoint):
         self.limits = AudioLimits(7200, MAX_AUDIO_BYTES)
         self.notice, self.outstanding, self.freed = None, 0, 0
         self.release, self.began = asyncio.Event(), asyncio.Event()
+        self.decode = asyncio.Event()
+        self.decode.set()
         self.error: Exception | None = None
         self.seen: list[TranscriptionRequest] = []
 
@@ -149,12 +153,16 @@ class FakeEndpoint(Endpoint):
         return self.request_of(data["inputs"], config)
 
     def request_of(self, inputs, config, warnings=()) -> TranscriptionRequest:
-        return TranscriptionRequest(inputs, config, TranscriptionOptions(), warnings=warnings)
+        return TranscriptionRequest(
+            Upload(inputs), config, TranscriptionOptions(), warnings=warnings
+        )
 
     async def stream(self, request):
         self.seen.append(request)
         self.outstanding += 1
         try:
+            await self.decode.wait()
+            request.upload.take()
             yield Decoded(1.5)
             self.began.set()
             yield Progress(0.5, 1.5, ())

@@ -80,7 +80,7 @@ class KnownAnswers(Endpoint):
     def give(self, result: Answer = SPOKEN, error: EndpointError | None = None, decodes=True):
         self.result, self.error, self.decodes = result, error, decodes
 
-    async def stream(self, request):
+    async def stream(self, request, _place=None):
         self.asked = request
         try:
             if not self.decodes:

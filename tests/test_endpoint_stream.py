@@ -140,9 +140,10 @@ def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recordin
 
 
 def test_the_events_of_a_request(handler, endpoint, recording):
-    request = parsed(endpoint, recording(12), language="en", return_timestamps="word")
+    inputs = recording(12)
+    request = parsed(endpoint, inputs, language="en", return_timestamps="word")
     events = asyncio.run(events_of(endpoint, request))
-    alone = handler({"inputs": request.inputs, "parameters": {"language": "en", "diarize": False}})
+    alone = handler({"inputs": inputs, "parameters": {"language": "en", "diarize": False}})
     assert events[0] == Decoded(alone["duration"])
     (*progress, finished) = events[1:]
     assert isinstance(finished, Finished)
@@ -315,6 +316,37 @@ def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, with_clip
     assert endpoint.diarizer.heard == [4, 2]
 
 
+class Text(str):
+    """Text whose end can be watched."""
+
+
+def test_nobody_holds_on_to_a_file_that_is_decoded(endpoint, recording, monkeypatch):
+    """Neither while speech is recognised nor while speakers are told apart."""
+    inputs, held = Text(recording(3)), []
+    upload = weakref.ref(inputs)
+    diarize = Speakers().diarize
+
+    def watch(*arguments):
+        gc.collect()
+        held.append(upload() is not None)
+        return diarize(*arguments)
+
+    monkeypatch.setattr(endpoint.diarizer, "diarize", watch)
+    request = parsed(endpoint, inputs, language="en", diarize=True)
+    size = len(inputs)
+    del inputs
+
+    async def follow():
+        async for event in endpoint.stream(request):
+            if isinstance(event, Decoded):
+                gc.collect()
+                held.append(upload() is not None)
+
+    asyncio.run(follow())
+    assert held == [False, False]
+    assert len(request.upload) == size
+
+
 def test_silence_has_no_progress(endpoint, wav):
     silence = base64.b64encode(wav(np.zeros(16_000))).decode()
     request = parsed(endpoint, silence, diarize=True)
@@ -338,17 +370,17 @@ def test_sentences_where_no_speech_was_detected_are_told_as_well(endpoint, wav, 
 
 
 def test_what_cannot_be_read_is_refused_and_harms_nobody(endpoint, recording):
-    good = parsed(endpoint, recording(4), language="en")
+    good, same = (parsed(endpoint, recording(4), language="en") for _ in range(2))
     bad = parsed(endpoint, base64.b64encode(b"no audio at all" * 9).decode())
 
     async def together():
         return await asyncio.gather(
-            *(endpoint.answer(each) for each in (good, bad, good)), return_exceptions=True
+            *(endpoint.answer(each) for each in (good, bad, same)), return_exceptions=True
         )
 
     one, refused, other = asyncio.run(together())
     assert isinstance(refused, InvalidAudio)
-    assert response(one, good.config) == response(other, good.config)
+    assert response(one, good.config) == response(other, same.config)
     assert endpoint.outstanding == 0
 
 
@@ -380,7 +412,8 @@ def test_a_request_that_fails_in_the_engine_fails_alone(
         poisoned(Batch, "_prefill", lambda _batch, _first, sequences, _encoded: sequences)
     else:
         poisoned(Batch, "_launch", lambda batch: batch.rows)
-    good = [parsed(endpoint, recording(2 + n), language="en") for n in range(3)]
+    bodies = [{"inputs": recording(2 + n), "parameters": ENGLISH} for n in range(3)]
+    good = [endpoint.parse(body) for body in bodies]
     bad = parsed(endpoint, recording(3), language="en", prompt="word303")
 
     async def together():
@@ -390,8 +423,7 @@ def test_a_request_that_fails_in_the_engine_fails_alone(
 
     answers = asyncio.run(together())
     assert isinstance(answers.pop(2), ModelError)
-    for request, answer in zip(good, answers, strict=True):
-        body = {"inputs": request.inputs, "parameters": {"language": "en", "diarize": False}}
+    for body, request, answer in zip(bodies, good, answers, strict=True):
         assert response(answer, request.config) == handler(body)
 
 
@@ -624,7 +656,7 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(endpoint, recording, 
         return await one
 
     assert asyncio.run(cancel()).transcript.chunks
-    assert read == [len(base64.b64decode(first.inputs))]
+    assert read == [len(base64.b64decode(recording(3)))]
 
 
 def test_when_the_engines_thread_ends_everybody_is_told(serving, recording, monkeypatch):
@@ -634,17 +666,15 @@ def test_when_the_engines_thread_ends_everybody_is_told(serving, recording, monk
         raise SystemError("nothing works")
 
     monkeypatch.setattr(endpoint.recogniser.transcriber.engine, "step", fail)
-    request = parsed(endpoint, recording(4), language="en")
+    *three, fourth = (parsed(endpoint, recording(4), language="en") for _ in range(4))
 
     async def together():
-        return await asyncio.gather(
-            *(endpoint.answer(request) for _ in range(3)), return_exceptions=True
-        )
+        return await asyncio.gather(*map(endpoint.answer, three), return_exceptions=True)
 
     assert all(isinstance(each, ModelError) for each in asyncio.run(together()))
     assert not endpoint.recogniser.alive
     with pytest.raises(ModelError, match="has stopped"):
-        asyncio.run(endpoint.answer(request))
+        asyncio.run(endpoint.answer(fourth))
     assert endpoint.outstanding == 0
 
 

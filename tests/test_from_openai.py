@@ -175,7 +175,7 @@ def test_every_model_of_the_sdk_is_the_loaded_one(client, model):
 def test_a_file_needs_no_name_or_type(client, endpoint):
     for file in (b"sound", ("a.txt", b"sound", "text/plain"), io.BytesIO(b"sound")):
         assert client.audio.transcriptions.create(file=file, model="whisper-1").text
-        assert endpoint.asked.inputs == b"sound"
+        assert endpoint.asked.upload.take() == b"sound"
 
 
 @pytest.mark.parametrize("name", sorted(get_type_hints(VAD).keys() - {"type"}))

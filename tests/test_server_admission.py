@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
+import weakref
 
 import pytest
 from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
@@ -133,12 +135,14 @@ def test_bodies_have_so_many_bytes_together():
 
     async def run():
         endpoint, app = served(max_queue=9, max_queue_bytes=100)
+        endpoint.decode.clear()
         waiting = [asyncio.ensure_future(chunked(app, [b"{" + b" " * 30, *HELLO]))]
         waiting[0].cancel()
         await asyncio.wait(waiting)
         assert app.admission.places.held_bytes == 0
         waiting = [asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))]
-        await endpoint.began.wait()
+        while not endpoint.seen:
+            await asyncio.sleep(0)
         held = 30 + len(HELLO[0])
         assert app.admission.places.held_bytes == held
         refused = await call(app, headers=announced(30), parts=HELLO)
@@ -152,11 +156,76 @@ def test_bodies_have_so_many_bytes_together():
         assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 2)
         assert app.admission.places.held_bytes == held + len(HELLO[0])
         assert app.admission.places.taken == 2
+        endpoint.decode.set()
         endpoint.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
         assert app.admission.places.held_bytes == 0
         untyped = {"transfer-encoding": "chunked"}
         assert (await call(app, headers=untyped, parts=[bytes(10)] * 10)).status == 200
+
+    asyncio.run(run())
+
+
+CLIPS = b'{"inputs": "AAAA", "parameters": {"known_speakers": [{"name": "A", "reference": "AA"}]}}'
+
+
+@pytest.mark.parametrize("streams", ["", "?stream=true"])
+@pytest.mark.parametrize(("body", "held"), [(HELLO[0], 0), (CLIPS, len(CLIPS))])
+def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
+    """But where it has clips, which may be parts of it; its place is taken until it is answered."""
+
+    async def run():
+        endpoint, app = served(max_queue_bytes=1000)
+        endpoint.decode.clear()
+        running = asyncio.ensure_future(
+            call(app, headers=JSON, parts=[body], query=streams[1:].encode())
+        )
+        places = app.admission.places
+        while not endpoint.seen:
+            await asyncio.sleep(0)
+        assert (places.taken, places.held_bytes) == (1, len(body))
+        endpoint.decode.set()
+        await endpoint.began.wait()
+        assert (places.taken, places.held_bytes) == (1, held)
+        endpoint.release.set()
+        assert (await running).status == 200
+        assert (places.taken, places.held_bytes) == (0, 0)
+
+    asyncio.run(run())
+
+
+DISPOSITION = b'Content-Disposition: form-data; name="file"; filename="a.wav"'
+FORM = b"--x\r\n" + DISPOSITION + b"\r\n\r\nsound\r\n--x--\r\n"
+
+
+class Sound:
+    """The bytes of a file, whose end can be watched."""
+
+    def __len__(self):
+        return 5
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/audio/transcriptions"])
+def test_no_route_holds_on_to_a_file_that_is_decoded(path, monkeypatch):
+    files = []
+
+    def content(_):
+        sound = Sound()
+        files.append(weakref.ref(sound))
+        return sound
+
+    monkeypatch.setattr("server.request_body.content", content)
+    monkeypatch.setattr("server.openai_api.form.content", content)
+
+    async def run():
+        endpoint, app = served()
+        headers = {"content-type": "multipart/form-data; boundary=x", "content-length": len(FORM)}
+        running = asyncio.ensure_future(call(app, path=path, headers=headers, parts=[FORM]))
+        await endpoint.began.wait()
+        gc.collect()
+        assert [file() for file in files] == [None]
+        endpoint.release.set()
+        assert (await running).status == 200
 
     asyncio.run(run())
 
@@ -216,10 +285,13 @@ def test_a_slow_sender_gives_its_place_to_who_asks():
 def test_a_body_that_announces_too_little_is_counted():
     async def run():
         endpoint, app = served(max_queue_bytes=100)
+        endpoint.decode.clear()
         first = asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))
-        await endpoint.began.wait()
+        while not endpoint.seen:
+            await asyncio.sleep(0)
         liar = await call(app, headers=announced(5), parts=[bytes(20)] * 2)
         assert (liar.status, liar.parts_read) == (429, 2)
+        endpoint.decode.set()
         endpoint.release.set()
         assert (await first).status == 200
 

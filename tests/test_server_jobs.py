@@ -23,7 +23,7 @@ from server.jobs.store import CRASHED, JobStore, Status
 from server.lifecycle import DrainingServer
 from server.settings import ServerSettings
 from testing.audio_files import speech
-from transcription_request import TranscriptionRequest
+from transcription_request import TranscriptionRequest, Upload
 
 ROOM = 2**20
 
@@ -338,7 +338,7 @@ def test_a_request_is_kept_whole(tmp_path):
     clip = {"name": "Ada", "reference": base64.b64encode(b"x" * 9000).decode()}
     parameters = {"known_speakers": [clip], "batch_size": 3, "output": ["srt"], "language": "en"}
     config = InferenceConfig.read(parameters)
-    request = TranscriptionRequest(b"", config, None, warnings=("unknown",))
+    request = TranscriptionRequest(Upload(b""), config, None, warnings=("unknown",))
     kept = json.loads(write_request(request))
     assert InferenceConfig.read(kept["parameters"]) == config
     assert kept == {"parameters": parameters, "warnings": ["unknown"]}

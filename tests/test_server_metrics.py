@@ -51,9 +51,12 @@ def test_what_a_request_took_is_counted():
 def test_the_engine_is_asked_when_the_metrics_are_read():
     async def run():
         endpoint, app = served()
+        endpoint.decode.clear()
         running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
-        await endpoint.began.wait()
+        while not endpoint.seen:
+            await asyncio.sleep(0)
         found = await read(app)
+        endpoint.decode.set()
         endpoint.release.set()
         await running
         return found

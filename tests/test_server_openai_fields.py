@@ -40,7 +40,7 @@ def test_a_form_of_a_file_alone_asks_for_its_text(endpoint):
     )
     config = asked.request.config
     assert (config.diarize, config.return_timestamps, config.output) == (False, True, [])
-    assert asked.request.inputs == b"sound"
+    assert asked.request.upload.take() == b"sound"
     assert asked.request.warnings == ()
 
 

@@ -13,14 +13,14 @@ from config import InferenceConfig
 from errors import InvalidAudio, ModelError
 from server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
 from transcript import Chunk
-from transcription_request import TranscriptionRequest
+from transcription_request import TranscriptionRequest, Upload
 
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
 ERROR = {"message": "MODEL_ERROR: it failed", "type": "server_error", "param": None}
 
 
 def request_of(**parameters) -> TranscriptionRequest:
-    return TranscriptionRequest(b"sound", InferenceConfig.read(parameters), options=None)
+    return TranscriptionRequest(Upload(b"sound"), InferenceConfig.read(parameters), options=None)
 
 
 async def sent_by(stream: EventStream, leaves_after: int | None = None):
@@ -50,7 +50,7 @@ def events_of(body: bytes):
 
 def native_events(endpoint, **parameters):
     async def run():
-        return await sent_by(await native_stream(endpoint, request_of(**parameters)))
+        return await sent_by(await native_stream(endpoint, request_of(**parameters), None))
 
     return asyncio.run(run())
 
@@ -95,7 +95,7 @@ def test_times_never_go_back_from_event_to_event(endpoint):
 def test_an_error_before_the_audio_is_read_is_raised(endpoint):
     endpoint.give(error=InvalidAudio("none"), decodes=False)
     with pytest.raises(InvalidAudio):
-        asyncio.run(native_stream(endpoint, request_of()))
+        asyncio.run(native_stream(endpoint, request_of(), None))
     assert endpoint.closed == 1
 
 
@@ -168,7 +168,7 @@ def test_a_client_that_leaves_closes_the_request(leaves_after):
 
 def test_a_stream_that_is_never_sent_closes_the_request(endpoint):
     async def run():
-        stream = await native_stream(endpoint, request_of())
+        stream = await native_stream(endpoint, request_of(), None)
 
         async def fail(_message):
             raise ConnectionError

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,12 +36,13 @@ from runtime.device import choose_device, choose_dtype, prepare_device
 from testing.audio_files import wav_file
 from testing.model_pairs import deep_pair
 from timebase import SAMPLE_RATE
-from transcription_request import TranscriptionRequest
 
 CLIENTS, EACH = 16, 2  # clips of each client
 CLIP, SHORT = 10, 8  # seconds of a clip, and of a short request
 SHORT_REQUESTS = 20  # at most, while the long recording is answered
 DEEP = "deep"
+
+Body = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,27 +67,23 @@ def load(name: str, device: torch.device, dtype: torch.dtype, limits: Limits) ->
     return transcriber
 
 
-def requests_of(
-    endpoint: Endpoint, count: int, seconds: int, **parameters: object
-) -> list[TranscriptionRequest]:
-    """Requests for `count` different clips of a dialogue, `seconds` each."""
+def bodies_of(count: int, seconds: int, parameters: Body) -> list[Body]:
+    """Bodies of requests for `count` different clips of a dialogue, `seconds` each."""
     samples, length = recording(600), seconds * SAMPLE_RATE
     starts = np.linspace(0, len(samples) - length, count).astype(int)
     files = [
         wav_file(samples[start : start + length].astype(np.float64), SAMPLE_RATE)
         for start in starts
     ]
-    bodies = [base64.b64encode(file).decode() for file in files]
-    return [endpoint.parse({"inputs": each, "parameters": parameters}) for each in bodies]
+    texts = [base64.b64encode(file).decode() for file in files]
+    return [{"inputs": each, "parameters": parameters} for each in texts]
 
 
-async def measure_rates(
-    endpoint: Endpoint, requests: Sequence[TranscriptionRequest], times: int
-) -> Rates:
-    """Serve the requests as those of one client and as those of all, by turns."""
+async def measure_rates(endpoint: Endpoint, bodies: Sequence[Body], times: int) -> Rates:
+    """Serve requests as those of one client and as those of all, by turns."""
 
     async def client(place: int, clients: int) -> list[float]:
-        return [await _timed(endpoint, each) for each in requests[place::clients]]
+        return [await _timed(endpoint, each) for each in bodies[place::clients]]
 
     async def all_of(clients: int) -> list[float]:
         places = range(clients)
@@ -104,16 +102,16 @@ async def measure_rates(
 
 
 async def measure_short(
-    endpoint: Endpoint, long: TranscriptionRequest | None, short: Sequence[TranscriptionRequest]
+    endpoint: Endpoint, long: Body | None, short: Sequence[Body]
 ) -> list[float]:
     """Seconds that each of the short requests took, one after the other, while `long` ran."""
-    running = asyncio.ensure_future(endpoint.answer(long)) if long else None
+    running = asyncio.ensure_future(endpoint.answer(endpoint.parse(long))) if long else None
     took = []
-    for request in short:
+    for body in short:
         await asyncio.sleep(0)
         if running is not None and running.done():
             break
-        took.append(await _timed(endpoint, request))
+        took.append(await _timed(endpoint, body))
     if running is not None:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -121,7 +119,8 @@ async def measure_short(
     return took
 
 
-async def _timed(endpoint: Endpoint, request: TranscriptionRequest) -> float:
+async def _timed(endpoint: Endpoint, body: Body) -> float:
+    request = endpoint.parse(body)
     started = time.perf_counter()
     await endpoint.answer(request)
     return time.perf_counter() - started
@@ -149,14 +148,14 @@ def main() -> None:
 async def _measure(
     endpoint: Endpoint,
     options: argparse.Namespace,
-    parameters: dict[str, object],
+    parameters: Body,
 ) -> None:
     """Measure and print; requests belong to one event loop."""
-    clips = requests_of(endpoint, CLIENTS * EACH, CLIP, **parameters)
+    clips = bodies_of(CLIENTS * EACH, CLIP, parameters)
     _print_rates(await measure_rates(endpoint, clips, options.times))
     if options.long:
-        short = requests_of(endpoint, SHORT_REQUESTS, SHORT, **parameters)
-        (long,) = requests_of(endpoint, 1, 600, **parameters)
+        short = bodies_of(SHORT_REQUESTS, SHORT, parameters)
+        (long,) = bodies_of(1, 600, parameters)
         _print_waits("alone", await measure_short(endpoint, None, short[:8]))
         _print_waits("beside 10 min", await measure_short(endpoint, long, short))
 

@@ -111,7 +111,7 @@ def _keep(
     asked: TranscriptionRequest,
     callback_url: str | None,
 ) -> Job:
-    audio = decode_base64(asked.inputs, endpoint.limits)
+    audio = decode_base64(asked.upload.take(), endpoint.limits)
     return runner.store.add(owner, audio, write_request(asked), callback_url, time.time())
 
 

@@ -136,8 +136,7 @@ class JobRunner:
 
     async def _result(self, job: str, kept: bytes) -> Result:
         """What a job is answered with. Raises EndpointError, OSError."""
-        audio = await asyncio.to_thread(self.store.audio, job)
-        request = await asyncio.to_thread(self._read_request, audio, kept)
+        request = await asyncio.to_thread(self._read_request, job, kept)
         async with aclosing(self._service.stream(request)) as events:
             async for event in events:
                 if isinstance(event, Decoded):
@@ -148,11 +147,11 @@ class JobRunner:
                     return await asyncio.to_thread(render, event.answer, request.config)
         raise AssertionError("a request ends with its answer")
 
-    def _read_request(self, audio: bytes, kept: bytes) -> TranscriptionRequest:
+    def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
         """The request as it was sent; its warnings are told once, and those of today as well."""
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
-        request = self._service.endpoint.request_of(audio, config)
+        request = self._service.endpoint.request_of(self.store.audio(job), config)
         warnings = dict.fromkeys((*given["warnings"], *request.warnings))
         return request._replace(warnings=tuple(warnings))
 

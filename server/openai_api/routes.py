@@ -61,15 +61,20 @@ def router(service: Service) -> APIRouter:
 
 
 async def _answer(request: Request, task: str, service: Service) -> Response:
-    form = await read_form(request)  # whose clips may be large
-    asked = await asyncio.to_thread(read_fields, form, task, service.endpoint)
+    asked, place = await _read(request, task, service), request.state.place
     tokenizer = service.endpoint.recogniser.models.tokenizer
     if not asked.stream:
-        answer = await service.answer(asked.request)
+        answer = await service.answer(asked.request, place)
         return await asyncio.to_thread(_respond, answer, asked, tokenizer)
-    events = service.stream(asked.request)
+    events = service.stream(asked.request, place)
     await wait_for_audio(events)
     return EventStream(events, encode_all(stream_messages(events, asked, tokenizer)))
+
+
+async def _read(request: Request, task: str, service: Service) -> AudioRequest:
+    """What is asked for; the form, which has the audio too, is held no longer."""
+    form = await read_form(request)  # whose clips may be large
+    return await asyncio.to_thread(read_fields, form, task, service.endpoint)
 
 
 def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
