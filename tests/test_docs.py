@@ -1,0 +1,68 @@
+"""What the documents name is there: files and folders in code spans, and the targets of links."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from config import REPOSITORY
+
+DOCUMENTS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+# The first word of a code span: a file of ours by its ending, which may have stars, a folder by its
+# slash, or a script.
+PATH = re.compile(
+    r"`(?P<path>(?:[\w.*-]+/)*[\w*-]+\.(?:py|md|toml|ya?ml)|(?:[\w-]+/)+|scripts/\w+)(?=[` ])"
+)
+NOT_OURS = {"attempts/"}  # of what an archive writes
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> set[PurePosixPath]:
+    """All files and folders of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
+    files = [PurePosixPath(line) for line in listed.stdout.splitlines()]
+    return {*files, *(folder for file in files for folder in file.parents)}
+
+
+def named(document: Path) -> set[str]:
+    found = PATH.finditer(document.read_text(encoding="utf-8"))
+    return {each["path"] for each in found} - NOT_OURS
+
+
+def missing(document: Path, tracked: set[PurePosixPath]) -> set[str]:
+    """Names that are no path's end: a document may say which folder it is about."""
+    return {name for name in named(document) if not any(path.match(name) for path in tracked)}
+
+
+def titled(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=titled)
+def test_files_and_folders_that_are_named_exist(document, tracked):
+    assert missing(document, tracked) == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=titled)
+def test_links_lead_to_files(document):
+    targets = [each["target"] for each in LINK.finditer(document.read_text(encoding="utf-8"))]
+    assert [each for each in targets if not (document.parent / each).exists()] == []
+
+
+def test_a_name_of_nothing_is_found(tmp_path, tracked):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`diarization/pipeline.py`, `diarization/computation.py` and `engine/sha*.py`, `nothing/`,"
+        " `runtime/`, `scripts/nope it`, `scripts/test docs`, `python -m nope.py`"
+    )
+    assert missing(page, tracked) == {"diarization/pipeline.py", "nothing/", "scripts/nope"}
