@@ -32,16 +32,16 @@ FAILURES = [
 def test_what_follows():
     """Each remedy under its conditions, written the other way round, and no other beside it."""
     for failure in FAILURES:
-        kind, sessions, rows, room_made, others_run = failure
+        kind, sessions, rows, room_made, others_hold = failure
         lost, short = kind is Kind.DEVICE_LOST, kind is Kind.OUT_OF_MEMORY
         expected = {
             Remedy.GIVE_UP_DEVICE: lost,
             Remedy.TRY_AGAIN: short and room_made,
             Remedy.FEWER_ROWS: short and not room_made and rows >= 2,
-            Remedy.WAIT_FOR_OTHERS: short and not room_made and rows < 2 and others_run,
+            Remedy.WAIT_FOR_OTHERS: short and not room_made and rows < 2 and others_hold,
             Remedy.ONE_BY_ONE: not short and not lost and sessions >= 2,
             Remedy.FAIL_SESSION: not short and not lost and sessions == 1,
-            Remedy.FAIL_QUEUE: (short and not room_made and rows < 2 and not others_run)
+            Remedy.FAIL_QUEUE: (short and not room_made and rows < 2 and not others_hold)
             or (not short and not lost and sessions == 0),
         }
         follows = [each for each, follows in expected.items() if follows]
@@ -222,6 +222,20 @@ def test_a_batch_that_waits_for_others_is_not_refused_for_what_they_hold_idle():
     run(executor)
     assert (late.error, newcomer.error) == (None, None)
     assert answered(late) == requests
+
+
+def test_a_batch_is_not_refused_for_what_another_has_taken_and_left_idle_again():
+    """Room was made for it, and before it was its turn somebody came and went."""
+    executor = executor_of(Device(total=5))
+    client_of(executor, windows())
+    run(executor)
+    late = client_of(executor, requests := windows(steps=(2, 1)), num_beams=5)
+    executor.step()
+    assert executor.batches[Lane(1)].memory.capacity == 0
+    newcomer = client_of(executor, short := windows())
+    run(executor)
+    assert (late.error, newcomer.error) == (None, None)
+    assert (answered(late), answered(newcomer)) == (requests, short)
 
 
 def test_a_starved_batch_gets_through_though_others_keep_coming():

@@ -200,8 +200,8 @@ class Executor(Generic[AnyRows]):
         idle = [each for each in self._idle_batches() if each is not batch]
         kind = kind_of(error)
         room_made = kind is Kind.OUT_OF_MEMORY and bool(idle) and limit.may_try_again(rows)
-        others_run = scheduler.others_run(lane)
-        follows = remedy(Failure(kind, len(suspects), rows, room_made, others_run))
+        others_hold = bool(idle) or scheduler.others_run(lane)
+        follows = remedy(Failure(kind, len(suspects), rows, room_made, others_hold))
         if follows is Remedy.GIVE_UP_DEVICE:
             self._give_up_device(error)
             return

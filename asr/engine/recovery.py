@@ -33,7 +33,7 @@ class Failure(NamedTuple):
     sessions: int  # whose windows ran, or were on their way into rows
     rows: int = 0  # that were tried, or held
     room_made: bool = False  # memory was given back since so many rows failed
-    others_run: bool = False  # rows of other batches
+    others_hold: bool = False  # memory: rows of other batches run, or were left idle
 
 
 class Remedy(Enum):
@@ -42,7 +42,7 @@ class Remedy(Enum):
     GIVE_UP_DEVICE = auto()  # every session fails, and nothing is decoded any more
     TRY_AGAIN = auto()
     FEWER_ROWS = auto()
-    WAIT_FOR_OTHERS = auto()  # until the rows of other batches have ended
+    WAIT_FOR_OTHERS = auto()  # until the rows of other batches have ended, and then run alone
     FAIL_QUEUE = auto()  # every session that has a window in the batch or its queue fails
     FAIL_SESSION = auto()  # the only one that had a part in it fails
     ONE_BY_ONE = auto()  # the sessions go on apart, to find whose fault it was
@@ -57,7 +57,7 @@ def remedy(failure: Failure) -> Remedy:
             return Remedy.TRY_AGAIN
         if failure.rows > 1:
             return Remedy.FEWER_ROWS
-        return Remedy.WAIT_FOR_OTHERS if failure.others_run else Remedy.FAIL_QUEUE
+        return Remedy.WAIT_FOR_OTHERS if failure.others_hold else Remedy.FAIL_QUEUE
     if failure.sessions > 1:
         return Remedy.ONE_BY_ONE
     return Remedy.FAIL_SESSION if failure.sessions else Remedy.FAIL_QUEUE
