@@ -13,12 +13,16 @@ import pytest
 import torch
 from oracle import TINY, decode, interleaved, models_of
 
+from asr.engine import state_memory
 from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
+from asr.engine.state_memory import HOST_HEADROOM_BYTES, HOST_LAST_BYTES
 from errors import OutOfMemory
+from runtime.host_memory import HostMemory
 
 # Rejects every text.
 BEAMED = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -169,6 +173,67 @@ def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monke
     with pytest.raises(OutOfMemory, match="one window"):
         decode(engine, windows_of(), DecodeOptions(num_beams=5))
     assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
+
+
+class Host:
+    """A host that has memory for `most` bytes of an engine's states, and room beside for what the
+    engine keeps free; `peak` is what they came to.
+    """
+
+    def __init__(self, monkeypatch, engine, most, beside=HOST_HEADROOM_BYTES):
+        self.engine, self.most, self.beside, self.peak = engine, most, beside, 0
+        self.allocate = DecodeState.allocate
+        monkeypatch.setattr(state_memory, "host_memory", self.memory)
+        monkeypatch.setattr(DecodeState, "allocate", self.taken)
+
+    def memory(self):
+        return HostMemory(self.beside + self.most - self.held, self.beside)
+
+    def taken(self, main, assistant, rows, drafts, num_beams):
+        self.peak = max(self.peak, self.held + rows * row_bytes(self.engine, num_beams))
+        return self.allocate(main, assistant, rows, drafts, num_beams)
+
+    @property
+    def held(self):
+        memories = [each.memory for each in self.engine.batches.values()]
+        return sum(each.capacity * row_bytes(self.engine, each.num_beams) for each in memories)
+
+
+def row_bytes(engine, num_beams):
+    return DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, num_beams)
+
+
+def test_idle_batches_give_the_host_their_memory_before_others_get_fewer_rows(monkeypatch):
+    asked = [DecodeOptions(batch_size=4, num_beams=beams) for beams in (1, 2, 3, 4, 5, 3, 1)]
+    expected = [alone(options) for options in asked]
+    engine = DecodeEngine(models_of(TINY, 142))
+    most = 4 * row_bytes(engine, 5)
+    host = Host(monkeypatch, engine, most)
+    for options, tokens in zip(asked, expected, strict=True):
+        assert tokens_of(decode(engine, windows_of(), options)) == tokens
+        assert engine.batch(options.num_beams).memory.capacity == 4
+    assert host.peak <= most
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_batches_get_the_rows_that_the_host_has_memory_for(monkeypatch, rows):
+    """Where there is none for the second, one row of it may go beyond."""
+    expected = [alone(GREEDY), alone(BEAMS)]
+    engine = DecodeEngine(models_of(TINY, 142))
+    row = row_bytes(engine, 3)
+    host = Host(monkeypatch, engine, rows * row)
+    assert beside(engine, GREEDY, BEAMS) == expected
+    assert (rows - 1) * row <= host.peak < (rows + 1) * row
+
+
+def test_a_window_for_which_the_host_has_no_memory_is_refused_and_the_next_is_answered(monkeypatch):
+    expected, engine = alone(GREEDY), DecodeEngine(models_of(TINY, 142))
+    host = Host(monkeypatch, engine, row_bytes(engine, 5) - 1, HOST_LAST_BYTES)
+    with pytest.raises(OutOfMemory, match="one window"):
+        decode(engine, windows_of(), DecodeOptions(num_beams=5))
+    assert host.peak == 0
+    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
+    assert host.peak > 0
 
 
 def refuse_beams(monkeypatch, engine, most):

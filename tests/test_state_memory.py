@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from oracle import TINY, models_of
 
+from asr.engine import state_memory
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.runner import EagerRunner
-from asr.engine.state_memory import HEADROOM_BYTES, StateMemory
+from asr.engine.state_memory import (
+    HEADROOM_BYTES,
+    HOST_HEADROOM_BYTES,
+    HOST_LAST_BYTES,
+    StateMemory,
+)
 from asr.model.decoder import Decoder
+from runtime.device_errors import is_out_of_memory
+from runtime.host_memory import HostMemory
 
 
 class Runner(EagerRunner):
@@ -34,19 +48,42 @@ def memory():
     return StateMemory(decoder(), None, Runner())
 
 
-@pytest.fixture
-def on_cuda(monkeypatch, memory):
-    """Takes its device for CUDA; a call sets how many rows are free beside the headroom."""
-    per_row = DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 3 * per_row)
+@pytest.fixture(autouse=True)
+def host(monkeypatch):
+    """What the host tells: nothing, until a test sets it."""
+    told = SimpleNamespace(memory=None)
+    monkeypatch.setattr(state_memory, "host_memory", lambda: told.memory)
+    return told
 
-    def set_free(rows, cached=0, total=HEADROOM_BYTES):
-        memory.device = torch.device("cuda")
-        free = HEADROOM_BYTES + int(rows * per_row)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
-        reserved = (3 + cached) * per_row
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved)
+
+@functools.cache
+def per_row():
+    return DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS)
+
+
+def tell_cuda(monkeypatch, memory, free, total, cached=0):
+    """Take the device for CUDA that has so much free beside 3 rows, and `cached` in torch."""
+    memory.device = torch.device("cuda")
+    values = {
+        "empty_cache": None,
+        "memory_allocated": 3 * per_row(),
+        "memory_reserved": 3 * per_row() + cached,
+        "mem_get_info": (free, total),
+    }
+    for name, value in values.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+
+
+@pytest.fixture(params=["cuda", "cpu"])
+def set_free(request, monkeypatch, memory, host):
+    """Sets how many rows are free beside the headroom, on either device."""
+
+    def set_free(rows, total=HEADROOM_BYTES):
+        if request.param == "cuda":
+            free = HEADROOM_BYTES + int(rows * per_row())
+            tell_cuda(monkeypatch, memory, free, total)
+        else:
+            host.memory = HostMemory(HOST_HEADROOM_BYTES + int(rows * per_row()), total)
 
     return set_free
 
@@ -81,21 +118,75 @@ def test_positions_are_aligned_for_attention():
     assert DecodeState.allocate(decoder(), None, 1, MAX_DRAFTS).main.cache.max_len % 16 == 0
 
 
-def test_rows_that_fit_are_allocated(on_cuda, memory):
-    on_cuda(5.5)
+def test_rows_that_fit_are_allocated(set_free, memory):
+    set_free(5.5)
     assert memory.ensure_capacity(24).capacity == 5
     memory.release()
-    on_cuda(3, cached=4)  # what torch holds and does not use counts
-    assert memory.ensure_capacity(24).capacity == 7
-    memory.release()
-    on_cuda(-5)
+    set_free(-5)  # of the headroom
     assert memory.ensure_capacity(24).capacity == 1
 
 
-def test_a_tenth_of_a_large_device_is_left_free(on_cuda, memory):
-    per_row = DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS)
-    on_cuda(10, total=10 * HEADROOM_BYTES + 40 * per_row)  # 4 rows more are left free
+def test_what_torch_holds_on_cuda_and_does_not_use_counts_as_free(monkeypatch, memory):
+    tell_cuda(monkeypatch, memory, HEADROOM_BYTES + 3 * per_row(), HEADROOM_BYTES, 4 * per_row())
+    assert memory.ensure_capacity(24).capacity == 7
+
+
+@pytest.mark.parametrize(
+    ("device", "least"), [("cuda", HEADROOM_BYTES), ("cpu", HOST_HEADROOM_BYTES)]
+)
+def test_a_tenth_of_a_large_device_is_left_free(monkeypatch, memory, host, device, least):
+    free, total = least + 10 * per_row(), 10 * least + 40 * per_row()  # 4 rows more are left free
+    if device == "cuda":
+        tell_cuda(monkeypatch, memory, free, total)
+    else:
+        host.memory = HostMemory(free, total)
     assert memory.ensure_capacity(24).capacity == 6
+
+
+def test_where_nobody_knows_what_the_host_has_all_rows_are_allocated(memory):
+    assert not memory.lacks(24, 0)
+    assert memory.rows_beside(24) == 24
+    assert memory.ensure_capacity(24).capacity == 24
+
+
+def test_a_host_that_has_the_last_of_its_memory_left_refuses_a_row(memory, host):
+    """Nobody else would: the kernel ends a process rather than refuse it memory."""
+    host.memory = HostMemory(HOST_LAST_BYTES + per_row(), 1 << 40)
+    assert memory.ensure_capacity(24).capacity == 1
+    memory.release()
+    host.memory = HostMemory(HOST_LAST_BYTES + per_row() - 1, 1 << 40)
+    with pytest.raises(MemoryError) as caught:
+        memory.ensure_capacity(24)
+    assert is_out_of_memory(caught.value)
+    assert memory.capacity == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc")
+def test_what_a_state_holds_on_a_cpu_is_taken_from_the_host_at_once(memory):
+    """So that no row is promised that others have yet to write."""
+    state = memory.ensure_capacity(128)
+    for each in state.main.cache.tensors:
+        assert in_memory(each)
+
+
+def in_memory(tensor):
+    """Whether every page of a tensor is there: bit 63 of its entry, or 62 where it was swapped."""
+    size, first = os.sysconf("SC_PAGE_SIZE"), tensor.untyped_storage().data_ptr()
+    pages = range(first // size, (first + tensor.untyped_storage().nbytes() - 1) // size + 1)
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
+        file.seek(8 * pages.start)
+        entries = np.frombuffer(file.read(8 * len(pages)), np.uint64)
+    return len(entries) == len(pages) and bool(np.all(entries >> 62))
+
+
+def test_what_is_given_back_on_a_cpu_leaves_the_allocator(memory, monkeypatch):
+    returned = []
+    monkeypatch.setattr(
+        state_memory, "return_freed", lambda: returned.append(held() is None and memory.capacity)
+    )
+    held = weakref.ref(memory.ensure_capacity(4))
+    memory.release()
+    assert returned == [0]  # when it was free
 
 
 def test_a_state_that_is_large_enough_stays(memory):
@@ -119,12 +210,24 @@ def test_growth_keeps_live_rows_and_drops_the_graphs(memory):
     assert memory.runner.released == dropped + 1
 
 
-def test_growth_that_does_not_fit_beside_the_live_rows_is_not_tried(on_cuda, memory, monkeypatch):
-    on_cuda(4)
+def test_growth_that_does_not_fit_beside_the_live_rows_is_not_tried(set_free, memory, monkeypatch):
+    set_free(4)
     state = memory.ensure_capacity(4)
+    set_free(5.5)
     tried = fail_beyond(monkeypatch, 0)
     assert memory.ensure_capacity(8, live=4) is state
     assert tried == []
+
+
+def test_beside_live_rows_it_grows_as_far_as_memory_allows(set_free, memory):
+    """By half at least, for each time is a copy; a row must not stay alone for long."""
+    set_free(20)
+    memory.ensure_capacity(1)
+    assert memory.ensure_capacity(24, live=1).capacity == 20
+    set_free(29)
+    assert memory.ensure_capacity(40, live=20).capacity == 20
+    set_free(30)
+    assert memory.ensure_capacity(40, live=20).capacity == 30
 
 
 def test_growth_that_fails_is_not_tried_again(memory, monkeypatch):
@@ -151,15 +254,16 @@ def test_a_batch_that_failed_is_not_tried_again(memory, monkeypatch, caplog):
     assert "64 windows at once do not fit into memory: at most 32" in caplog.text
 
 
-def test_what_is_lacking_is_what_others_hold(on_cuda, memory):
-    assert not memory.lacks(24, 0)  # nobody knows on a CPU
-    on_cuda(4)
+def test_what_is_lacking_is_what_others_hold(set_free, memory):
+    set_free(4)
     assert not memory.lacks(4, 0)
     assert memory.lacks(5, 0)
     memory.ensure_capacity(4)
-    on_cuda(2)
+    set_free(2)
     assert not memory.lacks(4, 4)
     assert not memory.lacks(6, 0)  # its own is given back first
     assert memory.lacks(6, 1)  # beside its own
+    assert memory.rows_beside(3) == 3
+    assert memory.rows_beside(6) == 4
     memory.limit.hold(4)
     assert not memory.lacks(24, 1)

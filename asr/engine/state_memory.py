@@ -1,7 +1,10 @@
 """The decode state's memory: allocated on demand, grown under running rows, never beyond what fits.
 
 Caches are by far the largest thing besides the weights: 342 MB a row for large-v3 in float16. How
-many rows fit is asked of the device before memory is taken.
+many rows fit is asked of the device before memory is taken, of CUDA or of the host, whose kernel
+would not refuse it but end the process later (`runtime.host_memory`). It is asked only where rows
+are made. What states hold counts as taken there: they begin as zeros, which torch writes on a CPU
+too, so that no page of theirs is yet to come, and what is given back leaves the allocator.
 """
 
 from __future__ import annotations
@@ -11,13 +14,19 @@ import torch
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel
-from asr.engine.recovery import RowLimit
+from asr.engine.recovery import MAX_ROWS, RowLimit
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder
 from runtime.device_errors import is_out_of_memory
+from runtime.host_memory import host_memory, return_freed
 
 # Left free for encoders, diarization and CUDA graphs: a share of the device, and at least 1 GiB.
 HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30
+# On a CPU, where there are no graphs, at least this. Beside its state a batch of 24 windows of
+# Whisper base took up to 200 MB in float32, of 1 or 5 beams, and one window 80 MB: so a single row,
+# which is tried beyond the headroom, leaves half of it, for who takes the last is ended.
+HOST_HEADROOM_BYTES = 1 << 29
+HOST_LAST_BYTES = HOST_HEADROOM_BYTES // 2
 
 
 class StateMemory:
@@ -47,8 +56,9 @@ class StateMemory:
     def ensure_capacity(self, rows: int, live: int = 0) -> DecodeState:
         """The state, with `rows` rows where they fit, else with as many as do, at least one.
 
-        The first `live` rows keep what they hold. Raises the device's out-of-memory error where
-        nothing is live and not even the rows that should fit do.
+        The first `live` rows keep what they hold; beside them it grows by half or to `rows`, or
+        not. Raises the device's out-of-memory error where nothing is live and not even the rows
+        that should fit do.
         """
         wanted = min(rows, self.limit.rows)
         if self.state is not None and self.capacity >= wanted:
@@ -56,22 +66,22 @@ class StateMemory:
         if not live:
             if self.state is not None:
                 self.release()
-            self.state = self._allocate(min(self.runner.rows(wanted), self._fitting(wanted)))
-        elif self._fitting(wanted) >= wanted:
+            self.state = self._allocate(min(self.runner.rows(wanted), self._fitting()))
+        elif self._fitting() >= min(wanted, self._half_more):
             self._grow(wanted, live)
         assert self.state is not None
         return self.state
 
     def rows_beside(self, wanted: int) -> int:
         """How many of `wanted` rows fit beside what everybody holds now; 0 where none does."""
-        if self.capacity >= wanted or self.device.type != "cuda":
+        if self.capacity >= wanted:
             return wanted
         return max(self.capacity, min(wanted, self._free_rows()))
 
     def lacks(self, rows: int, live: int) -> bool:
         """Whether `rows` rows, of which the first are `live`, need memory that others hold."""
         wanted = min(rows, self.limit.rows)
-        if self.capacity >= wanted or self.device.type != "cuda":
+        if self.capacity >= wanted:
             return False
         return self._free_rows() + (0 if live else self.capacity) < wanted
 
@@ -82,20 +92,27 @@ class StateMemory:
         self.state = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        else:
+            return_freed()
+
+    @property
+    def _half_more(self) -> int:
+        """Half as many rows again: a row more at a time would be a copy at a time."""
+        return self.capacity + max(1, self.capacity // 2)
 
     def _allocate(self, rows: int) -> DecodeState:
-        return DecodeState.allocate(
-            self.main, self.draft_model, max(1, rows), MAX_DRAFTS, self.num_beams
-        )
+        rows = max(1, rows)
+        if self.device.type != "cuda":
+            host = host_memory()
+            if host is not None and host.free < rows * self._bytes_per_row + HOST_LAST_BYTES:
+                raise MemoryError(f"the host has {host.free} bytes left")
+        return DecodeState.allocate(self.main, self.draft_model, rows, MAX_DRAFTS, self.num_beams)
 
     def _grow(self, wanted: int, live: int) -> None:
-        """Move the live rows to a larger state; where old and new do not fit together, stay.
-
-        Half as large again at least, so that a row more at a time is not a copy at a time.
-        """
-        rows = min(max(wanted, self.capacity + self.capacity // 2), self.limit.rows)
+        """Move the live rows to a larger state; where old and new do not fit together, stay."""
+        rows = min(max(wanted, self._half_more), self.limit.rows)
         try:
-            larger = self._allocate(min(self.runner.rows(rows), self._fitting(rows)))
+            larger = self._allocate(min(self.runner.rows(rows), self._fitting()))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -106,13 +123,25 @@ class StateMemory:
         self.release()
         self.state = larger
 
-    def _fitting(self, wanted: int) -> int:
-        """How many rows the device has memory for now; unknown on a CPU, where it is `wanted`."""
-        return wanted if self.device.type != "cuda" else max(1, self._free_rows())
+    def _fitting(self) -> int:
+        """How many rows to try now: those that fit, and one in any case."""
+        return max(1, self._free_rows())
 
     def _free_rows(self) -> int:
-        free, total = torch.cuda.mem_get_info(self.device)
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
-        per_row = DecodeState.bytes_per_row(self.main, self.draft_model, MAX_DRAFTS, self.num_beams)
-        return max(0, free + cached - headroom) // per_row
+        """How many rows there is memory for beside the headroom; MAX_ROWS where nobody knows."""
+        if self.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            reserved = torch.cuda.memory_reserved(self.device)
+            free += reserved - torch.cuda.memory_allocated(self.device)
+            least = HEADROOM_BYTES
+        else:
+            host = host_memory()
+            if host is None:
+                return MAX_ROWS
+            (free, total), least = host, HOST_HEADROOM_BYTES
+        headroom = max(least, int(total * HEADROOM_SHARE))
+        return max(0, free - headroom) // self._bytes_per_row
+
+    @property
+    def _bytes_per_row(self) -> int:
+        return DecodeState.bytes_per_row(self.main, self.draft_model, MAX_DRAFTS, self.num_beams)

@@ -1,0 +1,125 @@
+"""What the host has left: by the machine, by cgroups of both versions, after memory was freed."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from runtime.host_memory import HostMemory, host_memory, return_freed
+
+GIB = 1 << 30
+linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc")
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Writes files of a host whose machine has 16 GiB, 10 of them free, and reads what is left."""
+
+    def read(own_cgroup, files):
+        meminfo = {"MemTotal": 16, "MemFree": 2, "MemAvailable": 10}
+        lines = [f"{name}: {size << 20:>12} kB" for name, size in meminfo.items()]
+        files = files | {"proc/meminfo": "\n".join(lines), "proc/self/cgroup": own_cgroup}
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+        return host_memory(tmp_path / "proc", tmp_path / "cgroup")
+
+    return read
+
+
+def v2(folder, limit, used, cached):
+    """Files of a cgroup."""
+    stat = f"anon 5\nactive_file 7\ninactive_file {cached}\ntotal_inactive_file 1"
+    files = {"memory.max": limit, "memory.current": used, "memory.stat": stat}
+    return {f"cgroup{folder}/{name}": text for name, text in files.items()}
+
+
+def v1(folder, limit, used, cached):
+    stat = f"inactive_file 1\ntotal_inactive_file {cached}"
+    files = {
+        "memory.limit_in_bytes": limit,
+        "memory.usage_in_bytes": used,
+        "memory.stat": stat,
+    }
+    return {f"cgroup/memory{folder}/{name}": text for name, text in files.items()}
+
+
+@pytest.mark.parametrize("own_cgroup", ["", "4:cpuset:/", "0::/"])
+def test_without_a_limit_it_is_what_the_machine_has(host, own_cgroup):
+    assert host(own_cgroup, {}) == HostMemory(10 * GIB, 16 * GIB)
+
+
+def test_where_nothing_can_be_read_nothing_is_known(tmp_path):
+    assert host_memory(tmp_path / "proc", tmp_path / "cgroup") is None
+
+
+# The path that the process is told, and the folder in which its files are: a container that sees
+# its own cgroup alone, one that is told the host's path, and a service of a host.
+PLACES = [("/", ""), ("/docker/5c1a", ""), ("/../other", ""), ("/a/b.service", "/a/b.service")]
+
+
+@pytest.mark.parametrize(("told", "folder"), PLACES)
+@pytest.mark.parametrize("version", [v1, v2])
+def test_the_limit_of_a_cgroup_less_what_is_in_use(host, version, told, folder):
+    """Caches of files that are not in use are none of it."""
+    line = {v1: f"5:cpu,memory:{told}\n0::/", v2: f"0::{told}"}[version]
+    files = version(folder, limit=4 * GIB, used=3 * GIB, cached=GIB // 2)
+    assert host(line, files) == HostMemory(3 * GIB // 2, 4 * GIB)
+
+
+@pytest.mark.parametrize("version", [v1, v2])
+def test_of_cgroups_above_each_other_the_tightest_counts(host, version):
+    line = {v1: "5:memory:/a/b/c", v2: "0::/a/b/c"}[version]
+    unlimited = {v1: 9223372036854771712, v2: "max"}[version]
+    files = version("/a/b/c", unlimited, used=GIB, cached=0)
+    files |= version("/a/b", 3 * GIB, used=GIB, cached=0)
+    files |= version("/a", 8 * GIB, used=7 * GIB, cached=0)
+    assert host(line, files) == HostMemory(GIB, 3 * GIB)
+
+
+@pytest.mark.parametrize("version", [v1, v2])
+def test_a_limit_beyond_what_the_machine_has_changes_nothing(host, version):
+    line = {v1: "5:memory:/", v2: "0::/"}[version]
+    files = version("", 32 * GIB, used=GIB, cached=0)
+    assert host(line, files) == HostMemory(10 * GIB, 16 * GIB)
+
+
+def test_other_controllers_of_version_1_are_not_asked(host):
+    files = v1("/mine", 4 * GIB, used=GIB, cached=0)
+    assert host("4:cpuset:/mine\n5:memory:/", files) == HostMemory(10 * GIB, 16 * GIB)
+
+
+def test_more_than_allowed_in_use_is_nothing_left(host):
+    assert host("0::/", v2("", GIB, used=2 * GIB, cached=0)) == HostMemory(0, GIB)
+
+
+@linux
+def test_this_machine_tells():
+    host = host_memory()
+    assert 0 < host.free <= host.total
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators do as they like")
+def test_what_was_freed_between_what_is_held_is_given_back():
+    """Blocks of 1 MiB come from a heap once a larger one was freed."""
+    torch.ones(20 << 18)
+    held, blocks = [], []
+    for _ in range(100):
+        blocks.append(torch.ones(1 << 18))
+        held.append(torch.ones(1 << 8))
+    before = resident()
+    blocks.clear()
+    return_freed()
+    assert before - resident() > 90 << 20
+    assert len(held) == 100
+
+
+def resident():
+    """Bytes of the process in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
