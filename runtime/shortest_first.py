@@ -16,6 +16,7 @@ no more than one recording and a step of each thread.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -80,7 +81,7 @@ class ShortestFirst:
         self._waiting: list[Work] = []
         self._works: dict[Future[Any], Work] = {}  # apart, or a result would hold on to itself
         self._holding: dict[Recording, None] = {}  # in the order in which they began
-        self._turns = 0
+        self._turns: Counter[bool] = Counter()  # and those within a step of another recording
 
     @property
     def held_bytes(self) -> int:
@@ -184,8 +185,9 @@ class ShortestFirst:
         ]
         if not ready:
             return None
-        self._turns += 1
-        first_come = self._turns % FIRST_COME_EVERY == 0
+        within = longest < inf
+        self._turns[within] += 1
+        first_come = self._turns[within] % FIRST_COME_EVERY == 0
         work = min(ready, key=_number if first_come else _length)
         self._waiting.remove(work)
         return work
