@@ -88,8 +88,8 @@ class _Part:
 def find_language(schedule: Schedule, silent_above: float) -> Search:
     """The language of the first window with speech; that of the first where none has any.
 
-    Windows probably hold none whose `no_speech_prob` is `silent_above`. Where no speech was found,
-    that of what is loud.
+    Windows probably hold none whose `no_speech_prob` is above `silent_above`. Where no speech was
+    found, that of what is loud.
     """
     first: DetectedLanguage | None = None
     for window in sorted(schedule.ready(), key=lambda each: each.tentative):

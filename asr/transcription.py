@@ -12,7 +12,7 @@ beside each other, and a caller without others runs one from beginning to end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from asr.decoding_plan import DecodingPlan, Planner
@@ -121,11 +121,11 @@ class Transcription:
             windows = WindowDecoding(
                 self.session, self._schedule, plan, self._before, detection.encodings
             )
-            yield from self._decode(self.session, windows, timeline)
+            recognised = yield from self._decode(self.session, windows, timeline)
         unspoken: tuple[Unspoken, ...] = ()
         if self._options.text:
             forced = ForcedDecoding(self._engine, self._schedule, plan)
-            chunks, unspoken = yield from forced.steps(self._options.text, windows.read_windows)
+            chunks, unspoken = yield from forced.steps(self._options.text, recognised)
             self._add_chunks(chunks, timeline)
         self.result = self._transcript(plan, windows, self.session, unspoken)
 
@@ -155,27 +155,33 @@ class Transcription:
 
     def _decode(
         self, session: Session, windows: WindowDecoding, timeline: LanguageTimeline
-    ) -> Iterator[bool]:
-        """Decode the schedule's windows as they become ready."""
+    ) -> Generator[bool, None, list[Heard]]:
+        """Decode the schedule's windows as they become ready; what they say where a text is given,
+        which takes the place of theirs.
+        """
+        recognised: list[Heard] = []
         while True:
             windows.add_ready()
             if session.done:
-                return
+                return recognised
             finished = session.take()
             if not finished:
                 yield False
             for request, result in finished:
-                self._keep(windows.read(request, result), timeline)
+                heard = windows.read(request, result)
+                self._note(heard)
+                if self._options.text:
+                    recognised.append(heard)
+                else:
+                    self._add_chunks(heard.chunks, timeline)
                 windows.add_ready()
                 yield True
 
-    def _keep(self, heard: Heard, timeline: LanguageTimeline) -> None:
-        """What a window says is part of the transcript, unless its text was given."""
+    def _note(self, heard: Heard) -> None:
+        """A window is read."""
         window, (done, total) = heard.window, (self._schedule.done, self._schedule.total)
         if window.tentative and heard.chunks:
             self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
-        if not self._options.text:
-            self._add_chunks(heard.chunks, timeline)
         logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
 
     def _add_chunks(self, chunks: Sequence[Chunk], timeline: LanguageTimeline) -> None:

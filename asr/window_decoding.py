@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -59,8 +59,8 @@ NOTHING_HEARD = HeardBefore()
 class WindowDecoding:
     """Decodes a schedule's windows in a session, as `plan` says.
 
-    `encodings` are encoder outputs that are known already. `read_windows` and `of_language` keep
-    what each window says, and in which language it sounds.
+    `encodings` are encoder outputs that are known already; each is taken from them when it is used.
+    `of_language` keeps in which language each window sounds.
     """
 
     def __init__(
@@ -69,12 +69,11 @@ class WindowDecoding:
         schedule: Schedule,
         plan: DecodingPlan,
         before: HeardBefore,
-        encodings: Mapping[Window, Tensor],
+        encodings: MutableMapping[Window, Tensor],
     ) -> None:
-        self.read_windows: list[Heard] = []
         self.of_language: list[HeardWindow] = []
         self._session, self._schedule, self._plan = session, schedule, plan
-        self._before, self._encodings = before, dict(encodings)
+        self._before, self._encodings = before, encodings
         self._drafted = False  # whether the guesses have drafted a window
 
     def add_ready(self) -> None:
@@ -114,6 +113,4 @@ class WindowDecoding:
         chunks = reader.chunks(window, read.kept(decoded_again), request.samples, result)
         if self._before.begin:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
-        heard = Heard(window, chunks, result.timestamps)
-        self.read_windows.append(heard)
-        return heard
+        return Heard(window, chunks, result.timestamps)

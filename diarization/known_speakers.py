@@ -49,9 +49,6 @@ class KnownVoices:
     same_voice: float | None = None
 
 
-NOBODY = KnownVoices()
-
-
 @dataclass(frozen=True, slots=True)
 class Naming:
     """A diarization with names, what is told of each name, and warnings."""
