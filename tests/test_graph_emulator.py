@@ -20,6 +20,7 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.runner import EagerRunner
+from errors import ModelError
 
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
 PLAIN = DecodeOptions(batch_size=5, words=True)
@@ -208,7 +209,7 @@ def test_faults_are_found(graphs, monkeypatch, name):
     asked = windows_of(models, 5, options.timestamps, max_tokens=90 if endless else 24)
     expected, drafts = decode_counted(DecodeEngine(models, cuda_graphs=False), asked, options)
     FAULTS[name](monkeypatch)
-    with pytest.raises((Fault, AssertionError, IndexError, RuntimeError)):
+    with pytest.raises((Fault, AssertionError, IndexError, RuntimeError, ModelError)):
         decode_with_graphs(models, asked, options, expected, drafts)
 
 
