@@ -177,7 +177,9 @@ def test_a_killed_run_goes_on_where_it_was(start, address, tmp_path):
     write_recordings(tmp_path / "in", {f"{number}.wav": f"say {number}" for number in range(6)})
     with_ray = ("--address", address, "--actors", "2")
     run, results = start(tmp_path, *with_ray), tmp_path / "out" / "results"
-    wait_until(lambda: results.is_dir() and len(list(results.glob("*.json"))) == 6)
+    # What tells the next run that one is done is written after its results.
+    done = tmp_path / "out" / "index"
+    wait_until(lambda: done.is_dir() and len(list(done.glob("*.json"))) == 6)
     waits = Path(f"{go} {'-' * 99}.waits")
     wait_until(lambda: waits.exists() and waits.read_text())
     run.process.kill()
