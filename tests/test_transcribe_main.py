@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ from config import REPOSITORY
 from transcribe import __main__ as program
 from transcribe.__main__ import main
 from transcribe.client import Client
+from transcribe.recordings import Recording
 
 
 @pytest.fixture
@@ -123,6 +125,38 @@ def test_formats_added_later_come_from_the_json(fake, folder):
     (folder / "deep/b.json").write_text(json.dumps(ANSWER))
     assert main([*arguments, "vtt"]) == 0
     assert len(fake.bodies) == 4
+
+
+class Kept(dict):
+    """An answer that was read, which can be followed."""
+
+
+def test_answers_that_are_kept_are_read_when_needed_and_let_go(fake, folder, monkeypatch):
+    """Thousands of hours of them are more than the memory, and take minutes to be read."""
+    read: list[weakref.ref[Kept]] = []
+    held: list[int] = []
+    kept_answer = Recording.kept_answer
+
+    def followed(recording: Recording) -> Kept | None:
+        held.append(sum(each() is not None for each in read))
+        answer = kept_answer(recording)
+        if answer is None:
+            return None
+        read.append(weakref.ref(kept := Kept(answer)))
+        return kept
+
+    for number in range(4):
+        (folder / f"{number}.wav").write_bytes(b"sound")
+    arguments = ["transcribe", str(folder), "--url", fake.url]
+    assert main(arguments) == 0
+    monkeypatch.setattr(Recording, "kept_answer", followed)
+    assert main(arguments) == 0
+    assert read == []  # where all is done
+    assert main([*arguments, "--output-format", "json,tsv"]) == 0
+    assert (folder / "3.tsv").read_text("utf-8") == FILES["tsv"]
+    assert len(read) == 2 * 6  # whether they have the format, and for it
+    assert set(held) == {0}
+    assert len(fake.bodies) == 6
 
 
 def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):

@@ -12,7 +12,15 @@ from config import OutputFormat
 from testing.audio_files import FORMATS as READABLE
 from transcribe.client import Failed
 from transcribe.options import FORMATS
-from transcribe.recordings import as_texts, find_recordings
+from transcribe.recordings import (
+    Recording,
+    as_texts,
+    find_recordings,
+    needed_work,
+    write_outputs,
+)
+
+TEXTS = ("srt", "vtt", "txt", "tsv")
 
 
 def test_the_formats_are_the_endpoints_and_json():
@@ -51,3 +59,18 @@ def test_a_file_that_is_named_twice_is_one_and_shares_its_folder(tmp_path, monke
 def test_a_format_that_was_not_sent_is_named():
     with pytest.raises(Failed, match="did not send srt, rttm"):
         as_texts({"text": "", "output": {"vtt": ""}}, ("vtt", "srt", "rttm"))
+
+
+def an_answer(said: str) -> dict:
+    texts = {name: f"{name}: {said}\n" for name in TEXTS}
+    return {"text": said, "chunks": [], "speakers": [], "duration": 1.0, "output": texts}
+
+
+def test_an_answer_that_went_meanwhile_is_told(tmp_path):
+    recording = Recording(tmp_path / "a.ogg", tmp_path / "a")
+    recording.path.write_bytes(b"sound")
+    write_outputs(recording, an_answer("before"), ("json",))
+    work = needed_work(recording, ("json", "srt"), anew=False)
+    recording.output("json").unlink()
+    with pytest.raises(Failed, match=r"a\.json: was changed meanwhile"):
+        work.write_kept()

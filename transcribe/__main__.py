@@ -30,12 +30,12 @@ from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_text, read_transcribe
 from transcribe.recordings import (
     InTheWay,
-    Plan,
     Recording,
+    Work,
     as_texts,
     asked_formats,
     find_recordings,
-    plan,
+    needed_work,
     refuse_to_overwrite,
     write_outputs,
 )
@@ -169,36 +169,36 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     formats = options.output_format
     _keep_text(options.text, found, formats)
     anew = options.force or options.text is not None
-    plans = [plan(each, formats, anew) for each in found]
+    works = [needed_work(each, formats, anew) for each in found]
     if not options.force:
-        refuse_to_overwrite(plans, "--force writes over it, --output-dir elsewhere")
-        _tell_skipped(plans)
-    left = [each.recording for each in plans if each.hears]
+        refuse_to_overwrite(works, "--force writes over it, --output-dir elsewhere")
+        if "json" not in formats:
+            _tell_skipped(works)
+    left = [each.recording for each in works if each.hears]
     sizes = {each.path: each.path.stat().st_size for each in left}
     job = Job(endpoint, request_parameters(options), formats)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
-        for each in plans:
-            if each.answer is not None:
-                _write_kept(each.recording, each.answer, each.write, lines)
+        for each in works:
+            if each.from_kept:
+                _write_kept(each, lines)
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
     return FAILED if lines.tally.failures else 0
 
 
-def _write_kept(
-    recording: Recording, answer: dict[str, Any], formats: Sequence[str], lines: Lines
-) -> None:
+def _write_kept(work: Work, lines: Lines) -> None:
     """Write formats of an answer that is there already, or tell why not."""
     try:
-        write_outputs(recording, answer, formats)
-    except (OSError, ValueError) as error:
+        work.write_kept()
+    except (Failed, OSError, ValueError) as error:
+        path = work.recording.path
         lines.tally.skipped -= 1
-        lines.tally.sizes[recording.path] = 0
-        lines.fail(recording.path, reason(error))
+        lines.tally.sizes[path] = 0
+        lines.fail(path, reason(error))
 
 
-def _tell_skipped(plans: Sequence[Plan]) -> None:
+def _tell_skipped(works: Sequence[Work]) -> None:
     """Say which recordings are not heard though no JSON file tells whose their files are."""
-    done = [each.recording for each in plans if not each.write]
+    done = [each.recording for each in works if not each.write]
     unknown = [each.path for each in done if each.kept_answer() is None]
     if unknown:
         more = f" and {len(unknown) - 1} more" if unknown[1:] else ""

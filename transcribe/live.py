@@ -60,8 +60,8 @@ from transcribe.live_transcript import Event, LiveTranscript
 from transcribe.options import STANDARD_INPUT
 from transcribe.recent_audio import RecentAudio
 from transcribe.recordings import (
-    Plan,
     Recording,
+    Work,
     asked_formats,
     fitting,
     refuse_to_overwrite,
@@ -98,7 +98,7 @@ def transcribe_live(options: Namespace, choose: Callable[[], ModelSettings], say
     `choose` names the models where no server is given, and `say` tells what is no answer. Raises
     Failed, Unusable where nothing can be heard, and InTheWay where a file could be written over.
     """
-    files = Plan(_output(options), options.output_format or ())
+    files = Work(_output(options), options.output_format or ())
     refuse_to_overwrite([files], "--output-dir writes elsewhere")
     source = choose_source(options.recordings, options.microphone, options.realtime)
     transcript = LiveTranscript()

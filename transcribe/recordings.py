@@ -62,12 +62,15 @@ class Recording:
 
     def in_the_way(self, formats: Iterable[str]) -> Path | None:
         """A file in the place of one of these outputs that is not surely this program's."""
+        there = [name for name in formats if os.path.lexists(self.output(name))]
+        if not there:
+            return None
         answer = self.kept_answer()
         texts = {} if answer is None else _output(answer)
-        for name in formats:
+        for name in there:
             path = self.output(name)
             known = answer is not None if name == "json" else _says(path, texts.get(name))
-            if not known and os.path.lexists(path):
+            if not known:
                 return path
         return None
 
@@ -144,36 +147,44 @@ def write_outputs(recording: Recording, answer: dict[str, Any], formats: Sequenc
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run does for a recording: `write` formats that are missing from the `answer` that is
-    kept, or all after hearing it.
+class Work:
+    """What a run does for a recording: `write` the formats that are missing, `from_kept` answer, or
+    all after hearing it. The answer is read when it is written: those of all recordings are too
+    much for the memory.
     """
 
     recording: Recording
     write: Sequence[str]
-    answer: dict[str, Any] | None = None
+    from_kept: bool = False
 
     @property
     def hears(self) -> bool:
         """Whether the recording has to be heard."""
-        return self.answer is None and bool(self.write)
+        return not self.from_kept and bool(self.write)
+
+    def write_kept(self) -> None:
+        """Write the formats from the kept answer. Raises Failed, OSError, ValueError."""
+        answer = self.recording.kept_answer()
+        if answer is None:
+            raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
+        write_outputs(self.recording, answer, self.write)
 
 
-def plan(recording: Recording, formats: Sequence[str], anew: bool) -> Plan:
+def needed_work(recording: Recording, formats: Sequence[str], anew: bool) -> Work:
     """What is to be done where nothing but `formats` is wanted; `anew` all of it."""
     if not anew and recording.is_done(formats):
-        return Plan(recording, ())
+        return Work(recording, ())
     if not anew and recording.is_done(["json"]):
         answer = recording.kept_answer() or {}
         missing = [name for name in formats if not recording.is_done([name])]
         if answer and all(isinstance(_output(answer).get(name), str) for name in missing):
-            return Plan(recording, missing, answer)
-    return Plan(recording, formats)
+            return Work(recording, missing, from_kept=True)
+    return Work(recording, formats)
 
 
-def refuse_to_overwrite(plans: Iterable[Plan], way_out: str) -> None:
+def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
     """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own."""
-    for each in plans:
+    for each in works:
         if path := each.recording.in_the_way(each.write):
             raise InTheWay(f"{path}: is there already, and maybe not from this program; {way_out}")
 
