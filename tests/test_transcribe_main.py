@@ -64,6 +64,12 @@ def with_texts() -> dict:
     return {**ANSWER, "output": {name: text for name, text in FILES.items() if name != "rttm"}}
 
 
+def answer_otherwise(handler: FakeHandler, body: dict) -> None:
+    answer = full_answer(body)
+    answer["output"] = {name: f"new {text}" for name, text in answer["output"].items()}
+    handler.send(200, json.dumps(answer).encode())
+
+
 def tree(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -157,6 +163,22 @@ def test_answers_that_are_kept_are_read_when_needed_and_let_go(fake, folder, mon
     assert len(read) == 2 * 6  # whether they have the format, and for it
     assert set(held) == {0}
     assert len(fake.bodies) == 6
+
+
+def test_a_replaced_recording_may_get_its_json_first(fake, folder):
+    """What was written of the one before is no file of somebody else."""
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
+    assert main(given) == 0
+    later = (folder / "a.json").stat().st_mtime + 10
+    os.utime(folder / "a.ogg", (later, later))
+
+    fake.replies = [answer_otherwise]
+    assert main([*given, "--output-format", "json"]) == 0
+    os.utime(folder / "a.json", (later + 1, later + 1))
+    assert main(given) == 0
+    for name in ("srt", "vtt", "txt"):
+        assert (folder / f"a.{name}").read_text("utf-8") == f"new {FILES[name]}"
+    assert len(fake.bodies) == 2
 
 
 def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
@@ -465,6 +487,12 @@ def test_the_text_of_the_client_is_not_overwritten(fake, folder, capsys):
     assert (script.read_text(), fake.bodies) == ("Good morning.", [])
     assert main([*given, "--output-format", "json,srt"]) == 0
     assert script.read_text() == "Good morning."
+    # Nor removed where an answer says the same, and the next one does not.
+    script.write_text(FILES["txt"])
+    fake.replies = [answer_otherwise]
+    assert main([*given, "--output-format", "json,srt"]) == 0
+    assert (folder / "a.srt").read_text() == f"new {FILES['srt']}"
+    assert script.read_text() == FILES["txt"]
 
 
 # What lies beside recordings in data sets: their texts, and NeMo's manifests.

@@ -1,7 +1,9 @@
-"""Which recordings are meant, and where their files stand."""
+"""Which recordings are meant, where their files stand, and whose they are."""
 
 from __future__ import annotations
 
+import os
+from itertools import count
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +19,7 @@ from transcribe.recordings import (
     as_texts,
     find_recordings,
     needed_work,
+    refuse_to_overwrite,
     write_outputs,
 )
 
@@ -64,6 +67,87 @@ def test_a_format_that_was_not_sent_is_named():
 def an_answer(said: str) -> dict:
     texts = {name: f"{name}: {said}\n" for name in TEXTS}
     return {"text": said, "chunks": [], "speakers": [], "duration": 1.0, "output": texts}
+
+
+def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
+    """One that is newer than the files of its answer."""
+    folder.mkdir()
+    recording = Recording(folder / "a.ogg", folder / "a")
+    recording.path.write_bytes(b"sound")
+    write_outputs(recording, an_answer("before"), formats)
+    later = recording.output("json").stat().st_mtime - 10
+    for name in formats:
+        os.utime(recording.output(name), (later - 10, later - 10))
+    os.utime(recording.path, (later, later))
+    return recording
+
+
+def run(recording: Recording, formats: tuple[str, ...], said: str) -> None:
+    """As a run does it, where nobody forces it."""
+    work = needed_work(recording, formats, anew=False)
+    refuse_to_overwrite([work], "")
+    if work.from_kept:
+        work.write_kept()
+    elif work.hears:
+        write_outputs(recording, an_answer(said), formats)
+
+
+def texts_there(recording: Recording) -> dict[str, str]:
+    paths = {name: recording.output(name) for name in TEXTS}
+    return {name: path.read_text() for name, path in paths.items() if path.exists()}
+
+
+def test_what_an_answer_wrote_goes_with_its_json(tmp_path):
+    """A run that writes the new JSON alone leaves nothing that the next one would not know."""
+    recording = replaced_recording(tmp_path / "talks", ("json", *TEXTS))
+    recording.output("vtt").write_text("corrected\n")
+    run(recording, ("json",), "after")
+    assert texts_there(recording) == {"vtt": "corrected\n"}
+    run(recording, ("json", "srt", "txt"), "never heard")
+    after = an_answer("after")["output"]
+    assert texts_there(recording) == {
+        "srt": after["srt"],
+        "vtt": "corrected\n",
+        "txt": after["txt"],
+    }
+
+
+def test_a_text_that_was_given_stays(tmp_path):
+    recording = replaced_recording(tmp_path / "talks", ("json", *TEXTS))
+    before, given = an_answer("before")["output"], recording.output("txt")
+    write_outputs(recording, an_answer("after"), ("json",), keep=given)
+    assert texts_there(recording) == {"txt": before["txt"]}
+
+
+def test_a_run_may_stop_anywhere_and_be_started_again(tmp_path, monkeypatch):
+    """Before any of the changes that it makes to the folder."""
+    formats, after = ("json", "srt", "txt"), an_answer("after")["output"]
+    for stop in count():
+        recording = replaced_recording(tmp_path / str(stop), formats)
+        changes = count()
+
+        def interrupted(change, stop=stop, changes=changes):
+            def changed(*given, **named):
+                if next(changes) >= stop:
+                    raise KeyboardInterrupt
+                return change(*given, **named)
+
+            return changed
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "unlink"):
+                patch.setattr(Path, name, interrupted(getattr(Path, name)))
+            try:
+                run(recording, formats, "after")
+                whole = True
+            except KeyboardInterrupt:
+                whole = False
+        run(recording, formats, "after")
+        assert texts_there(recording) == {name: after[name] for name in ("srt", "txt")}, stop
+        assert recording.is_done(formats)
+        if whole:
+            break
+    assert stop >= 5  # three files that appear, and two that go before
 
 
 def test_an_answer_that_went_meanwhile_is_told(tmp_path):

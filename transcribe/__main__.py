@@ -59,11 +59,14 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked for every recording, and written of each."""
+    """What is asked for every recording, and written of each; `text` is the file that was given of
+    what is said.
+    """
 
     endpoint: Endpoint
     parameters: dict[str, Any]
     formats: Sequence[str]
+    text: Path | None = None
 
     def answer(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float]:
         """The endpoint's answer to a recording, and the seconds it took.
@@ -92,7 +95,7 @@ class Job:
         path = recording.path
         with failures_told(path, lines):
             answer, seconds = self.answer(path, lines)
-            write_outputs(recording, answer, self.formats)
+            write_outputs(recording, answer, self.formats, keep=self.text)
             lines.finish(path, _duration(answer), seconds, notes(answer))
 
 
@@ -176,7 +179,7 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
             _tell_skipped(works)
     left = [each.recording for each in works if each.hears]
     sizes = {each.path: each.path.stat().st_size for each in left}
-    job = Job(endpoint, request_parameters(options), formats)
+    job = Job(endpoint, request_parameters(options), formats, options.text)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
         for each in works:
             if each.from_kept:

@@ -6,7 +6,8 @@ left alone.
 
 Files of the same names may be somebody's own, as the texts of a data set. What is there is written
 over only where it is surely this program's: where the JSON file beside it is an answer, and keeps
-the same text.
+the same text. So that this stays so, what an answer wrote is removed before its JSON file is
+replaced.
 """
 
 from __future__ import annotations
@@ -74,6 +75,17 @@ class Recording:
                 return path
         return None
 
+    def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> None:
+        """Remove what is surely this program's now, and would not be beside the JSON file of this
+        answer; `keep` is no such file, whatever it says.
+        """
+        new, old = _output(answer), _output(self.kept_answer() or {})
+        for name in FORMATS:
+            path = self.output(name)
+            outdated = old.get(name) != new.get(name) and _says(path, old.get(name))
+            if outdated and (keep is None or path.resolve() != keep.resolve()):
+                path.unlink(missing_ok=True)
+
 
 def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recording]:
     """The files named and those in the folders named, each once, in order.
@@ -136,12 +148,19 @@ def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
     return {name: texts[name] for name in formats}
 
 
-def write_outputs(recording: Recording, answer: dict[str, Any], formats: Sequence[str]) -> None:
-    """Write every format, each at once; first JSON, which tells whose the others are. Raises
-    Failed, OSError.
+def write_outputs(
+    recording: Recording,
+    answer: dict[str, Any],
+    formats: Sequence[str],
+    keep: Path | None = None,
+) -> None:
+    """Write every format, each at once; first JSON, which tells whose the others are. Outputs of
+    the answer that it replaces are removed before, but not the file `keep`. Raises Failed, OSError.
     """
     texts = as_texts(answer, formats)
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
+    if "json" in texts:
+        recording.remove_outdated(answer, keep)
     for name in sorted(texts, key=lambda each: each != "json"):
         _write(recording.output(name), texts[name])
 
