@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 import json
@@ -26,6 +27,7 @@ import pytest
 from realtime_server import RealtimeServer, Talk, realtime_server, words
 from rich.console import Console
 from transcription_server import fake_server
+from websockets.asyncio.client import ClientConnection
 from websockets.sync.client import connect
 
 from audio.decode import AudioLimits, decode_audio
@@ -38,7 +40,7 @@ from transcribe.client import Failed, Unusable
 from transcribe.live import websocket_address
 from transcribe.live_audio import Pipe, input_options
 from transcribe.live_screen import LiveScreen
-from transcribe.live_server import own_server
+from transcribe.live_server import NO_LIMIT, own_server, own_settings
 from transcribe.live_transcript import LiveTranscript
 from transcribe.recent_audio import RecentAudio
 
@@ -516,6 +518,164 @@ def test_what_was_said_too_long_before_is_told_to_be_missing(tmp_path, monkeypat
     assert "words may be missing" in capsys.readouterr().err
 
 
+class Speaker:
+    """A microphone that gives the first `seconds` of COUNTED, and the rest after `go_on`.
+
+    The server is as slow as the microphone: of what was sent one second is kept.
+    """
+
+    def __init__(self, folder: Path, monkeypatch, seconds: float) -> None:
+        self._fifo, samples = folder / "fifo", folder / "samples"
+        self._recent: list[RecentAudio] = []
+        os.mkfifo(self._fifo)
+        samples.write_bytes(COUNTED)
+        microphone(
+            folder,
+            "import signal, sys\n"
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(255))\n"
+            f"samples, out = open({str(samples)!r}, 'rb'), sys.stdout.buffer\n"
+            f"out.write(samples.read({int(SECOND * seconds)})); out.flush()\n"
+            f"open({str(self._fifo)!r}).read()\n"
+            "out.write(samples.read()); out.flush()\n"
+            "signal.pause()\n",
+            monkeypatch,
+        )
+        hours = itertools.count(0.0, 3600.0)  # so that no audio is ahead of real time
+        monkeypatch.setattr(recent_audio, "MOST_SECONDS", 1.0)
+
+        def keep(rate: int) -> RecentAudio:
+            self._recent.append(RecentAudio(rate, now=lambda: next(hours)))
+            return self._recent[0]
+
+        monkeypatch.setattr(live, "RecentAudio", keep)
+
+    @property
+    def heard(self) -> bool:
+        """Whether all of it was read."""
+        return bool(self._recent) and self._recent[0].seconds == 10.0
+
+    def go_on(self) -> None:
+        self._fifo.write_bytes(b"")
+
+    def wait(self) -> None:
+        """Until all of it was read."""
+        while not self.heard:
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        """Ctrl+C when all of it was read."""
+
+        def interrupt() -> None:
+            self.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+
+
+def end_slowly(speaker: Speaker, monkeypatch, code: str, times: int = 1) -> Counting:
+    """Sessions, the first of which is told `times` to end by `code` after what was said first.
+
+    It is not closed before the rest was said, and none but its first word is ever final.
+    """
+    message = live._message
+
+    def hear_ending(event: dict) -> str:
+        """The rest is said when the client knows that it is not taken."""
+        if live._code(event) == code and not speaker.heard:
+            speaker.go_on()
+        return message(event)
+
+    def lose(talk: Talk, item: str, said: list[dict]) -> None:
+        talk.tell("error", error={"message": "the end", "code": code})
+        speaker.wait()
+        if times == 1:
+            talk.complete(item, said[:1])
+        else:
+            talk.tell("error", error={"message": "the end", "code": code})
+        talk.connection.close(1001)
+
+    told = Talk.say
+
+    def say_little(talk: Talk, item: str, said: list[dict], unstable: str = "") -> None:
+        told(talk, item, said[:1] if len(sessions.first) == 1 else said, unstable)
+
+    monkeypatch.setattr(live, "_message", hear_ending)
+    monkeypatch.setattr(Talk, "say", say_little)
+    sessions = Counting(lose, SECOND * 3)
+    return sessions
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("code", ["session_expired", "DRAINING"])
+@pytest.mark.parametrize(
+    ("unsent", "times", "names", "missing"),
+    [
+        # The server has heard the silence after w1, and what was said since comes next.
+        (3600.0, 1, ["w1", *NAMES[2:]], []),
+        (2.0, 1, ["w1", "w9", "w10"], ["from 0:03 to 0:08 words may be missing"]),
+        # It did not complete what it had heard.
+        (3600.0, 2, ["w1", *NAMES[2:]], ["from 0:01 to 0:02 words may be missing"]),
+    ],
+)
+def test_what_is_said_while_a_session_ends_is_heard_by_the_next_or_told_to_be_missing(
+    tmp_path, monkeypatch, capsys, code, unsent, times, names, missing
+):
+    """However long the server takes to complete it."""
+    monkeypatch.setattr(recent_audio, "MOST_UNSENT_SECONDS", unsent)
+    speaker = Speaker(tmp_path, monkeypatch, 3.0)
+    sessions = end_slowly(speaker, monkeypatch, code, times)
+
+    def reply(talk: Talk) -> None:
+        if sessions.first:
+            speaker.end()
+        sessions(talk)
+
+    with realtime_server(reply) as server:
+        assert run(server, "--output-dir", str(tmp_path / "out")) == (1 if missing else 0)
+    answer = answered(tmp_path / "out")
+    assert answer["text"].split() == names
+    assert answer["warnings"] == [f"{each}: the live session was lost" for each in missing]
+    assert capsys.readouterr().err.splitlines()[1:] == missing
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("unsent", "names", "missing"),
+    [
+        (3600.0, NAMES, []),
+        (2.0, NAMES[8:], ["from 0:00 to 0:08 words may be missing"]),
+    ],
+)
+def test_a_microphone_is_heard_while_a_server_takes_nothing(
+    tmp_path, monkeypatch, unsent, names, missing
+):
+    """As one does that is far behind; times stay those of the audio."""
+    monkeypatch.setattr(recent_audio, "MOST_UNSENT_SECONDS", unsent)
+    speaker = Speaker(tmp_path, monkeypatch, 1.0)
+    send = ClientConnection.send
+
+    async def send_late(connection: ClientConnection, message: str | bytes) -> None:
+        if isinstance(message, bytes) and not speaker.heard:
+            await asyncio.to_thread(speaker.go_on)
+            await asyncio.to_thread(speaker.wait)
+        await send(connection, message)
+
+    monkeypatch.setattr(ClientConnection, "send", send_late)
+    sessions = Counting(shut)
+
+    def reply(talk: Talk) -> None:
+        if len(server.paths) > len(missing):
+            speaker.end()
+        sessions(talk)
+
+    with realtime_server(reply) as server:
+        status = run(server, "--words", "--output-dir", str(tmp_path / "out"))
+    answer = answered(tmp_path / "out")
+    assert (status, answer["text"].split()) == (1 if missing else 0, names)
+    assert answer["warnings"] == [f"{each}: the live session was lost" for each in missing]
+    assert [word["timestamp"][0] for word in answer["words"]] == [int(n[1:]) - 1.0 for n in names]
+
+
 @pytest.mark.usefixtures("at_once")
 def test_where_nothing_comes_another_session_waits_for_what_does(tmp_path, monkeypatch, capsys):
     """Servers end those in which nothing comes for long, and it may be hours."""
@@ -575,21 +735,43 @@ def test_a_server_of_this_process_is_not_asked_again(recording, monkeypatch, cap
     assert capsys.readouterr().err == "the server is gone\n"
 
 
+def rest(recent: RecentAudio) -> bytes:
+    """All that is to be sent."""
+    return b"".join(iter(partial(recent.take, SECOND), b""))
+
+
 def test_ahead_of_real_time_all_audio_is_kept_and_else_the_last():
     clock = SimpleNamespace(now=0.0)
     fast, slow = (RecentAudio(RATE, now=lambda: clock.now) for _ in range(2))
     for n in range(100):
         slow.push(struct.pack("<h", n) * RATE)
+        assert slow.take(SECOND) == struct.pack("<h", n) * RATE
         clock.now += 1.0
     for n in range(100):
         fast.push(struct.pack("<h", n) * RATE)
-    assert slow.since(0.0)[0] == pytest.approx(59.0, abs=0.01)
-    assert fast.since(0.0)[0] == 0.0
-    start, data = slow.since(90.5)
-    assert (start, len(data), data[:2]) == (90.5, SECOND * 19 // 2, struct.pack("<h", 90))
-    assert slow.since(200.0) == (100.0, b"")
+        rest(fast)
+    assert slow.go_back(0.0) == pytest.approx(59.0, abs=0.01)
+    assert fast.go_back(0.0) == 0.0
+    assert slow.go_back(90.5) == slow.sent == 90.5
+    data = rest(slow)
+    assert (len(data), data[:2]) == (SECOND * 19 // 2, struct.pack("<h", 90))
+    assert (slow.go_back(200.0), rest(slow)) == (100.0, b"")
     slow.push(b"\1")  # half a sample
-    assert slow.since(200.0) == (100.0, b"\1")
+    assert (slow.go_back(200.0), rest(slow)) == (100.0, b"\1")
+
+
+def test_what_was_not_sent_is_kept_and_of_more_than_an_hour_the_last():
+    recent = RecentAudio(RATE, now=lambda: 0.0)
+    recent.push(bytes(SECOND * 10))
+    assert len(recent.take(SECOND)) == SECOND
+    for _ in range(59):
+        recent.push(bytes(SECOND * 60))
+    assert (recent.missed, recent.go_back(0.0)) == (False, 0.0)
+    assert len(recent.take(SECOND)) == SECOND
+    recent.push(bytes(SECOND * 60))
+    assert (recent.missed, recent.take(SECOND)) == (True, b"")
+    assert recent.go_back(0.0) == recent.seconds - 3600.0 == 10.0
+    assert (recent.missed, len(rest(recent))) == (False, SECOND * 3600)
 
 
 # ---- where it ends
@@ -870,6 +1052,16 @@ def test_a_server_of_this_process_takes_no_settings_of_a_deployed_one(
             created = json.loads(session.recv())
         assert created["session"]["expires_at"] > time.time() + 30 * 86_400
     assert not (tmp_path / "jobs").exists()
+
+
+def test_a_server_of_this_process_bounds_no_time():
+    """But that of jobs, of which it has none: the last words are waited for, however long."""
+    settings = own_settings("key").model_dump()
+    seconds = {n for n in settings if n.endswith(("_timeout", "_seconds"))}
+    bounds = seconds - {"live_ahead_seconds", "job_seconds"}
+    assert {"request_timeout", "drain_timeout", "live_session_seconds"} <= bounds
+    assert {settings[name] for name in bounds} == {NO_LIMIT}
+    assert settings["data_dir"] is None
 
 
 def test_models_that_do_not_load_are_one_line(recording, monkeypatch, capsys):

@@ -2,8 +2,9 @@
 terminal.
 
 The wire is OpenAI's realtime transcription, on `/v1/realtime` (docs/api.md). A server that is given
-more than it takes reads no more for a while, and then nothing more is read of the source. A session
-that is lost, or as long as the server lets one be, is followed by another, as on the page.
+more than it takes reads no more for a while, and then nothing more is read of a source that waits;
+what a microphone hears is kept. A session that is lost, or as long as the server lets one be, is
+followed by another, as on the page.
 """
 
 from __future__ import annotations
@@ -180,10 +181,12 @@ def _refusal(error: InvalidStatus, key: str | None) -> Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Why no more comes of a session; with `heard_all` the server has told all that it took."""
+    """Why no more comes of a session. Where the server has told all that it took, `heard` is up to
+    where that may be, in seconds of the audio.
+    """
 
     reason: str
-    heard_all: bool = False
+    heard: float | None = None
 
 
 class LiveSession:
@@ -200,8 +203,8 @@ class LiveSession:
         self._source, self._transcript, self._say = source, transcript, say
         self._at_end = False  # of the source
         self._ended = False  # all audio was sent
+        self._came = asyncio.Event()  # more of the source, or its end
         self._interrupted = asyncio.Event()
-        self._sending: asyncio.Future[None] | None = None
         self._pause, self._last_words = LEAST_PAUSE, 0.0
         self.failed = False
 
@@ -218,23 +221,26 @@ class LiveSession:
         Where it `goes_on`, another session takes the place of one that was lost. Ctrl+C ends the
         audio, and a second one cancels this.
         """
-        with screen, self._interruptible():
+        async with AsyncExitStack() as held:
+            held.enter_context(screen)
+            held.enter_context(self._interruptible())
             async with connect() as connection:
                 self._audio = Audio(self._source)
                 rate = self._rate = await self._audio.rate()
                 recent = RecentAudio(rate)
                 await self._begin(connection, session_update(options, rate, INCLUDE))
                 self._recent, self._last_words = recent, time.monotonic()
-                lost = await self._hold(connection, screen)
+                await held.enter_async_context(self._read_on(recent))
+                lost = await self._hold(connection, screen, recent)
             # Words alone: a new session would call the same people something else.
             update = session_update(options, rate, INCLUDE[:1])
             while lost and goes_on and not self._interrupted.is_set():
                 async with AsyncExitStack() as stack:
-                    another = await self._open_again(stack, connect, update, lost)
+                    another = await self._open_again(stack, connect, update, lost, recent)
                     if another is None:
                         return
-                    start, audio = self._resume(recent, lost)
-                    lost = await self._hold(another, screen, start, audio)
+                    start = self._resume(recent, lost)
+                    lost = await self._hold(another, screen, recent, start)
             if lost:
                 self._fail(lost.reason)
 
@@ -249,8 +255,8 @@ class LiveSession:
                 running.cancel()
             self._interrupted.set()
             self._source.close()
-            if self._sending:
-                loop.call_later(SECONDS_TO_CLOSE, self._sending.cancel)
+            if self._recent is not None:
+                loop.call_later(SECONDS_TO_CLOSE, self._audio.end)
 
         loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
@@ -275,47 +281,52 @@ class LiveSession:
         self,
         connection: ClientConnection,
         screen: LiveScreen,
+        recent: RecentAudio,
         start: float = 0.0,
-        audio: bytes = b"",
     ) -> Lost | None:
-        """A session that begins at `start` with `audio`; how it was lost. Raises Failed."""
+        """A session that begins at `start`; how it was lost. Raises Failed."""
         began, self._ended = time.monotonic(), False
-        self._sending = asyncio.ensure_future(self._send_all(connection, audio))
+        sending = asyncio.ensure_future(self._send_all(connection, recent))
+
+        def stop() -> float:
+            sending.cancel()
+            return recent.sent
+
         try:
-            return await self._follow(connection, screen, start)
+            return await self._follow(connection, screen, start, stop)
         finally:
             if time.monotonic() - began > MOST_PAUSE:
                 self._pause, self._last_words = LEAST_PAUSE, time.monotonic()
-            self._sending.cancel()
-            await asyncio.wait({self._sending})
-            self._sending = None
+            sending.cancel()
+            await asyncio.wait({sending})
 
     async def _open_again(
-        self, stack: AsyncExitStack, connect: Connect, update: Event, lost: Lost
+        self,
+        stack: AsyncExitStack,
+        connect: Connect,
+        update: Event,
+        lost: Lost,
+        recent: RecentAudio,
     ) -> ClientConnection | None:
         """Another session, which has begun, until the `stack` is left; None where none is to be
         had, which is told.
         """
-        if lost.heard_all and self._source.waits and not await self._goes_on():
+        told_all = lost.heard is not None
+        if told_all and self._source.waits and not await self._goes_on(recent):
             return None
         reason = lost.reason
-        reading = asyncio.ensure_future(self._read_on())
-        try:
-            while time.monotonic() - self._last_words < SECONDS_TO_RETRY:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._interrupted.wait(), self._pause)
-                if self._interrupted.is_set():
-                    break
-                self._pause = min(2 * self._pause, MOST_PAUSE)
-                try:
-                    return await stack.enter_async_context(self._begun(connect, update))
-                except Failed as error:
-                    if reason == lost.reason:
-                        self._say(f"{reason}; another session is tried, Ctrl+C waits for none")
-                    reason = str(error)
-        finally:
-            reading.cancel()
-            await asyncio.wait({reading})
+        while time.monotonic() - self._last_words < SECONDS_TO_RETRY:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._interrupted.wait(), self._pause)
+            if self._interrupted.is_set():
+                break
+            self._pause = min(2 * self._pause, MOST_PAUSE)
+            try:
+                return await stack.enter_async_context(self._begun(connect, update))
+            except Failed as error:
+                if reason == lost.reason:
+                    self._say(f"{reason}; another session is tried, Ctrl+C waits for none")
+                reason = str(error)
         self._fail(reason)
         return None
 
@@ -325,27 +336,38 @@ class LiveSession:
             await self._begin(connection, update)
             yield connection
 
-    def _resume(self, recent: RecentAudio, lost: Lost) -> tuple[float, bytes]:
-        """Where the next session begins, and what it hears first."""
+    def _resume(self, recent: RecentAudio, lost: Lost) -> float:
+        """Where the next session begins, which hears again what came after the last final word."""
         until = self._transcript.written_until
-        start, audio = recent.since(until)
+        start = recent.go_back(until)
         self._transcript.break_off(start)
         self._say(f"{lost.reason}; another session goes on from {clock(start)}")
-        if start - until > BLOCK_SECONDS and not lost.heard_all:
-            missing = f"from {clock(until)} to {clock(start)} words may be missing"
+        told = max(until, lost.heard or 0.0)
+        if start - told > BLOCK_SECONDS:
+            missing = f"from {clock(told)} to {clock(start)} words may be missing"
             self._transcript.warnings.append(f"{missing}: the live session was lost")
             self._fail(missing)
-        return start, audio
+        return start
 
     async def _follow(
-        self, connection: ClientConnection, screen: LiveScreen, start: float
+        self,
+        connection: ClientConnection,
+        screen: LiveScreen,
+        start: float,
+        stop: Callable[[], float],
     ) -> Lost | None:
-        ending = None
+        """Show what the server tells until it tells no more, and `stop` sending where it takes
+        none, which returns up to where it was sent.
+        """
+        ending: Lost | None = None
         try:
             while True:
                 event = _event(await connection.recv())
                 if _code(event) in ENDINGS:
-                    ending = Lost(_message(event), heard_all=True)
+                    # Whatever ends what is being completed already does not let it be completed.
+                    finishes = ending is None and not self._ended
+                    sent = stop()
+                    ending = Lost(_message(event), sent if finishes else None)
                 elif _code(event) != TAKES_NO_MORE or ending is None:
                     self._take(event, start)
                 screen.show()
@@ -372,38 +394,44 @@ class LiveSession:
         elif event.get("words"):
             self._pause, self._last_words = LEAST_PAUSE, time.monotonic()
 
-    async def _send_all(self, connection: ClientConnection, audio: bytes) -> None:
-        """Send `audio`, and then what comes of the source."""
-        block = int(self._rate * BLOCK_SECONDS) * BYTES_PER_SAMPLE
+    async def _send_all(self, connection: ClientConnection, recent: RecentAudio) -> None:
+        """Send what was read and not sent, and then what comes of the source."""
         with suppress(ConnectionClosed):
-            try:
-                for place in range(0, len(audio), block):
-                    await connection.send(audio[place : place + block])
-                while data := await self._next():
-                    await connection.send(data)
-            except asyncio.CancelledError:
-                if not self._interrupted.is_set():
-                    raise
+            while data := await self._next(recent):
+                await connection.send(data)
+            if recent.missed:  # all times of this session would be wrong from here on
+                await connection.close()
+                return
             self._ended = True
             await connection.send(FINAL)
 
-    async def _next(self) -> bytes:
-        """What comes of the source; nothing at its end."""
+    async def _next(self, recent: RecentAudio) -> bytes:
+        """What is to be sent next; nothing at the end, or where some of it was missed."""
+        block = int(self._rate * BLOCK_SECONDS) * BYTES_PER_SAMPLE
+        while not (data := recent.take(block)) and not self._at_end and not recent.missed:
+            if self._source.waits:
+                await self._read(recent)
+            else:
+                await self._came.wait()
+                self._came.clear()
+        return data
+
+    async def _read(self, recent: RecentAudio) -> None:
+        """Keep what comes of the source next, if it has not ended."""
         if self._at_end:
-            return b""
+            return
         try:
             data = await self._audio.read()
         except (Failed, OSError) as error:
             self._fail(str(error))
             data = b""
         self._at_end = not data
-        if self._recent:
-            self._recent.push(data)
-        return data
+        recent.push(data)
+        self._came.set()
 
-    async def _goes_on(self) -> bool:
+    async def _goes_on(self, recent: RecentAudio) -> bool:
         """Wait for what comes of the source, or for its end; False where Ctrl+C comes before."""
-        coming = asyncio.ensure_future(self._next())
+        coming = asyncio.ensure_future(self._read(recent))
         stopped = asyncio.ensure_future(self._interrupted.wait())
         await asyncio.wait({coming, stopped}, return_when=asyncio.FIRST_COMPLETED)
         for each in (coming, stopped):
@@ -411,10 +439,20 @@ class LiveSession:
         await asyncio.wait({coming, stopped})
         return not self._interrupted.is_set()
 
-    async def _read_on(self) -> None:
-        """Read what would be lost if nobody did."""
-        while not self._source.waits and await self._next():
-            pass
+    @asynccontextmanager
+    async def _read_on(self, recent: RecentAudio) -> AsyncIterator[None]:
+        """In this block all is read that would be lost if nobody did, whatever a server takes."""
+
+        async def read_all() -> None:
+            while not self._source.waits and not self._at_end:
+                await self._read(recent)
+
+        reading = asyncio.ensure_future(read_all())
+        try:
+            yield
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
 
     def _fail(self, reason: str) -> None:
         self.failed = True
@@ -428,6 +466,7 @@ class Audio:
         self._source = source
         self._loop = asyncio.get_running_loop()
         self._parts: asyncio.Queue[int | bytes | Exception] = asyncio.Queue(1)
+        self._ended = False
         threading.Thread(target=self._read_all, daemon=True).start()
 
     async def rate(self) -> int:
@@ -438,9 +477,17 @@ class Audio:
 
     async def read(self) -> bytes:
         """What comes next; nothing at the end. Raises Failed, OSError."""
+        if self._ended:
+            return b""
         part = await self._part()
         assert isinstance(part, bytes)
         return part
+
+    def end(self) -> None:
+        """It ends here, also for who waits for more of it."""
+        self._ended = True
+        with suppress(asyncio.QueueFull):
+            self._parts.put_nowait(b"")
 
     async def _part(self) -> int | bytes:
         part = await self._parts.get()

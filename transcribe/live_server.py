@@ -70,6 +70,7 @@ def own_settings(key: str) -> ServerSettings:
         max_live_sessions=1,
         live_session_seconds=NO_LIMIT,
         live_idle_seconds=NO_LIMIT,
+        request_timeout=NO_LIMIT,
         drain_timeout=NO_LIMIT,
     )
 
