@@ -28,6 +28,7 @@ from realtime_server import RealtimeServer, Talk, realtime_server, words
 from rich.console import Console
 from transcription_server import fake_server
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from audio.decode import AudioLimits, decode_audio
@@ -423,7 +424,11 @@ def expire(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def shut(talk: Talk, item: str, said: list[dict]) -> None:
-    talk.connection.socket.shutdown(socket.SHUT_RDWR)
+    """What the client sends is taken until it is gone: a refusal could come before the words."""
+    talk.connection.socket.shutdown(socket.SHUT_WR)
+    with suppress(ConnectionClosed):
+        while True:
+            talk.connection.recv()
 
 
 def answered(folder: Path) -> dict:
