@@ -77,6 +77,16 @@ class Item:
         """What the client is told at its end."""
         return [Committed(self.id, self.previous_id), ItemAdded(self.id, self.previous_id)]
 
+    @property
+    def between_words(self) -> int | None:
+        """The sample between its last final word and the next one; None where no word of its window
+        is final.
+        """
+        words = self.found.words
+        if not words:
+            return None
+        return self.window + int(self.found.widest_gap(words[-1].end) * SAMPLE_RATE)
+
     def speak_until(self, sample: int) -> None:
         """Somebody has spoken up to there: a final pass that stops before is of no use."""
         if self.final is not None and sample > self.final.stop:

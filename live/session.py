@@ -131,8 +131,12 @@ class LiveSession:
 
     def change(self, settings: LiveSettings) -> None:
         """Hear what comes next with other settings."""
+        committed_by_client = self._settings.turn_detection is None
         self._settings, self._options = settings, with_settings(self._options, settings)
         self._language = None
+        item = self._current
+        if committed_by_client and settings.turn_detection and item and self._speech.speaks:
+            self._tell_started(item, item.begin)
 
     def feed(
         self,
@@ -233,9 +237,13 @@ class LiveSession:
     def _begin_turn(self, turn: SpeechStarted) -> None:
         self._speech.speaks = True
         turns = self._settings.turn_detection
-        if turns is None or self._current is not None:
+        if turns is None:
             return
-        self._begin_spoken(max(turn.sample - _samples(turns.prefix_padding_ms), self._ended.until))
+        begin = max(turn.sample - _samples(turns.prefix_padding_ms), self._ended.until)
+        if self._current is None:
+            self._begin_spoken(begin)
+        else:  # it began when the client was to commit
+            self._tell_started(self._current, begin)
 
     def _end_turn(self, turn: SpeechStopped) -> None:
         self._speech.speaks, self._speech.until = False, turn.sample
@@ -245,20 +253,26 @@ class LiveSession:
             self._end_spoken(item, min(max(end, item.begin), self._audio.stop))
 
     def _cut(self, item: Item) -> None:
-        """It is as long as items may be. Who still speaks then goes on in the next one: the
-        detector, which has told of this speech, tells nothing more before its end.
+        """It is as long as items may be. Who still speaks then goes on in the next one, with the
+        word that is being said: the detector, which has told of this speech, tells nothing more
+        before its end.
         """
-        now = self._audio.stop
+        end = self._audio.stop
+        if self._speech.speaks:
+            end = min(end, item.between_words or end)
         if self._settings.turn_detection is None or not self._speech.speaks:
-            self._end_item(item, now)
+            self._end_item(item, end)
             return
-        self._end_spoken(item, now)
-        self._begin_spoken(now)
+        self._end_spoken(item, end)
+        self._begin_spoken(end)
 
     def _begin_spoken(self, begin: int) -> None:
         """Speech that the detector has found becomes an item."""
         self._current = self._new_item(begin)
-        self._events.append(SpeechStartedEvent(self._current.id, _milliseconds(begin)))
+        self._tell_started(self._current, begin)
+
+    def _tell_started(self, item: Item, begin: int) -> None:
+        self._events.append(SpeechStartedEvent(item.id, _milliseconds(begin)))
 
     def _end_spoken(self, item: Item, end: int) -> None:
         self._events.append(SpeechStoppedEvent(item.id, _milliseconds(end)))

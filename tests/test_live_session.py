@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -285,8 +285,8 @@ def answer_all(session: LiveSession, truth: list[Spoken]) -> list[WantedPass]:
 
 
 def test_who_speaks_for_longer_than_an_item_may_last_goes_on_in_the_next() -> None:
-    """The detector tells of this speech once: when it begins, and when it ends."""
-    session, truth = new_session(), spoken([1.95] * 320, begin=1.0)
+    """The detector tells of this speech once: when it begins, and when it ends. No word is cut."""
+    session, truth = new_session(), spoken([1.75] * 355, begin=1.0)
     turns: list[SpeechStarted | SpeechStopped] = [SpeechStarted(SAMPLE_RATE)]
     events: list[LiveEvent] = []
     for _ in range(642):
@@ -297,13 +297,16 @@ def test_who_speaks_for_longer_than_an_item_may_last_goes_on_in_the_next() -> No
     session.feed(silence(1.0), [SpeechStopped(641 * SAMPLE_RATE)], 2.0)
     answer_all(session, truth)
     events += session.take_events()
+    cut = next(each.audio_end_ms for each in events if isinstance(each, SpeechStoppedEvent))
+    assert 595_000 < cut < 601_000
+    assert any(one.end <= cut / 1000 <= two.start for one, two in pairwise(truth))
     order = [each for each in events if not isinstance(each, Delta | Words | Completed | ItemDone)]
     assert order == [
         SpeechStartedEvent("0", 700),
-        SpeechStoppedEvent("0", 601_000),
+        SpeechStoppedEvent("0", cut),
         Committed("0", None),
         ItemAdded("0", None),
-        SpeechStartedEvent("1", 601_000),
+        SpeechStartedEvent("1", cut),
         SpeechStoppedEvent("1", 641_500),
         Committed("1", "0"),
         ItemAdded("1", "0"),
@@ -315,6 +318,25 @@ def test_who_speaks_for_longer_than_an_item_may_last_goes_on_in_the_next() -> No
     for word, each in zip(sent, truth, strict=True):
         assert abs(word.start - each.start) < 0.001
         assert abs(word.end - each.end) < 0.001
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_an_item_that_the_client_was_to_commit_goes_on_as_a_turn(speaks: bool) -> None:
+    session = new_session(turn_detection=None)
+    session.feed(silence(1.0), [SpeechStarted(8000)] if speaks else [])
+    session.change(LiveSettings())
+    session.feed(silence(1.0), [] if speaks else [SpeechStarted(SAMPLE_RATE)])
+    session.feed(silence(1.0), [SpeechStopped(SAMPLE_RATE * 2)], 1.0)
+    answer_all(session, [])
+    turns = [
+        each
+        for each in session.take_events()
+        if isinstance(each, SpeechStartedEvent | SpeechStoppedEvent)
+    ]
+    assert turns == [
+        SpeechStartedEvent("0", 0 if speaks else 700),
+        SpeechStoppedEvent("0", 2500),
+    ]
 
 
 def test_who_ceases_as_an_item_is_as_long_as_it_may_be_leaves_an_empty_one() -> None:
