@@ -1,0 +1,89 @@
+"""Which windows are listened to for a recording's language, and what of that is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from stand_ins import StandInEngine, asking
+
+from asr.engine.fallback import Fallback
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior
+from asr.frontend.schedule import Schedule
+from asr.frontend.windows import Span
+from asr.language_detection import MAX_KEPT_ENCODINGS, LanguageDetection
+from timebase import SAMPLE_RATE
+
+
+class Listener(StandInEngine):
+    """Hears German from the third window on; the two before probably hold no speech."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = 0
+
+    def detect_language(self, _samples: np.ndarray) -> DetectedLanguage:
+        self.heard += 1
+        if self.heard < 3:
+            return DetectedLanguage("en", 0.4, 0.7, self._encoded())
+        return DetectedLanguage("de", 0.9, 0.1, self._encoded())
+
+    def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
+        self.heard += 1
+        return LanguagePosterior({"en": 0.1, "de": 0.9}, 0.0, self._encoded())
+
+    def _encoded(self) -> torch.Tensor:
+        return torch.full((1, 1, 1), float(self.heard))
+
+
+def schedule_of(windows: int) -> Schedule:
+    """One second of sound a window."""
+    sound = np.ones(windows * 3 * SAMPLE_RATE, np.float32)
+    speech = [Span(n * 3 * SAMPLE_RATE, (3 * n + 1) * SAMPLE_RATE) for n in range(windows)]
+    return Schedule(sound, speech, 2 * SAMPLE_RATE)
+
+
+def run(windows: int, any_speech: bool = True, **options):
+    """The engine, the detection and what it found."""
+    engine = Listener()
+    detection = LanguageDetection(engine, schedule_of(windows))
+    steps = detection.steps(asking(**options), any_speech)
+    count = 0
+    while True:
+        try:
+            assert next(steps)
+        except StopIteration as ended:
+            assert count == engine.heard, "one window a step"
+            return engine, detection, ended.value
+        count += 1
+
+
+def test_a_language_that_is_given_is_not_listened_for():
+    engine, detection, found = run(3, language="de")
+    assert (engine.heard, detection.encodings) == (0, {})
+    assert (found.language, found.probability) == ("de", None)
+
+
+@pytest.mark.parametrize(
+    ("no_speech_threshold", "heard", "language"), [(None, 3, "de"), (0.8, 1, "en")]
+)
+def test_what_counts_as_silence_is_the_requests(no_speech_threshold, heard, language):
+    asked = {}
+    if no_speech_threshold is not None:
+        asked["fallback"] = Fallback(no_speech_threshold=no_speech_threshold)
+    engine, detection, found = run(5, **asked)
+    assert (engine.heard, found.language) == (heard, language)
+    assert [float(each) for each in detection.encodings.values()] == [*range(1, heard + 1)]
+
+
+def test_of_a_long_recording_the_first_encodings_are_kept():
+    engine, detection, found = run(MAX_KEPT_ENCODINGS + 4, multilingual=True)
+    assert engine.heard >= MAX_KEPT_ENCODINGS + 4
+    assert found.languages == ("de",)
+    first = schedule_of(MAX_KEPT_ENCODINGS + 4).planned()[:MAX_KEPT_ENCODINGS]
+    assert list(detection.encodings) == list(first)
+
+
+def test_where_nobody_speaks_several_languages_are_not_looked_for():
+    engine, _, found = run(5, any_speech=False, multilingual=True)
+    assert (engine.heard, found.cuts) == (3, ())

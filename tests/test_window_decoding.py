@@ -1,0 +1,98 @@
+"""The plan of a recording's windows, and the requests that are made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from stand_ins import asking
+
+from asr.decoding_plan import Planner
+from asr.engine.engine import DecodeEngine
+from asr.forced_decoding import ForcedDecoding
+from asr.frontend.schedule import Schedule
+from asr.frontend.windows import MARGIN, Span
+from asr.language_timeline import LanguageTimeline
+from asr.window_decoding import NOTHING_HEARD, Guess, HeardBefore, WindowDecoding
+from testing.tiny_whispers import SMALL, loaded
+from timebase import SAMPLE_RATE
+from transcript import Unspoken
+
+MODELS = loaded(SMALL)
+TWO_LANGUAGES = LanguageTimeline((0, 4 * SAMPLE_RATE - MARGIN), ("en", "de"), "en", 0.9)
+
+
+class Rows:
+    """A session with free rows, which remembers what it is asked."""
+
+    def __init__(self, free_rows: int) -> None:
+        self.free_rows, self.asked = free_rows, []
+
+    def add(self, requests):
+        self.asked += requests
+
+
+def schedule_of(windows: int, cuts=()) -> Schedule:
+    """Two seconds of sound in every four, silence between."""
+    sound = np.tile(np.repeat(np.float32([0.5, 0.0]), 2 * SAMPLE_RATE), windows)
+    speech = [Span(n * 4 * SAMPLE_RATE, (4 * n + 2) * SAMPLE_RATE) for n in range(windows)]
+    return Schedule(sound, speech, 3 * SAMPLE_RATE, cuts)
+
+
+def asked(before: HeardBefore = NOTHING_HEARD, rows: int = 9, encodings=None, **options):
+    """The requests of two windows, of which one is German."""
+    session, schedule = Rows(rows), schedule_of(2, TWO_LANGUAGES.cuts)
+    plan = Planner(MODELS, asking(**options)).plan(TWO_LANGUAGES)
+    encodings = {} if encodings is None else encodings
+    WindowDecoding(session, schedule, plan, before, encodings).add_ready()
+    return session.asked
+
+
+def test_each_window_is_prompted_in_the_language_that_is_spoken_there():
+    english, german = asked(multilingual=True)
+    prompt = MODELS.special_tokens.prompt
+    assert english.prompt == prompt("en", "transcribe", True, ())
+    assert german.prompt == prompt("de", "transcribe", True, ())
+
+
+def test_what_is_translated_is_read_as_english():
+    plan = Planner(MODELS, asking(task="translate")).plan(TWO_LANGUAGES)
+    assert {plan.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)} == {"en"}
+    spoken = Planner(MODELS, asking()).plan(TWO_LANGUAGES)
+    assert [spoken.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)] == ["en", "de"]
+
+
+def test_no_more_windows_are_asked_for_than_there_are_rows():
+    assert len(asked(rows=1)) == 1
+
+
+def test_an_encoding_is_used_once_and_let_go():
+    windows = schedule_of(2, TWO_LANGUAGES.cuts).planned()
+    encodings = {windows[1]: torch.ones(1, 1, 1)}
+    first, second = asked(encodings=encodings)
+    assert first.encoded is None
+    assert second.encoded is not None
+    assert encodings == {}
+
+
+def test_what_was_heard_before_drafts_the_first_window_alone():
+    begin = MODELS.timestamps[0]
+    before = HeardBefore((Guess(0.5, (begin, 7, begin + 20)), Guess(1.0, (8,))))
+    first, second = asked(before)
+    moved = round((0.5 - first.key.start / SAMPLE_RATE) * 50)
+    assert first.draft == (begin + moved, 7, begin + 20 + moved, 8)
+    assert second.draft == ()
+
+
+def test_where_nothing_was_heard_a_given_text_is_spoken_nowhere():
+    engine = DecodeEngine(MODELS)
+    plan = Planner(MODELS, asking(words=True)).plan(LanguageTimeline.single("en"))
+    steps = ForcedDecoding(engine, schedule_of(1), plan).steps("word300 word301", [])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            chunks, unspoken = ended.value
+            break
+    assert chunks == []
+    assert unspoken == (Unspoken((" word300", " word301"), 0),)
+    assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
