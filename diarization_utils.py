@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
+from viterbi import likeliest_path
 
 # All in seconds, except MIN_OVERLAP.
 # Cost of a change of speaker within a chunk, in speech of the new speaker.
@@ -176,7 +177,7 @@ def _attribute_words(
     speakers: list[str | None] = []
     for first, after in pairwise([0, *accumulate(len(unit) for unit in units)]):
         unit = slice(first, after)
-        likeliest = [names[index] for index in viterbi(evidence[unit])]
+        likeliest = [names[index] for index in likeliest_path(evidence[unit], CHANGE_COST)]
         nearest = distance[unit].min(axis=1)
         speakers += _unassign_distant(likeliest, nearest, starts[unit], ends[unit])
     overlap_seconds = _speech_seconds(_overlap(all_intervals), starts, ends)
@@ -191,24 +192,6 @@ def _speakers_in_order(turns: Sequence[SpeakerTurn]) -> list[str]:
     """Each speaker once, by the start of the first turn."""
     by_start = sorted(turns, key=lambda turn: turn.start)
     return list(dict.fromkeys(turn.speaker for turn in by_start))
-
-
-def viterbi(evidence: Seconds) -> list[int]:
-    """The best speaker of each word (n,): the largest sum of `evidence` (n, speakers) minus costs.
-
-    As every change costs the same, only a change from the best speaker so far can be worth it.
-    """
-    stay = np.arange(evidence.shape[1])
-    total, backpointers = evidence[0], []
-    for seconds in evidence[1:]:
-        best = int(total.argmax())
-        changed = total[best] - CHANGE_COST
-        backpointers.append(np.where(total >= changed, stay, best))
-        total = np.maximum(total, changed) + seconds
-    path = [int(total.argmax())]
-    for previous in reversed(backpointers):
-        path.append(int(previous[path[-1]]))
-    return path[::-1]
 
 
 def _unassign_distant(

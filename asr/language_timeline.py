@@ -27,6 +27,7 @@ from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from timebase import SAMPLE_RATE
+from viterbi import likeliest_path
 
 # The evidence is log-probability times seconds. No language is less likely than LEAST in a window,
 # or one window could outweigh all others: a second of speech then tells at most 4.6 from another.
@@ -117,30 +118,11 @@ def find_languages(schedule: Schedule) -> SearchAll:
         return LanguageTimeline()
     codes = list(parts[0].posterior.probabilities)
     while True:
-        path = [codes[index] for index in likeliest_path(_evidence(parts))]
+        path = [codes[index] for index in likeliest_path(_evidence(parts), SWITCH_COST)]
         finer = yield from _refined(parts, path, schedule)
         if len(finer) == len(parts):
             return _timeline(parts, path)
         parts = finer
-
-
-def likeliest_path(evidence: Evidence, cost: float = SWITCH_COST) -> list[int]:
-    """The language of each of n windows with the largest sum of `evidence` (n, languages), less
-    `cost` for every change (Viterbi).
-
-    As every change costs the same, only one from the best language so far can be worth it.
-    """
-    stay = np.arange(evidence.shape[1])
-    total, backpointers = evidence[0], []
-    for row in evidence[1:]:
-        best = int(total.argmax())
-        changed = total[best] - cost
-        backpointers.append(np.where(total >= changed, stay, best))
-        total = np.maximum(total, changed) + row
-    path = [int(total.argmax())]
-    for previous in reversed(backpointers):
-        path.append(int(previous[path[-1]]))
-    return path[::-1]
 
 
 def _evidence(parts: Sequence[_Part]) -> Evidence:

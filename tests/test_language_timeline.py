@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +17,6 @@ from asr.language_timeline import (
     HeardWindow,
     LanguageTimeline,
     find_languages,
-    likeliest_path,
     other_language_warning,
 )
 from testing.tiny_whispers import hears_sound
@@ -67,26 +63,6 @@ class Listener:
 
     def find(self) -> LanguageTimeline:
         return listen(find_languages(self.schedule), self)
-
-
-evidence = st.integers(1, 6).flatmap(
-    lambda count: st.lists(
-        st.lists(st.integers(-200, 0), min_size=3, max_size=3), min_size=count, max_size=count
-    )
-)
-
-
-@settings(deadline=None)
-@given(evidence, st.integers(0, 60))
-def test_the_path_is_the_best_of_all(rows, cost):
-    values = np.array(rows, float)
-
-    def score(path):
-        changes = sum(one != other for one, other in pairwise(path))
-        return sum(values[index, each] for index, each in enumerate(path)) - cost * changes
-
-    best = max(map(score, itertools.product(range(3), repeat=len(rows))))
-    assert score(likeliest_path(values, cost)) == best
 
 
 sections = st.lists(
