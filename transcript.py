@@ -6,17 +6,34 @@ sampling rates or models. Times are rounded only in the response.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, field
 
+# What ends a sentence in the scripts that Whisper writes.
 SENTENCE_ENDS = (
-    ".",
-    "?",
-    "!",
-    "…",
-    "。",
+    *".?!…。",
     "\N{FULLWIDTH QUESTION MARK}",
     "\N{FULLWIDTH EXCLAMATION MARK}",
+    "\N{HALFWIDTH IDEOGRAPHIC FULL STOP}",
+    "\N{ARABIC QUESTION MARK}",
+    "\N{ARABIC FULL STOP}",
+    "\N{ARMENIAN FULL STOP}",
+    "\N{DEVANAGARI DANDA}",
+    "\N{DEVANAGARI DOUBLE DANDA}",
+    "\N{ETHIOPIC FULL STOP}",
+    "\N{ETHIOPIC QUESTION MARK}",
+    "\N{MYANMAR SIGN SECTION}",
+    "\N{KHMER SIGN KHAN}",
+    "\N{TIBETAN MARK SHAD}",
 )
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether a sentence ends with this text, closing quotes and brackets apart."""
+    text = text.rstrip()
+    while text and (text[-1] in "\"'" or unicodedata.category(text[-1]) in ("Pe", "Pf", "Pi")):
+        text = text[:-1]
+    return text.endswith(SENTENCE_ENDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 
-from transcript import SENTENCE_ENDS, Word
+from transcript import Word, ends_sentence
 
 MAX_COLUMNS, MAX_LINES = 42, 2
 MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0
@@ -199,7 +199,7 @@ def _begins_cue(group: Line, word: Word) -> bool:
         word.speaker != before.speaker
         or word.start - before.end > MAX_PAUSE
         or word.end - group[0].start > MAX_SECONDS
-        or before.text.rstrip().endswith(SENTENCE_ENDS)
+        or ends_sentence(before.text)
     )
 
 
@@ -247,7 +247,7 @@ def _share_time(word: Word, parts: Sequence[str]) -> Iterator[Word]:
 
 
 def _split_text(text: str, columns: int) -> list[str]:
-    """`text` if it fits `columns`; else split at spaces, and within what is still too wide.
+    """`text` if it fits `columns`; else split at spaces, and within what is too wide for any line.
 
     Blocks without word times come as one long text. Parts of a quarter line fill lines well.
     """
@@ -255,10 +255,17 @@ def _split_text(text: str, columns: int) -> list[str]:
         return [text] if text.strip() else []
     parts: list[str] = []
     for part in re.findall(r"\s*\S+\s*", text):
-        if display_width(part.strip()) <= columns:
-            parts.append(part)
-        else:
-            parts += re.findall(rf"\s*\S{{1,{MAX_COLUMNS // 4}}}\s*", part)
+        parts += [part] if display_width(part.strip()) <= MAX_COLUMNS else _cut_up(part)
+    return parts
+
+
+def _cut_up(text: str) -> list[str]:
+    """Parts of a quarter line each, none of which begins with a mark of the letter before."""
+    parts = [""]
+    for letter in text:
+        if len(parts[-1]) >= MAX_COLUMNS // 4 and unicodedata.category(letter)[0] not in "MZ":
+            parts.append("")
+        parts[-1] += letter
     return parts
 
 

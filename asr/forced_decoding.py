@@ -54,7 +54,7 @@ class ForcedDecoding:
             for given in windows:
                 language = plan.at(given.window.start)
                 room = most - len(language.prompt) - 2 * len(given.segments) - 1
-                given = text.fitting(given, min(most // 2, room))
+                given = text.fitting(given, room)
                 session.add(self._requests(text, given, language, len(windows)))
             while not session.done:
                 for request, result in session.take():

@@ -93,7 +93,8 @@ def find_language(schedule: Schedule, silent_above: float) -> Search:
     found, that of what is loud.
     """
     first: DetectedLanguage | None = None
-    for window in sorted(schedule.ready(), key=lambda each: each.tentative):
+    tentative = [each for each in schedule.ready() if each.tentative]
+    for window in (*schedule.planned(), *tentative):
         heard = yield window
         if heard.no_speech_prob <= silent_above:
             return LanguageTimeline.single(heard.language, heard.probability)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import compression_ratio
+from asr.engine.fallback import letter_compression_ratio
 from asr.engine.prefill import DetectedLanguage
 from asr.engine.request import DecodeResult, Request
 from asr.engine.session import Session
@@ -33,6 +33,9 @@ from transcript import Chunk
 # Tokens a second that are decoded at most, and a few for timestamps: the fastest speech of real
 # recordings has well below ten, so a text with more is a loop, which should not cost a whole row.
 MOST_TOKENS_A_SECOND, SPARE_TOKENS = 10, 16
+# Scripts of which a token is a part of a letter have up to fifty: behind what is final there may
+# always be what is said in a second.
+FEWEST_NEW = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,9 @@ class HypothesisWord:
 class Hypothesis:
     """What a pass has heard; no words where there is probably no speech.
 
-    `tokens` hold the text with its prefix and timestamps. `no_speech_prob`, `avg_logprob` and
-    `compression_ratio` are OpenAI's. `language_probability` is None where the language was given.
+    `tokens` hold the text with its prefix and timestamps. `no_speech_prob` and `avg_logprob` are
+    OpenAI's, `compression_ratio` that of letters. `language_probability` is None where the language
+    was given.
     """
 
     tokens: tuple[int, ...]
@@ -88,9 +92,9 @@ class Passage:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of its text; at least a few behind the prefix."""
-        spoken = max(math.ceil(self.seconds * MOST_TOKENS_A_SECOND), len(self.prefix))
-        return spoken + SPARE_TOKENS
+        """The most tokens of its text."""
+        spoken = math.ceil(self.seconds * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
+        return max(spoken, len(self.prefix) + FEWEST_NEW if self.prefix else 0)
 
 
 class LivePass:
@@ -187,7 +191,7 @@ def _read(
         () if holds_no_speech(result) else _words(result, passage, reader),
         result.no_speech_prob,
         result.avg_logprob,
-        compression_ratio(str(reader.models.tokenizer.decode(text))),
+        letter_compression_ratio(str(reader.models.tokenizer.decode(text))),
         language,
         detected and detected.probability,
     )

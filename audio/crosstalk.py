@@ -78,15 +78,20 @@ def silence_crosstalk(channels: Sequence[Samples]) -> Generator[None, None, tupl
 
 
 def _silence_copies(channels: Sequence[Samples]) -> Generator[str, None, None]:
-    """Silence every channel that is another one's copy, and warn of it."""
+    """Silence every channel that is another one's copy, and warn of it: the fainter one, where one
+    has less than half of the other's power.
+    """
     power = [float(np.vdot(samples, samples)) for samples in channels]
     for first, second in combinations(range(len(channels)), 2):
         if not (power[first] and power[second]):
             continue
         likeness = float(np.vdot(channels[first], channels[second])) ** 2
         if likeness > (1 - COPY) * power[first] * power[second]:
-            channels[second][:] = power[second] = 0
-            yield f"channel {second} is a copy of channel {first}, and left out"
+            copy, kept = second, first
+            if power[first] < power[second] / 2:
+                copy, kept = first, second
+            channels[copy][:] = power[copy] = 0
+            yield f"channel {copy} is a copy of channel {kept}, and left out"
 
 
 def _gain(channels: Sequence[Samples], target: int, first: int) -> Samples | None:

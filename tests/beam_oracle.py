@@ -69,7 +69,7 @@ class Task(decoding.DecodingTask):
         )
         self.end, self.models = special.end_of_text, models
         self.n_group, self.n_ctx = num_beams, special.max_length - 1
-        self.sample_len = window.max_tokens or special.max_length // 2
+        self.sample_len = window.max_tokens or special.max_length - len(window.prompt)
         self.initial_tokens = window.prompt
         self.sample_begin = len(window.prompt)
         self.sot_index = window.prompt.index(special.start_of_transcript)

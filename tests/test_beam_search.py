@@ -85,15 +85,8 @@ def test_the_rules_that_choose_the_best_differ_on_these_windows():
     assert min(lengths) < 24 == max(lengths)
 
 
-def test_a_text_that_never_ends_stops_at_half_of_what_a_text_may_hold():
-    window = dataclasses.replace(windows_of()[1], max_tokens=None)
-    answers = decode(engine_of(ending=None), [window], DecodeOptions(num_beams=2))
-    expected = beam_oracle.beam_search(models_of(TINY), [window], True, 2)
-    assert tokens_of(answers) == tokens_of(expected)
-    assert len(answers[window.key].tokens) == 224
-
-
-def test_a_long_prompt_leaves_what_a_text_may_hold():
+def test_a_text_that_never_ends_is_as_long_as_a_text_may_be():
+    """openai/whisper ends beams at half of that; scripts of many tokens a letter need more."""
     (window, *_) = windows_of()
     special = models_of(TINY).special_tokens
     previous = tuple(5 + each % 200 for each in range(special.max_length - 30))

@@ -44,9 +44,9 @@ def at(seconds: float) -> int:
 
 
 def result_of(*tokens: int, logprob: float = -0.1, no_speech_prob: float = 0.0) -> DecodeResult:
-    """A result whose tokens are all equally likely, with random attention."""
+    """A text that ended, whose tokens are all equally likely, with random attention."""
     attention = np.random.default_rng(1).normal(size=(len(tokens), 150)).astype(np.float32)
-    return DecodeResult(tokens, no_speech_prob, (logprob,) * len(tokens), 0.0, attention)
+    return DecodeResult(tokens, no_speech_prob, (logprob,) * (len(tokens) + 1), 0.0, attention)
 
 
 def samples_of(window: Window) -> np.ndarray:
@@ -145,6 +145,35 @@ def test_a_chunk_says_how_it_was_decoded():
 def test_segments_without_duration_or_text_are_left_out():
     result = result_of(at(0), GOOD, at(0), at(0.5), 220, at(0.8), at(1), YES, at(2))
     assert spans(chunks_of(READER, result)) == [(text(YES), START + 1, START + 2)]
+
+
+def stopped(*tokens: int, spoken: float, timestamps: bool) -> DecodeResult:
+    """A text that met its limit, and was spoken evenly until then."""
+    attention = np.zeros((len(tokens), 150), np.float32)
+    edges = np.linspace(0, spoken * 50, len(tokens) + 1).astype(int)
+    for row, (first, stop) in zip(attention, itertools.pairwise(edges), strict=True):
+        row[first:stop] = 3.0
+    likely = (-0.1,) * len(tokens)
+    return DecodeResult(tokens, 0.0, likely, 0.0, attention, timestamps=timestamps)
+
+
+@pytest.mark.parametrize("reader", [READER, UNTIMED], ids=["timed", "untimed"])
+def test_what_follows_a_text_that_met_its_limit_is_decoded_again(reader):
+    """By beams, or without timestamps, where nothing else says how far it came."""
+    result = stopped(*[GOOD, MORNING, YES] * 4, spoken=1.6, timestamps=False)
+    read = reader.read(WINDOW, result, samples_of(WINDOW))
+    assert read.seek is not None
+    assert read.unfinished
+    assert 1.2 < (read.seek - WINDOW.start) / SAMPLE_RATE < 2.2
+    assert "".join(chunk.text for chunk in chunks_of(reader, result)) == text(*result.tokens)
+
+
+def test_a_timed_text_without_an_end_goes_on_where_its_words_end():
+    result = stopped(at(0.0), *[GOOD, MORNING, YES] * 4, spoken=1.6, timestamps=True)
+    read = READER.read(WINDOW, result, samples_of(WINDOW))
+    assert 1.2 < (read.seek - WINDOW.start) / SAMPLE_RATE < 2.2
+    closed = stopped(at(0.0), GOOD, at(1.0), at(1.0), YES, spoken=1.6, timestamps=True)
+    assert READER.read(WINDOW, closed, samples_of(WINDOW)).seek == WINDOW.start + SAMPLE_RATE
 
 
 def test_without_timestamps_a_window_is_one_chunk_and_decoded_to_its_end():

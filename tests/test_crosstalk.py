@@ -110,6 +110,17 @@ def test_a_copy_is_left_out_and_silence_is_none():
     assert not kept[1].any()
 
 
+@pytest.mark.parametrize("loud", [0, 1])
+def test_of_two_copies_the_louder_one_stays(loud):
+    speech = talk(1, (0.5, 3.0))
+    channels = [speech * np.float32(0.01), speech * np.float32(0.01)]
+    channels[loud] = speech.copy()
+    warnings = warnings_of(channels)
+    np.testing.assert_array_equal(channels[loud], speech)
+    assert not channels[1 - loud].any()
+    assert warnings == (f"channel {1 - loud} is a copy of channel {loud}, and left out",)
+
+
 def test_one_channel_is_left_alone():
     one = talk(1, (0.5, 19)).astype(np.float32)
     assert warnings_of([one.copy()]) == ()

@@ -243,11 +243,16 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, draf
         )
 
 
-def test_attention_is_kept_where_words_are_wanted_alone():
-    (window,) = windows_of(TINY, True, 1, 5)
+@pytest.mark.parametrize(
+    ("ending", "max_tokens", "kept"), [(142, 60, False), (None, 5, False), (None, None, True)]
+)
+def test_attention_is_kept_where_words_are_wanted_or_a_text_is_too_long(ending, max_tokens, kept):
+    (window,) = windows_of(TINY, True, 1, max_tokens)
     for words in (False, True):
-        answer = decode(engine_of(TINY), [window], DecodeOptions(words=words))[window.key]
-        assert (answer.attention is not None) == words
+        engine = engine_of(TINY, ending=ending)
+        answer = decode(engine, [window], DecodeOptions(words=words))[window.key]
+        assert answer.ended == (ending is not None)
+        assert (answer.attention is not None) == (words or kept)
 
 
 def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():

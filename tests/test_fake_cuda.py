@@ -345,7 +345,8 @@ def test_admitting_windows_copies_little(device, brief_warmup):
     engine = DecodeEngine(fake_models())
     engine.memory.ensure_capacity(8)
     device.uploads = 0
-    decode(engine, (DecodeOptions(batch_size=8), requests_of(engine, 8)))
+    requests = [dataclasses.replace(each, max_tokens=9) for each in requests_of(engine, 8)]
+    decode(engine, (DecodeOptions(batch_size=8), requests))
     assert device.uploads == 1  # their samples, in one tensor
 
 

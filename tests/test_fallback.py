@@ -13,6 +13,7 @@ from asr.engine.fallback import (
     Fallback,
     Retry,
     compression_ratio,
+    letter_compression_ratio,
     with_thresholds,
 )
 from asr.engine.prefill import uniform
@@ -95,7 +96,30 @@ def test_a_threshold_that_is_asked_for_takes_the_place_of_the_default():
     assert with_thresholds(0.5, None, None).repeats_itself(PLAIN)
 
 
-def test_compression_tells_loops_from_speech():
+# The first article of the Universal Declaration of Human Rights.
+ARTICLE = {
+    "Hindi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। "
+    "उन्हें बुद्धि और अन्तरात्मा की देन प्राप्त है और परस्पर उन्हें भाईचारे के भाव से बर्ताव करना चाहिए।",
+    "Georgian": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი ღირსებითა და უფლებებით. "
+    "მათ მინიჭებული აქვთ გონება და სინდისი და ერთმანეთის მიმართ "
+    "უნდა იქცეოდნენ ძმობის სულისკვეთებით.",
+    "Thai": "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ "
+    "ต่างมีเหตุผลและมโนธรรม และควรปฏิบัติต่อกันด้วยเจตนารมณ์แห่งภราดรภาพ",
+    "Chinese": "人人生而自由,在尊严和权利上一律平等。"
+    "他们赋有理性和良心,并应以兄弟关系的精神相对待。",
+}
+
+
+@pytest.mark.parametrize("language", ARTICLE)
+def test_plain_speech_is_no_repetition_in_any_script_and_a_loop_is(language):
+    assert letter_compression_ratio(ARTICLE[language]) < 1.8
+    assert not Fallback().repeats_itself(ARTICLE[language])
+    assert Fallback().repeats_itself(ARTICLE[language][:12] * 15)
+
+
+def test_in_latin_script_letters_are_openais_bytes():
+    for text in (PLAIN, LOOP):
+        assert letter_compression_ratio(text) == compression_ratio(text)
     assert compression_ratio(PLAIN) < 2.4 < compression_ratio(LOOP)
 
 

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.engine.prefill import LanguagePosterior
+from asr.engine.prefill import DetectedLanguage, LanguagePosterior
 from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
-from asr.frontend.windows import MARGIN, Window
+from asr.frontend.windows import MARGIN, Span, Window
 from asr.language_timeline import (
     OTHER_SECONDS,
     SWITCH_COST,
     HeardWindow,
     LanguageTimeline,
+    find_language,
     find_languages,
     other_language_warning,
 )
@@ -121,6 +122,15 @@ def test_what_is_no_speech_says_nothing():
     samples = np.concatenate([speech("de", 5)] * 12 + [speech("en", 5)] * 5)
     assert Listener(samples).find().languages == ("de", "en")
     assert Listener(samples, no_speech=0.95).find().languages == ("de",)
+
+
+def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_silent():
+    """As where no detector says what is speech, and a recording begins with music."""
+    sound = np.ones(90 * SAMPLE_RATE, np.float32)
+    schedule = Schedule(sound, [Span(0, len(sound))], 30 * SAMPLE_RATE)
+    heard = iter([DetectedLanguage("en", 0.3, 0.9), DetectedLanguage("de", 0.8, 0.1)])
+    found = listen(find_language(schedule, 0.6), lambda _: next(heard))
+    assert (found.language, found.probability) == ("de", 0.8)
 
 
 def test_the_main_language_has_most_speech():

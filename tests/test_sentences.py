@@ -13,7 +13,7 @@ from asr.engine.request import DecodeResult
 from asr.output.segments import Segment
 from asr.output.sentences import PAUSE, split_sentences
 from testing.tiny_whispers import SMALL, loaded
-from transcript import SENTENCE_ENDS
+from transcript import ends_sentence
 
 MODELS = loaded(SMALL, seed=2)
 STOP = MODELS.tokenizer.encode(".", add_special_tokens=False)[0]
@@ -30,9 +30,33 @@ def test_sentences_are_the_text_cut_after_its_full_stops(tokens):
     assert [token for segment in found for token in segment.tokens] == tokens
     texts = [MODELS.tokenizer.decode(list(segment.tokens)) for segment in found]
     for text, before, after in zip(texts, found, found[1:], strict=False):
-        assert text.rstrip().endswith(SENTENCE_ENDS) or after.start - before.end >= PAUSE
+        assert ends_sentence(text) or after.start - before.end >= PAUSE
     assert all(segment.end > segment.start for segment in found)
     assert all(one.start <= other.start for one, other in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no.",
+        ' "No."',
+        "(gone.)",
+        "い。」",
+        "»Nein!«",
+        "चाहिए।",
+        "ነው።",
+        "ہے\N{ARABIC FULL STOP}",
+        "؟نعم؟ ",
+        "„Ja.“",
+    ],
+)
+def test_sentences_end_in_every_script_and_within_quotes(text):
+    assert ends_sentence(text)
+
+
+@pytest.mark.parametrize("text", ["no", "no,", "(no)", "1.5", "…and", ""])
+def test_what_goes_on_is_no_end(text):
+    assert not ends_sentence(text)
 
 
 def test_a_segment_without_words_stays_as_it_is():

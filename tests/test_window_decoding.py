@@ -11,11 +11,12 @@ from asr.engine.engine import DecodeEngine
 from asr.forced_decoding import ForcedDecoding
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import MARGIN, Span
+from asr.given_text import Heard
 from asr.language_timeline import LanguageTimeline
 from asr.window_decoding import NOTHING_HEARD, Guess, HeardBefore, WindowDecoding
 from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
-from transcript import Unspoken
+from transcript import Chunk, Unspoken, Word
 
 MODELS = loaded(SMALL)
 TWO_LANGUAGES = LanguageTimeline((0, 4 * SAMPLE_RATE - MARGIN), ("en", "de"), "en", 0.9)
@@ -83,16 +84,33 @@ def test_what_was_heard_before_drafts_the_first_window_alone():
     assert second.draft == ()
 
 
-def test_where_nothing_was_heard_a_given_text_is_spoken_nowhere():
+def forced(text: str, heard: list[Heard]) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
+    """A client's text in one window, in which this was heard."""
     engine = DecodeEngine(MODELS)
     plan = Planner(MODELS, asking(words=True)).plan(LanguageTimeline.single("en"))
-    steps = ForcedDecoding(engine, schedule_of(1), plan).steps("word300 word301", [])
+    steps = ForcedDecoding(engine, schedule_of(1), plan).steps(text, heard)
     while True:
         try:
-            next(steps)
+            if not next(steps):
+                engine.step()
         except StopIteration as ended:
-            chunks, unspoken = ended.value
-            break
+            assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
+            found: tuple[list[Chunk], tuple[Unspoken, ...]] = ended.value
+            return found
+
+
+def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():
+    """Of many scripts a token is a part of a letter, as it is here."""
+    said = [f" word{300 + number}" for number in range(11)]
+    assert MODELS.special_tokens.max_length // 2 < len("".join(said))
+    words = tuple(Word(each, n / 6, (n + 1) / 6) for n, each in enumerate(said))
+    (window,) = schedule_of(1).planned()
+    chunks, unspoken = forced("".join(said), [Heard(window, [Chunk("", 0, 2, words=words)], True)])
+    assert "".join(chunk.text for chunk in chunks) == "".join(said)
+    assert unspoken == ()
+
+
+def test_where_nothing_was_heard_a_given_text_is_spoken_nowhere():
+    chunks, unspoken = forced("word300 word301", [])
     assert chunks == []
     assert unspoken == (Unspoken((" word300", " word301"), 0),)
-    assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)

@@ -54,12 +54,9 @@ class PrefillInput:
     def of(cls, sequence: Sequence, max_positions: int) -> PrefillInput:
         """For a sequence in a model of texts of `max_positions` tokens.
 
-        Beams find at most half as many new tokens, as in openai/whisper (`sample_len`). A guess is
-        cut where its text would be.
+        A guess is cut where its text would be.
         """
         request, max_length = sequence.request, max_positions
-        if sequence.num_beams > 1:
-            max_length = min(max_length, len(sequence.prompt) + max_positions // 2)
         if request.max_tokens is not None:
             max_length = min(max_length, len(sequence.prompt) + request.max_tokens)
         temperature = sequence.options.temperature

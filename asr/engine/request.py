@@ -83,11 +83,12 @@ class DecodeResult:
     end of text, after the logit filters and at temperature 1, as openai/whisper counts them.
     `attention` (tokens, frames of 20 ms) holds for each of these where in the window it was spoken
     (`asr.model.alignment_heads.normalize_attention`): where words are wanted, and for a text that
-    was cut or lacks the timestamps asked for. `timestamps` says whether the tokens may hold
-    timestamps, in which an attempt after the first may differ from the options. `repetitive` texts
-    repeat themselves; of `cut` ones only a loop's first part was kept (`asr.engine.repetition`).
-    `language` is the likeliest one where the transcript starts and `language_probability` its
-    probability among all, whatever the prompt says; None where nothing was read of them.
+    was cut, is as long as texts may be or lacks the timestamps asked for. `timestamps` says whether
+    the tokens may hold timestamps, in which an attempt after the first may differ from the options.
+    `repetitive` texts repeat themselves; of `cut` ones only a loop's first part was kept
+    (`asr.engine.repetition`). `language` is the likeliest one where the transcript starts and
+    `language_probability` its probability among all, whatever the prompt says; None where nothing
+    was read of them.
     `annotation_prob` is the probability that the text begins with a note or a bracket, as captions
     of laughter and music do, which is never written; 0 where no attempt was without timestamps.
     `text_logprob` is the mean over `log_probs` without those of timestamps, by which attempts with
@@ -108,6 +109,11 @@ class DecodeResult:
     annotation_prob: float = 0.0
     text_logprob: float = 0.0
     start_logprob: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model ended the text, which no limit did."""
+        return len(self.log_probs) > len(self.tokens)
 
     @property
     def avg_logprob(self) -> float:

@@ -169,7 +169,9 @@ def _with_attention(
     A token's is that of the position that chose it, one before its own, in the beam that did.
     """
     untimed = sequence.options.timestamps and not sequence.timestamps
-    if not (sequence.options.words or untimed or decoded.cut) or not decoded.tokens:
+    too_long = not decoded.ended and sequence.request.max_tokens is None
+    wanted = sequence.options.words or untimed or decoded.cut or too_long
+    if not wanted or not decoded.tokens:
         return decoded
     return replace(
         decoded, attention=_attention(state, row, sequence, beams[: len(decoded.log_probs)])

@@ -35,6 +35,7 @@ PAUSE_GAIN = 1.0  # of a quiet frame, in standard deviations of attention; a lou
 FORBIDDEN = -1000.0  # gain of a frame far outside the segment, and of a token without a frame
 PAUSE = -1  # the pause's row of the gain, after those of all tokens
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 98, 10
+LAST_TOKENS = 8  # which tell how far a text came; some look elsewhere
 MAX_RANGE = 40.0  # dB below speech; anything lower counts as silence
 QUIET_SHARE = 0.25  # of the decibels between the floor and speech
 
@@ -107,6 +108,15 @@ def aligned_words(
         timed = Word(word.tokens.text, start, end, probability=certainty)
         found.append(AlignedWord(word.segment, timed, tuple(word.rows.tolist())))
     return found
+
+
+def heard_until(result: DecodeResult) -> float:
+    """About when the last of a text was spoken, in seconds from the window's beginning: where the
+    attention of its last tokens is highest, by the median. `result` holds attention.
+    """
+    assert result.attention is not None
+    peaks = result.attention[-LAST_TOKENS:].argmax(axis=1)
+    return float(np.median(peaks) + 1) / TOKENS_PER_SECOND
 
 
 def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:

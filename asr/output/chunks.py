@@ -26,7 +26,7 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback, compression_ratio
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
-from asr.output.alignment import timed_words
+from asr.output.alignment import heard_until, timed_words
 from asr.output.segments import Segment, Segments, read_segments
 from asr.output.sentences import split_sentences
 from asr.output.words import split_words
@@ -86,10 +86,16 @@ class ChunkReader:
         if silent or (window.tentative and not self._is_sure(window, result)):
             return ReadWindow()
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
-        if self.timestamps and result.timestamps:
-            begin = self.models.special_tokens.timestamp_begin
+        begin, timed = (
+            self.models.special_tokens.timestamp_begin,
+            self.timestamps and result.timestamps,
+        )
+        if timed:
             found = read_segments(result.tokens, begin, window.seconds)
         closed, unfinished = found.closed, found.unfinished
+        open_end = not timed or (unfinished is None and result.tokens[-1:] < (begin,))
+        if open_end and _stopped(result):
+            return self._read_stopped(window, result, samples)
         if result.cut or (self.timestamps and not result.timestamps):
             every = closed if unfinished is None else (*closed, unfinished)
             closed = tuple(split_sentences(result, every, samples, self.models, self.language))
@@ -106,6 +112,20 @@ class ChunkReader:
             closed, unfinished = closed[:-1], closed[-1]
         seek = window.start + round(closed[-1].end * SAMPLE_RATE) if closed else None
         return ReadWindow(closed, () if unfinished is None else (unfinished,), seek)
+
+    def _read_stopped(
+        self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
+    ) -> ReadWindow:
+        """Of a text that met its limit, where no timestamp says how far it came: its last sentence
+        is decoded again with what follows, or if it is the only one what follows alone.
+        """
+        whole = Segment(result.tokens, 0.0, min(heard_until(result), window.seconds))
+        *closed, last = split_sentences(result, (whole,), samples, self.models, self.language)
+        rest = last
+        if not closed:
+            closed, rest = [last], Segment((), last.end, window.seconds)
+        seek = window.start + round(closed[-1].end * SAMPLE_RATE)
+        return ReadWindow(tuple(closed), (rest,), seek)
 
     def chunks(
         self,
@@ -190,6 +210,12 @@ def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK)
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
     unlikely = result.avg_logprob < ANNOTATION_LOGPROB
     return fallback.is_silent(result) or (other_sound and unlikely)
+
+
+def _stopped(result: DecodeResult) -> bool:
+    """Whether a limit ended the text, and attention tells where."""
+    ended = result.ended or result.cut
+    return bool(result.tokens) and not ended and result.attention is not None
 
 
 def _closed_by_cut(window: Window, found: Segments) -> bool:
