@@ -79,6 +79,8 @@ class FakeCuda(TorchDispatchMode):
         self.synchronisations = 0
         self.uploads = 0  # blocking copies from the host
         self.script = Script()
+        self.stream: FakeStream | None = None  # the current one, None the device's own
+        self.used_streams: set[FakeStream | None] = set()  # on which something was computed
         self._step: _Step | None = None
         self._drafting = False
         self._num_beams = 1
@@ -96,6 +98,8 @@ class FakeCuda(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         tensors = list(_tensors((*args, *kwargs.values())))
+        if any(_device(each).type == "cuda" for each in tensors):
+            self.used_streams.add(self.stream)
         self._check_devices(name, args, kwargs, tensors)
         self._check_products(name, tensors)
         if name == "_local_scalar_dense" and isinstance(tensors[0], FakeTensor):
@@ -189,6 +193,15 @@ class FakeCuda(TorchDispatchMode):
             yield
         finally:
             self.capturing = False
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: FakeStream | None) -> Iterator[None]:
+        """Stand in for torch.cuda.stream."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
     def new_pool(self) -> object:
         """Stand in for torch.cuda.graph_pool_handle."""
@@ -309,8 +322,8 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         "graph_pool_handle": device.new_pool,
         "Event": FakeEvent,
         "Stream": FakeStream,
-        "stream": lambda _: contextlib.nullcontext(),
-        "current_stream": lambda *_: None,
+        "stream": device.on_stream,
+        "current_stream": lambda *_: device.stream,
         "mem_get_info": lambda *_: (memory, memory),
         "memory_reserved": lambda *_: 0,
         "memory_allocated": lambda *_: 0,

@@ -6,7 +6,6 @@ bound the sizes of what a step creates. That each fault is caught is tested at t
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 
@@ -32,7 +31,9 @@ from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import StepShape
 from asr.engine.self_test import NUM_BEAMS, cases, decode_noise
 from asr.engine.sequence import Lane
-from testing.tiny_whispers import noise
+from medusa.hidden_states import Teacher
+from testing.tiny_whispers import hears_sound, noise
+from tests.medusa_stand_ins import write_recordings
 
 VOCABULARY, TIMES = 51_866, 1_501
 # Logits in half precision and one copy in float32, over which the probabilities are summed; the
@@ -147,26 +148,29 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(
 
 def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, few_drafts, monkeypatch):
     """All that the engine queues, load included, goes there."""
-    entered, launched, step = [None], [], device.decode_step
-
-    @contextlib.contextmanager
-    def on_stream(stream):
-        entered.append(stream)
-        yield
-        entered.pop()
+    launched, step = [], device.decode_step
 
     def watched(*arguments):
-        launched.append(entered[-1])
+        launched.append(device.stream)
         step(*arguments)
 
-    monkeypatch.setattr(torch.cuda, "stream", on_stream)
     monkeypatch.setattr(cuda_graphs, "decode_step", watched)
     engine = DecodeEngine(fake_models(assistant="shared"))
     at_load = len(launched)
     decode(engine, (DecodeOptions(timestamps=False), requests_of(engine, 1)))
     assert len(launched) > at_load > 0
-    # A capture has a stream of its own, inside.
-    (stream,) = {each for each in launched if each is not None}
+    (stream,) = set(launched)
+    assert stream.priority < 0
+
+
+def test_texts_are_made_and_read_on_the_engines_stream(device, brief_warmup, monkeypatch, tmp_path):
+    """Of the recordings that Medusa heads are trained on."""
+    monkeypatch.setattr(Teacher, "loops", lambda *_: False)
+    teacher = Teacher(fake_models(), hears_sound)
+    recordings = write_recordings(tmp_path, 1)
+    device.used_streams.clear()
+    assert len(teacher.read(recordings).lengths) > 1
+    (stream,) = device.used_streams
     assert stream.priority < 0
 
 

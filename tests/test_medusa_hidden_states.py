@@ -6,7 +6,14 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from asr.checkpoint.loading import WhisperModels
 from benchmarks.real.manifest import Recording
-from medusa.hidden_states import HiddenStates, Teacher, Text, cache_name, cached_hidden_states
+from medusa.hidden_states import (
+    HiddenStates,
+    Teacher,
+    Text,
+    cache_name,
+    cached_hidden_states,
+    teacher_forced,
+)
 from tests.medusa_stand_ins import teacher_of, tiny_models, write_recordings
 
 
@@ -61,6 +68,18 @@ def test_every_window_is_decoded_with_and_without_timestamps_and_after_the_text_
     assert len(windows) > 1
     assert states.windows[~states.timestamps].tolist() == [*windows]
     assert states.windows[states.timestamps].tolist() == [*windows, *windows[1:]]
+
+
+def test_while_texts_are_read_the_engine_holds_no_rows(teacher, recordings, monkeypatch):
+    held = []
+
+    def watched(*arguments):
+        held.append([batch.memory.capacity for batch in teacher.engine.batches.values()])
+        return teacher_forced(*arguments)
+
+    monkeypatch.setattr("medusa.hidden_states.teacher_forced", watched)
+    teacher.read(recordings[:2])
+    assert held == [[0]] * 3  # once for each style
 
 
 def test_a_text_that_repeats_itself_is_left_out(teacher):

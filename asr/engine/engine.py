@@ -74,7 +74,7 @@ class DecodeEngine:
         self._executor = Executor(self.scheduler, batches)
         self._thread = get_ident()
         self._stream = decoding_stream(models.device)
-        with self._computing():
+        with self.computing():
             prepare_shapes(self.memory, self.context)
             if self.draft_model is not None:
                 self.context.drafting = measured_drafting(self.memory, self.context)
@@ -102,7 +102,7 @@ class DecodeEngine:
         `frames` are those of a Request. Raises OutOfMemory if one window is too much for the
         device.
         """
-        with self._computing():
+        with self.computing():
             while True:
                 try:
                     return self._language_posterior(samples, frames)
@@ -120,11 +120,22 @@ class DecodeEngine:
         live has: beside those all others have a part of the time. Where a step fails, what follows
         is `asr.engine.recovery`'s; an error reaches the sessions whose requests are lost.
         """
-        with self._computing():
+        with self.computing():
             rows = self._executor.step(newcomers, live)
             if not self.scheduler.busy:
                 self.threads.restore()
         return rows
+
+    @contextmanager
+    def computing(self) -> abc.Iterator[None]:
+        """The block computes, in the engine's thread and on its stream.
+
+        On CUDA what the engine's models make elsewhere is in no order with what they make here.
+        """
+        self._check_thread()
+        self.threads.adjust()
+        with self._on_stream():
+            yield
 
     # What sessions call
 
@@ -135,7 +146,7 @@ class DecodeEngine:
 
     def cancel(self, client: Client) -> None:
         """Drop what a client still has queued or running."""
-        with self._computing():
+        with self.computing():
             self._executor.cancel(client)
 
     # What tests, benchmarks and the self-test look at
@@ -157,12 +168,12 @@ class DecodeEngine:
     @contextmanager
     def endless_texts(self) -> abc.Iterator[None]:
         """Let no text end before its greatest length meanwhile."""
-        with self._computing():
+        with self.computing():
             ends = self.context.filters.forbid_ends()
         try:
             yield
         finally:
-            with self._computing():
+            with self.computing():
                 self.context.filters.restore_ends(ends)
 
     # Inside
@@ -170,14 +181,6 @@ class DecodeEngine:
     def _check_thread(self) -> None:
         if get_ident() != self._thread:
             raise RuntimeError("an engine is for the thread that made it")
-
-    @contextmanager
-    def _computing(self) -> abc.Iterator[None]:
-        """The block computes, in the engine's thread and on its stream."""
-        self._check_thread()
-        self.threads.adjust()
-        with self._on_stream():
-            yield
 
     def _on_stream(self) -> AbstractContextManager[object]:
         """What computes in the block is decoding, for the device; a lost one is left alone."""
