@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from asr import Checkpoint, Transcriber, load_whisper, with_assistant
+from asr.checkpoint.assistants import main_digest
 from asr.checkpoint.loading import WhisperModels
-from asr.checkpoint.medusa import base_digest
 from config import REPOSITORY, ModelReference, nvidia_device_present
 from errors import EndpointError
 from medusa.acceptance import Acceptance, measure
@@ -55,10 +55,10 @@ def train(options: argparse.Namespace) -> None:
     state = folder / f"{hashlib.sha256(repr(plan).encode()).hexdigest()[:12]}.state"
     training = Training(states, projection, plan, state)
     heads = training.run(_report_epoch)
-    save_heads(options.output, heads, projection, models.model)
+    save_heads(options.output, heads, projection, models)
     facts = TrainingFacts(
         base=options.model,
-        digest=base_digest(models.model),
+        digest=main_digest(models),
         plan=plan,
         recordings=len(recordings),
         windows=len(set(states.windows.tolist())),

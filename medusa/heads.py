@@ -25,13 +25,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from asr.checkpoint.medusa import (
-    HEADS_MODEL_TYPE,
-    HEADS_ONLY,
-    SHORTLIST,
-    MedusaHeads,
-    base_digest,
-)
+from asr.checkpoint.assistants import main_digest
+from asr.checkpoint.loading import WhisperModels
+from asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, MedusaHeads
 
 
 class Heads(nn.Module):
@@ -101,8 +97,10 @@ class Projection:
         return len(self.shortlist) == self.size
 
 
-def save_heads(folder: Path, heads: Heads, projection: Projection, model: PreTrainedModel) -> None:
-    """Write `config.json` and `model.safetensors`, float32, as the endpoint loads them."""
+def save_heads(folder: Path, heads: Heads, projection: Projection, models: WhisperModels) -> None:
+    """Write `config.json` and `model.safetensors`, float32, as the endpoint loads them beside the
+    main one of `models`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     layers, count, d_model = heads.bias.shape
     config = {
@@ -111,7 +109,7 @@ def save_heads(folder: Path, heads: Heads, projection: Projection, model: PreTra
         "medusa_num_layers": layers,
         "medusa_hidden_size": d_model,
         "medusa_heads_type": HEADS_ONLY,
-        "base_digest": base_digest(model),
+        "base_digest": main_digest(models),
     }
     tensors = {}
     for number, layer in product(range(count), range(layers)):

@@ -44,7 +44,7 @@ def test_the_endpoint_loads_what_was_saved(models, tmp_path, listed):
     shortlist = None if listed is None else torch.tensor(listed)
     projection = Projection.of(models.model, shortlist)
     heads = random_heads(3, 2, models.model.config.d_model)
-    save_heads(tmp_path, heads, projection, models.model)
+    save_heads(tmp_path, heads, projection, models)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["base_digest"] == base_digest(models.model)
     assert (config["medusa_num_heads"], config["medusa_num_layers"]) == (3, 2)
@@ -54,6 +54,16 @@ def test_the_endpoint_loads_what_was_saved(models, tmp_path, listed):
     assert torch.equal(again.bias, heads.bias)
     assert (loaded.shortlist is None) == (listed is None)
     assert loaded.shortlist is None or loaded.shortlist.tolist() == list(listed)
+
+
+def test_heads_of_a_rounded_model_are_those_of_its_files(models, tmp_path):
+    """As on CUDA, where models are in float16 whatever their files are in."""
+    rounded = load_whisper(models.checkpoint, torch.device("cpu"), torch.float16)
+    assert base_digest(rounded.model) != base_digest(models.model)
+    heads = random_heads(2, 1, models.model.config.d_model)
+    save_heads(tmp_path, heads, Projection.of(rounded.model), rounded)
+    for each in (rounded, models):
+        assert with_assistant(each, Checkpoint(str(tmp_path))).medusa.heads
 
 
 def test_a_shortlist_numbers_its_tokens(models):

@@ -85,13 +85,15 @@ def _with_heads(
 ) -> WhisperModels:
     """The models with heads that were made for the main one."""
     medusa = read_heads(checkpoint.source, config, models.model)
-    if config["base_digest"] != _base_digest(models):
+    if config["base_digest"] != main_digest(models):
         raise _misfit(models, checkpoint, "its heads were made for another model")
     return dataclasses.replace(models, medusa=medusa)
 
 
-def _base_digest(models: WhisperModels) -> str:
-    """The main model's digest, from its files where the loaded weights are rounded."""
+def main_digest(models: WhisperModels) -> str:
+    """The main model's `base_digest`, by which heads name it; of its files where the loaded weights
+    are rounded. Raises StartError where these lack a tensor.
+    """
     if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
         return base_digest(models.model)
     return file_digest(models.checkpoint.source)
