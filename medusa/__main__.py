@@ -27,7 +27,7 @@ from medusa.evaluation import summary, transcribe_both, write_csv
 from medusa.heads import Heads, Projection, save_heads
 from medusa.hidden_states import HiddenStates, Teacher, cache_name, cached_hidden_states
 from medusa.recordings import find_recordings
-from medusa.training import Epoch, Plan, Training, choose_shortlist, split
+from medusa.training import Epoch, Plan, Training, check_shortlist, choose_shortlist, split
 from runtime.device import choose_device, prepare_device
 
 WORK = REPOSITORY / "build" / "medusa"
@@ -48,6 +48,7 @@ def train(options: argparse.Namespace) -> None:
     if models.medusa is not None:
         raise ValueError(f"{models.name} has heads of its own")
     plan = Plan(**{field.name: getattr(options, field.name) for field in fields(Plan)})
+    check_shortlist(models.special_tokens, plan.shortlist)
     folder = options.work / cache_name(models, recordings)
     states = cached_hidden_states(Teacher(models), recordings, folder, _Progress())
     shortlist = choose_shortlist(states, models.special_tokens, plan.shortlist)

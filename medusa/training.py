@@ -70,16 +70,29 @@ def split(states: HiddenStates) -> tuple[HiddenStates, HiddenStates]:
     return states.where(~held_out), states.where(held_out)
 
 
+def check_shortlist(special: SpecialTokens, count: int) -> None:
+    """Raise ValueError where a shortlist of `count` ids would have none of a text token."""
+    fixed = len(_on_every_shortlist(special))
+    if count < special.size and count <= fixed:
+        raise ValueError(
+            f"--shortlist {count}: end of text and timestamps alone are {fixed} tokens"
+        )
+
+
 def choose_shortlist(states: HiddenStates, special: SpecialTokens, count: int) -> Tensor | None:
     """The ids to draft from: the end of text, every timestamp and the commonest text tokens of
     `states`, at most `count` in all, sorted. None for a vocabulary that is no larger.
     """
     if special.size <= count:
         return None
-    times = torch.arange(special.timestamp_begin, special.size)
+    fixed = _on_every_shortlist(special)
     seen = states.tokens.long().bincount(minlength=special.size)[: special.end_of_text]
-    common = seen.topk(min(int((seen > 0).sum()), count - len(times) - 1)).indices
-    return torch.cat([common, torch.tensor([special.end_of_text]), times]).sort().values
+    common = seen.topk(min(int((seen > 0).sum()), count - len(fixed))).indices
+    return torch.cat([common, fixed]).sort().values
+
+
+def _on_every_shortlist(special: SpecialTokens) -> Tensor:
+    return torch.tensor([special.end_of_text, *range(special.timestamp_begin, special.size)])
 
 
 class Examples:

@@ -69,3 +69,22 @@ def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
     write_recordings(tmp_path, 1, windows=1)
     with pytest.raises(SystemExit, match="evaluate: there are no heads"):
         main(["evaluate", *options])
+
+
+def test_a_shortlist_without_room_for_text_is_refused_before_anything_is_decoded(
+    model_folder, tmp_path, monkeypatch
+):
+    def decode(*_):
+        raise AssertionError("something is decoded")
+
+    monkeypatch.setattr("medusa.__main__.Teacher", decode)
+    write_recordings(tmp_path, 1, windows=1)
+    options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
+    special = models_of(TINY, ENDING).special_tokens
+    fixed = special.size - special.timestamp_begin + 1
+    for count in (0, fixed):
+        training = ["train", *options, "--output", str(tmp_path), "--shortlist", str(count)]
+        with pytest.raises(SystemExit, match=f"train: --shortlist {count}: .* {fixed} tokens$"):
+            main(training)
+    with pytest.raises(AssertionError, match="decoded"):
+        main([*training[:-1], str(fixed + 1)])
