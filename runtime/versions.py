@@ -9,11 +9,12 @@ that importing this module loads none of them.
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +27,7 @@ from errors import StartError
 if TYPE_CHECKING:
     import torch
     from av.container import InputContainer
+    from transformers import WhisperFeatureExtractor
 
 # The servers by the module that a process of theirs has imported.
 SERVERS = {"hf_serve": "hf-serve", "huggingface_inference_toolkit": "huggingface-inference-toolkit"}
@@ -69,6 +71,31 @@ def tokenizer_arguments() -> dict[str, Any]:
     that means something else until then, and 4.51 fails at it. They are in `tokenizer.json` too.
     """
     return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
+
+
+def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor:
+    """`AutoFeatureExtractor.from_pretrained` of a Whisper, with the arguments of `source`.
+
+    transformers 5 saves it in the processor's `processor_config.json`, where 4.51 does not look.
+    """
+    from transformers import AutoFeatureExtractor, WhisperFeatureExtractor
+    from transformers.utils.hub import cached_file
+
+    try:
+        loaded: WhisperFeatureExtractor = AutoFeatureExtractor.from_pretrained(**source)
+    except OSError:
+        stated = cached_file(
+            source["pretrained_model_name_or_path"],
+            "processor_config.json",
+            revision=source.get("revision"),
+            token=source.get("token"),
+            _raise_exceptions_for_missing_entries=False,
+        )
+        processor = json.loads(Path(stated).read_text(encoding="utf-8")) if stated else {}
+        if "feature_extractor" not in processor:
+            raise
+        loaded = WhisperFeatureExtractor(**processor["feature_extractor"])
+    return loaded
 
 
 def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401

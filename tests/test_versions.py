@@ -3,6 +3,7 @@ this file under those of both servers."""
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 import sys
@@ -13,7 +14,12 @@ import numpy as np
 import pytest
 import torch
 from hub_errors import hub_error
-from transformers import AutoTokenizer, PreTrainedModel, WhisperForConditionalGeneration
+from transformers import (
+    AutoTokenizer,
+    PreTrainedModel,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+)
 
 from config import DEMO_MODELS
 from errors import StartError
@@ -70,6 +76,23 @@ def test_a_tokenizer_of_transformers_5_loads(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, **versions.tokenizer_arguments())
     assert tokenizer.decode([600, 601, 363, 500, 599], skip_special_tokens=True) == " good morning"
     assert tokenizer.get_vocab()["<|notimestamps|>"] == 706
+
+
+def test_a_feature_extractor_in_a_processor_of_transformers_5_loads(tmp_path):
+    demo = DEMO_MODELS / "asr"
+    (tmp_path / "config.json").write_bytes((demo / "config.json").read_bytes())
+    source = {"pretrained_model_name_or_path": str(tmp_path), "revision": None, "token": None}
+    processor, missing = tmp_path / "processor_config.json", "preprocessor_config.json"
+    with pytest.raises(OSError, match=missing):
+        versions.load_feature_extractor(source)
+    processor.write_text('{"processor_class": "WhisperProcessor"}')  # as transformers 4 saves it
+    with pytest.raises(OSError, match=missing):
+        versions.load_feature_extractor(source)
+    stated = json.loads((demo / missing).read_text()) | {"chunk_length": 7}
+    processor.write_text(json.dumps({"feature_extractor": stated}))
+    loaded = versions.load_feature_extractor(source)
+    assert isinstance(loaded, WhisperFeatureExtractor)
+    assert (loaded.chunk_length, loaded.feature_size) == (7, stated["feature_size"])
 
 
 def test_only_torchs_own_accelerator_error_is_one():

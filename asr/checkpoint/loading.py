@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from transformers import (
     AutoConfig,
-    AutoFeatureExtractor,
     AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
     GenerationConfig,
@@ -34,7 +33,7 @@ from asr.checkpoint.medusa import (
 )
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from errors import StartError
-from runtime.versions import dtype_argument, tokenizer_arguments
+from runtime.versions import dtype_argument, load_feature_extractor, tokenizer_arguments
 
 # What a CPU multiplies in while the rest stays float32.
 PRODUCT_DTYPES = (torch.bfloat16, torch.int8)
@@ -115,7 +114,7 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     """
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
-    feature_extractor = AutoFeatureExtractor.from_pretrained(**checkpoint.source)
+    feature_extractor = load_feature_extractor(checkpoint.source)
     _require_matching_features(checkpoint, config, feature_extractor)
     # Clean-up is not done for Whisper's tokenizer, which warns wherever a checkpoint asks for it.
     tokenizer = AutoTokenizer.from_pretrained(
