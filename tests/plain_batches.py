@@ -73,7 +73,7 @@ class Device:
 
     @property
     def free(self) -> int:
-        return self.total - sum(each.memory.capacity * each.lane.num_beams for each in self.batches)
+        return self.total - sum(each.memory.held for each in self.batches)
 
     def spend(self, work: Work) -> None:
         """Do what takes time."""
@@ -104,11 +104,17 @@ class PlainMemory:
         self.limit = RowLimit()
         self.capacity = 0
 
-    def lacks(self, rows: int, live: int) -> bool:
+    @property
+    def held(self) -> int:
+        return self.capacity * self.num_beams
+
+    def lacks(self, rows: int, live: int, idle: int) -> bool:
         wanted = min(rows, self.limit.rows)
         if self.capacity >= wanted or not self.device.tells:
             return False
-        return self._fitting + (0 if live else self.capacity) < wanted
+        if not live:
+            return self._fitting + self.capacity < wanted
+        return self._fitting < wanted <= (self.device.free + idle) // self.num_beams
 
     def ensure_capacity(self, rows: int, live: int) -> int:
         wanted = min(rows, self.limit.rows)

@@ -59,7 +59,7 @@ class Batch:
     def __init__(self, engine: Engine, lane: Lane) -> None:
         self.engine, self.lane, self.left = engine, lane, {}
         self.memory = SimpleNamespace(
-            limit=SimpleNamespace(rows=ROWS), capacity=ROWS, lacks=lambda *_: False
+            limit=SimpleNamespace(rows=ROWS), capacity=ROWS, held=0, lacks=lambda *_: False
         )
 
     @property

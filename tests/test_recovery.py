@@ -199,6 +199,22 @@ def test_idle_batches_give_back_their_memory_before_fewer_rows_are_tried():
     assert {executor.batches[Lane(each)].memory.limit.rows for each in (1, 5)} == {MAX_ROWS}
 
 
+@pytest.mark.parametrize(("total", "grown"), [(28, 12), (29, 17)])
+def test_beside_rows_that_live_idle_memory_is_taken_only_where_they_then_grow(total, grown):
+    """Else who comes again and again, as live windows do, would begin anew each time."""
+    executor = executor_of(Device(total=total, tells=True))
+    client_of(executor, windows(12, steps=(60, 1)))
+    client_of(executor, windows(1), num_beams=2)
+    executor.step()
+    plain, beams = (executor.batches[Lane(each)] for each in (1, 2))
+    assert (plain.memory.capacity, beams.memory.capacity, beams.rows) == (12, 1, [])
+    client_of(executor, windows(5, steps=(60, 1)))
+    for _ in range(9):
+        executor.step()
+    assert plain.memory.capacity == grown
+    assert beams.memory.capacity == (grown == 12)
+
+
 def test_where_one_window_does_not_fit_its_queue_is_told_and_others_are_answered():
     executor = executor_of(Device(total=4))
     beams = [client_of(executor, windows(2), num_beams=5) for _ in range(2)]

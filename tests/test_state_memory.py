@@ -144,7 +144,7 @@ def test_a_tenth_of_a_large_device_is_left_free(monkeypatch, memory, host, devic
 
 
 def test_where_nobody_knows_what_the_host_has_all_rows_are_allocated(memory):
-    assert not memory.lacks(24, 0)
+    assert not memory.lacks(24, 0, 0)
     assert memory.rows_beside(24) == 24
     assert memory.ensure_capacity(24).capacity == 24
 
@@ -256,14 +256,32 @@ def test_a_batch_that_failed_is_not_tried_again(memory, monkeypatch, caplog):
 
 def test_what_is_lacking_is_what_others_hold(set_free, memory):
     set_free(4)
-    assert not memory.lacks(4, 0)
-    assert memory.lacks(5, 0)
+    assert not memory.lacks(4, 0, 0)
+    assert memory.lacks(5, 0, per_row())
     memory.ensure_capacity(4)
+    assert memory.held == 4 * per_row()
     set_free(2)
-    assert not memory.lacks(4, 4)
-    assert not memory.lacks(6, 0)  # its own is given back first
-    assert memory.lacks(6, 1)  # beside its own
+    assert not memory.lacks(4, 4, 9 * per_row())
+    assert not memory.lacks(6, 0, 9 * per_row())  # its own is given back first
+    assert memory.lacks(6, 1, 4 * per_row())  # beside its own
     assert memory.rows_beside(3) == 3
     assert memory.rows_beside(6) == 4
     memory.limit.hold(4)
-    assert not memory.lacks(24, 1)
+    assert not memory.lacks(24, 1, 99 * per_row())
+
+
+@pytest.mark.parametrize("free", range(5))
+@pytest.mark.parametrize("idle", range(5))
+@pytest.mark.parametrize("wanted", [3, 4, 9])
+def test_beside_live_rows_nothing_is_lacking_with_which_it_would_not_grow(
+    set_free, memory, free, idle, wanted
+):
+    """Nor without which it grows: what others hold is taken once, or it stays theirs."""
+    set_free(2)
+    memory.ensure_capacity(2)
+    set_free(free)
+    lacks = memory.lacks(wanted, 2, idle * per_row())
+    grows = memory.ensure_capacity(wanted, live=2).capacity > 2
+    set_free(free + idle)
+    would_grow = memory.ensure_capacity(wanted, live=2).capacity > 2
+    assert lacks == (would_grow and not grows)

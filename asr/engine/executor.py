@@ -34,8 +34,14 @@ class Memory(Protocol):
     def capacity(self) -> int:
         """How many rows there are now."""
 
-    def lacks(self, rows: int, live: int) -> bool:
-        """Whether `rows` rows, of which the first are `live`, need memory that others hold."""
+    @property
+    def held(self) -> int:
+        """How much memory that is."""
+
+    def lacks(self, rows: int, live: int, idle: int) -> bool:
+        """Whether `rows` rows, of which the first are `live`, need the memory that others hold
+        `idle`.
+        """
 
 
 class Rows(Protocol):
@@ -168,8 +174,10 @@ class Executor(Generic[AnyRows]):
             if not plan.entering:
                 return load.encoded, plan.decodes
             began = self.scheduler.clock()
-            if batch.memory.lacks(plan.rows, len(batch.rows)):
-                self._release(self._idle_batches())
+            idle = self._idle_batches()
+            held = sum(each.memory.held for each in idle)
+            if batch.memory.lacks(plan.rows, len(batch.rows), held):
+                self._release(idle)
             entered = batch.enter(plan)
             self.scheduler.entered(plan, entered, began)
             if not entered:

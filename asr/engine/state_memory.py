@@ -78,12 +78,21 @@ class StateMemory:
             return wanted
         return max(self.capacity, min(wanted, self._free_rows()))
 
-    def lacks(self, rows: int, live: int) -> bool:
-        """Whether `rows` rows, of which the first are `live`, need memory that others hold."""
+    @property
+    def held(self) -> int:
+        """The bytes that its rows take."""
+        return self.capacity * self._bytes_per_row
+
+    def lacks(self, rows: int, live: int, idle: int) -> bool:
+        """Whether `rows` rows, of which the first are `live`, need the `idle` bytes that others
+        hold. Beside live rows it is only so where it can grow then, and not before.
+        """
         wanted = min(rows, self.limit.rows)
         if self.capacity >= wanted:
             return False
-        return self._free_rows() + (0 if live else self.capacity) < wanted
+        if not live:
+            return self._free_rows() + self.capacity < wanted
+        return self._free_rows() < min(wanted, self._half_more) <= self._free_rows(idle)
 
     def release(self) -> None:
         """Give the memory back, and with it every graph captured over it."""
@@ -127,8 +136,10 @@ class StateMemory:
         """How many rows to try now: those that fit, and one in any case."""
         return max(1, self._free_rows())
 
-    def _free_rows(self) -> int:
-        """How many rows there is memory for beside the headroom; MAX_ROWS where nobody knows."""
+    def _free_rows(self, idle: int = 0) -> int:
+        """How many rows there is memory for beside the headroom, were `idle` bytes more free;
+        MAX_ROWS where nobody knows.
+        """
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
             reserved = torch.cuda.memory_reserved(self.device)
@@ -140,7 +151,7 @@ class StateMemory:
                 return MAX_ROWS
             (free, total), least = host, HOST_HEADROOM_BYTES
         headroom = max(least, int(total * HEADROOM_SHARE))
-        return max(0, free - headroom) // self._bytes_per_row
+        return max(0, free + idle - headroom) // self._bytes_per_row
 
     @property
     def _bytes_per_row(self) -> int:
