@@ -4,6 +4,7 @@ decoding behind the same tokens, in float64.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 
@@ -198,6 +199,21 @@ def test_behind_a_wrong_token_a_draft_is_followed_again(monkeypatch):
         assert decode(engine, [guessed], options)[window.key].tokens == text
         rest = MOST - wrong
         assert passes(monkeypatch, engine, guessed, options) <= 1 + 6 + rest // 4
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS[1:])
+def test_how_right_a_requests_own_draft_is_says_nothing_of_the_drafter(drafter):
+    engine = engine_of(drafter, None)
+    before = copy.deepcopy(engine.context.drafting.rates)
+    text = truth(0, True, (), None)
+    wrong = next(place for place in range(3, MOST - 20) if text[place] < END and text[place] != 7)
+    window = dataclasses.replace(windows_of(True)[0], draft=altered(text, wrong, 7))
+    with engine.session(DecodeOptions(batch_size=1)) as session:
+        session.add([window])
+        while not session.done:
+            session.step()
+    assert session.stats.drafted > 0
+    assert engine.context.drafting.rates == before
 
 
 def test_a_draft_that_is_right_to_its_end_ends_the_text(monkeypatch):

@@ -60,7 +60,7 @@ class Batch:
         self.rows: list[Sequence] = []
         self.attempted = 0
         self._steps = 0
-        self._pending: deque[tuple[PendingResult, int]] = deque()  # results, and drafts of the step
+        self._pending: deque[tuple[PendingResult, StepShape]] = deque()
         self._longest = 0  # no live row is longer
         self._written = 0  # no cached position beyond it was ever written
         self._drafts = DraftPolicy(memory.draft_model)
@@ -206,7 +206,7 @@ class Batch:
             self._view = state.view(0, rows)
         self._written = max(self._written, shape.kv_len)
         result = runner.launch(self._view, self.context.filters, shape)
-        self._pending.append((result, shape.drafts))
+        self._pending.append((result, shape))
         self._longest += shape.drafts + 1
         for sequence in self.rows:
             sequence.steps += 1
@@ -253,14 +253,14 @@ class Batch:
 
     def _read(self) -> StepResult:
         """Wait for the oldest result that was not read yet, and count it."""
-        pending, drafts = self._pending.popleft()
+        pending, shape = self._pending.popleft()
         result = pending()
         lengths = result.length[: len(self.rows)]
         longest = max(*lengths, *(each.prefilled_length for each in self.rows))
-        self._longest = longest + sum(drafts + 1 for _, drafts in self._pending)
-        if self.context.drafting is not None:
+        self._longest = longest + sum(each.drafts + 1 for _, each in self._pending)
+        if self.context.drafting is not None and not shape.told:
             self.context.drafting.observe(result.accepted, result.drafted)
-        self._count(result, drafts)
+        self._count(result, shape.drafts)
         return result
 
     def _count(self, result: StepResult, drafts: int) -> None:
