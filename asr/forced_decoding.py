@@ -38,15 +38,24 @@ class ForcedDecoding:
             split_text(text, self._engine.models, self._plan.timeline.language)
         )
         placed, windows = yield from _busy(place_text(words, heard))
-        chunks, spoken = yield from self._decode(placed, windows)
+        chunks: list[Chunk] = []
+        spoken: set[int] = set()
+        for timestamps in (True, False):
+            alike = [each for each in windows if each.timestamps == timestamps]
+            more, words_of_more = yield from self._decode(placed, alike, timestamps)
+            chunks += more
+            spoken |= words_of_more
         return chunks, placed.unspoken(spoken)
 
     def _decode(
-        self, text: GivenText, windows: Sequence[GivenWindow]
+        self, text: GivenText, windows: Sequence[GivenWindow], timestamps: bool
     ) -> Generator[bool, None, tuple[list[Chunk], set[int]]]:
-        """The chunks of all windows, in no order, and the words that are spoken in them."""
+        """The chunks of windows with `timestamps` or without, in no order, and the words that are
+        spoken in them.
+        """
         plan = self._plan
-        options = replace(plan.options, fallback=None, num_beams=1, temperature=0.0, assisted=False)
+        greedy = replace(plan.options, fallback=None, num_beams=1, temperature=0.0, assisted=False)
+        options = replace(greedy, timestamps=timestamps)
         most = self._engine.models.special_tokens.max_length
         chunks: list[Chunk] = []
         spoken: set[int] = set()

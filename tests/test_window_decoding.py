@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+from oracle import rules_of
 from stand_ins import asking
 
 from asr.decoding_plan import Planner
@@ -48,6 +50,21 @@ def asked(before: HeardBefore = NOTHING_HEARD, rows: int = 9, encodings=None, **
     return session.asked
 
 
+def forced(text: str, heard: list[Heard]) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
+    """A client's text in two windows, in which this was heard."""
+    engine = DecodeEngine(MODELS)
+    plan = Planner(MODELS, asking(words=True)).plan(LanguageTimeline.single("en"))
+    steps = ForcedDecoding(engine, schedule_of(2), plan).steps(text, heard)
+    while True:
+        try:
+            if not next(steps):
+                engine.step()
+        except StopIteration as ended:
+            assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
+            found: tuple[list[Chunk], tuple[Unspoken, ...]] = ended.value
+            return found
+
+
 def test_each_window_is_prompted_in_the_language_that_is_spoken_there():
     english, german = asked(multilingual=True)
     prompt = MODELS.special_tokens.prompt
@@ -84,27 +101,12 @@ def test_what_was_heard_before_drafts_the_first_window_alone():
     assert second.draft == ()
 
 
-def forced(text: str, heard: list[Heard]) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
-    """A client's text in one window, in which this was heard."""
-    engine = DecodeEngine(MODELS)
-    plan = Planner(MODELS, asking(words=True)).plan(LanguageTimeline.single("en"))
-    steps = ForcedDecoding(engine, schedule_of(1), plan).steps(text, heard)
-    while True:
-        try:
-            if not next(steps):
-                engine.step()
-        except StopIteration as ended:
-            assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
-            found: tuple[list[Chunk], tuple[Unspoken, ...]] = ended.value
-            return found
-
-
 def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():
     """Of many scripts a token is a part of a letter, as it is here."""
     said = [f" word{300 + number}" for number in range(11)]
     assert MODELS.special_tokens.max_length // 2 < len("".join(said))
     words = tuple(Word(each, n / 6, (n + 1) / 6) for n, each in enumerate(said))
-    (window,) = schedule_of(1).planned()
+    window, _ = schedule_of(2).planned()
     chunks, unspoken = forced("".join(said), [Heard(window, [Chunk("", 0, 2, words=words)], True)])
     assert "".join(chunk.text for chunk in chunks) == "".join(said)
     assert unspoken == ()
@@ -114,3 +116,29 @@ def test_where_nothing_was_heard_a_given_text_is_spoken_nowhere():
     chunks, unspoken = forced("word300 word301", [])
     assert chunks == []
     assert unspoken == (Unspoken((" word300", " word301"), 0),)
+
+
+def test_a_word_given_where_no_timestamps_were_heard_is_weighed_against_other_words():
+    """As transformers weighs it, and itself where it is suppressed, behind a prompt without
+    timestamps; beside a window that has some.
+    """
+    schedule, words = schedule_of(2), (" word300", " word301")
+    windows, recognised = schedule.planned(), []
+    for window, word, start in zip(windows, words, (0.5, 4.5), strict=True):
+        chunk = Chunk(word, start, start + 1.0, words=(Word(word, start, start + 1.0),))
+        recognised.append(Heard(window, [chunk], timestamps=word == words[0]))
+    chunks, unspoken = forced("word300 word301", recognised)
+    of_word = {each.text: each for each in chunks}
+    assert (sorted(of_word), unspoken) == ([*words], ())
+    first, *_ = of_word[words[1]].tokens
+    prompt = MODELS.special_tokens.prompt("en", "transcribe", False, ())
+    features = MODELS.feature_extractor(
+        schedule.samples(windows[1]), sampling_rate=SAMPLE_RATE, return_tensors="pt"
+    ).input_features.to(MODELS.model.dtype)
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        scores = MODELS.model(features, decoder_input_ids=ids).logits[:, -1]
+    allowed = rules_of(MODELS, False, len(prompt))(ids, scores)
+    allowed[0, first] = scores[0, first]
+    expected = float(allowed.log_softmax(dim=1)[0, first])
+    assert of_word[words[1]].log_probs[0] == pytest.approx(expected, abs=1e-6)
