@@ -188,7 +188,7 @@ class Worker:
             code, detail = UNREADABLE, error.strerror or type(error).__name__
         except EndpointError as error:
             if isinstance(error, ModelError):
-                _die_with_the_device(error)
+                _end_with_the_process()
             code, detail = error.code, str(error).removeprefix(f"{error.code}: ")
         except Exception as error:
             code, detail = UNEXPECTED, _origin(error)
@@ -264,14 +264,11 @@ class _Deadline:
                 os._exit(EXIT_STATUS)
 
 
-def _die_with_the_device(error: BaseException) -> None:
-    """End the process where the device is lost, which is no fault of the recording's: another
-    process has to try again.
+def _end_with_the_process() -> None:
+    """End the process at once where it is about to end, its device lost or its engine stopped: that
+    is no fault of the recording's, and another process has to try again.
     """
-    from runtime.device_errors import is_device_lost
+    from runtime.error_edge import process_ends
 
-    cause: BaseException | None = error
-    while cause is not None:
-        if is_device_lost(cause):
-            os._exit(EXIT_STATUS)
-        cause = cause.__cause__
+    if process_ends():
+        os._exit(EXIT_STATUS)

@@ -66,6 +66,19 @@ class StandIn:
     def fail(self, argument: str, config: InferenceConfig) -> None:
         raise ModelError("returned nonsense")
 
+    def end(self, argument: str, config: InferenceConfig) -> None:
+        """As the endpoint does whose engine has stopped: this process ends a moment later."""
+        from runtime.error_edge import end_process
+
+        end_process("speech recognition has stopped")
+        self.fail(argument, config)
+
+    def lose_device(self, argument: str, config: InferenceConfig) -> None:
+        from runtime.error_edge import endpoint_errors
+
+        with endpoint_errors():
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
     def crash(self, argument: str, config: InferenceConfig) -> None:
         raise KeyError(TEXT)
 

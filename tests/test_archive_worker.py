@@ -159,30 +159,14 @@ def test_a_recording_that_hangs_ends_its_process_and_has_a_record(tmp_path):
     assert len(list(tmp_path.glob("out/results/*.json"))) == 1
 
 
-def test_a_lost_device_is_no_fault_of_the_recording(tmp_path, monkeypatch):
-    import torch
-
-    from runtime.device_errors import is_device_lost
-
-    lost = torch.AcceleratorError("CUDA error: unspecified launch failure")
-    assert is_device_lost(lost)
-
-    class Ended(BaseException):
-        pass
-
-    def end(status: int) -> None:
-        raise Ended
-
-    class Lost(archive_stand_ins.StandIn):
-        def say(self, argument, config):
-            raise archive_stand_ins.ModelError("unexpected AcceleratorError") from lost
-
-    monkeypatch.setattr(worker.os, "_exit", end)
-    (found,) = recordings(tmp_path, {"a.wav": "say a"})
-    with pytest.raises(Ended):
-        Worker(task(tmp_path, lambda settings: Lost()), "worker").run(found)
-    assert Results(str(tmp_path / "out")).finished() == set()
-    assert Results(str(tmp_path / "out")).begin(found.id, "run") == 2
+@pytest.mark.parametrize("command", ["end", "lose_device"])
+def test_what_ends_the_process_is_no_fault_of_the_recordings(tmp_path, command):
+    """Neither of the one that it happened to nor of those behind it: another process takes them."""
+    found = recordings(tmp_path, {"a.wav": command, "b.wav": "fail"})
+    assert run_in_process(tmp_path, 60) == worker.EXIT_STATUS
+    results = Results(str(tmp_path / "out"))
+    assert results.finished() == set()
+    assert [results.begin(each.id, "run") for each in found] == [2, 1]
 
 
 def test_a_handler_that_does_not_load_is_a_runtime_error(tmp_path):
