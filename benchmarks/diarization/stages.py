@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyannote.audio import Pipeline
 
 from asr.engine.request import DecodeOptions
 from asr.options import TranscriptionOptions
@@ -27,7 +26,13 @@ from diarization.computation import warm_up
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from diarization.embeddings import share_frames
 from diarization.loading import load_diarizer
-from diarization.pyannote_pipeline import CPU_BATCH, GPU_BATCH, PyannoteDiarizer, load_pyannote
+from diarization.pyannote_pipeline import (
+    CPU_BATCH,
+    GPU_BATCH,
+    PyannoteDiarizer,
+    load_pyannote,
+    load_stock_pipeline,
+)
 from testing.model_pairs import demo_pair
 from timebase import SAMPLE_RATE
 
@@ -64,7 +69,7 @@ class Bench:
 
 def stock_pipeline(folder: str, device: torch.device) -> Any:  # noqa: ANN401
     """pyannote.audio as it comes, but with the endpoint's voices: turns are to be compared."""
-    pipeline: Any = Pipeline.from_pretrained(folder)
+    pipeline: Any = load_stock_pipeline(folder, None, None)
     pipeline.to(device)
     complete_voices(pipeline)
     return pipeline
