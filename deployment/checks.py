@@ -21,7 +21,7 @@ from config import (
     ModelSettings,
     misspelt_variables,
 )
-from deployment.memory import GB, PUBLISHED, Dimensions, need_of
+from deployment.memory import GB, PUBLISHED, Dimensions, need_of, need_on_cpu
 from deployment.options import CUSTOM, MANAGED, MODELS
 from server.settings import ServerSettings
 
@@ -37,8 +37,9 @@ GPUS = {
     "nvidia-h200": 141,
 }
 CPUS, CPU_GB = ("intel-icl", "intel-spr", "intel-xeon"), 2
-# Bytes a weight; `auto` takes two, on processors that can.
+# Bytes of a number by DTYPE; `auto` takes two, on a CPU where it multiplies in bfloat16.
 WIDTHS = {"float32": 4, "int8": 1}
+BFLOAT16_CPU = "intel-spr"
 # Precisions that the other kind of device has not.
 REFUSED = {"gpu": ("int8",), "cpu": ("float16",)}
 DEFAULT_ROWS = 24
@@ -259,17 +260,22 @@ def _check_memory(
         findings.notes.append("the size of --model is not known here: memory was not compared")
         return
     dtype = {name.upper(): value for name, value in options.env}.get("DTYPE", "auto")
-    need = need_of(main, assistant, WIDTHS.get(dtype, 2))
+    if options.instance_type in CPUS:
+        if dtype == "auto":
+            dtype = "bfloat16" if options.instance_type == BFLOAT16_CPU else "float32"
+        need, page = need_on_cpu(main, assistant, WIDTHS.get(dtype, 2)), "docs/decoding.md"
+        what = f", float32 weights and their copies for products in {dtype} ({page}, Precision)"
+    else:
+        need, page = need_of(main, assistant, WIDTHS.get(dtype, 2)), "docs/gpu.md"
+        what = f" ({page}, Memory)"
     rows = need.rows_in(memory)
     has = f"{where} has {memory / GB:.0f} GB"
     if rows < 1:
-        findings.faults.append(
-            f"--instance-type: {has}, and the models need {need.smallest / GB:.1f} GB at least"
-            " (docs/gpu.md, Memory)"
-        )
+        least = f"{need.smallest / GB:.1f} GB at least"
+        findings.faults.append(f"--instance-type: {has}, and the models need {least}{what}")
     elif rows < DEFAULT_ROWS:
         findings.notes.append(
-            f"{has}, by docs/gpu.md enough for {rows} windows at once; requests ask for"
+            f"{has}, by {page} enough for {rows} windows at once; requests ask for"
             f" {DEFAULT_ROWS} where they do not say, and get what fits"
         )
 

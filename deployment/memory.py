@@ -15,6 +15,8 @@ GB = 10**9
 POSITIONS, TEXT_POSITIONS, FRAMES = 464, 448, 1500
 # Left free for encoders, diarization and CUDA itself: asr/engine/state_memory.py.
 HEADROOM_SHARE, HEADROOM = 0.1, 2**30
+# Bytes of a number, and from how many a weight may be in int8: asr/model/cpu_kernels.py.
+FLOAT32, ROUNDED, INT8_FROM_ELEMENTS = 4, 2, 1 << 19
 MULTILINGUAL, ENGLISH, LARGE = 51_865, 51_864, 51_866  # sizes of the published vocabularies
 # Of a checkpoint that does not tell: most have so many alignment heads.
 ALIGNED = 10
@@ -96,16 +98,39 @@ class Need:
 
 
 def need_of(main: Dimensions, assistant: Dimensions | None, width: int = 2) -> Need:
-    """The memory of checkpoints at `width` bytes a weight. An assistant with the main model's
-    encoder is taken to share it.
+    """The memory of checkpoints on a GPU, at `width` bytes a weight. An assistant with the main
+    model's encoder is taken to share it.
     """
-    decoders = [main] if assistant is None else [main, assistant]
-    encoders = [main]
-    if assistant is not None and assistant.encoder != main.encoder:
-        encoders.append(assistant)
+    encoders, decoders = _loaded(main, assistant)
     weights = sum(map(_encoder, encoders)) + sum(map(_decoder, decoders))
     joined = sum(5 * each.decoder_layers * each.d_model * (each.d_model + 1) for each in decoders)
     return Need(width * (weights + joined), width * sum(map(_row, decoders)))
+
+
+def need_on_cpu(main: Dimensions, assistant: Dimensions | None, width: int) -> Need:
+    """The memory of checkpoints on a CPU, whose products are of numbers of `width` bytes.
+
+    Weights are float32 there, and beside them lie copies for the products: of the decoder's, and
+    below float32 of the encoder's too (asr/model/cpu_kernels.py). Rows are float32, but below it
+    for the keys and values of the audio.
+    """
+    encoders, decoders = _loaded(main, assistant)
+    weights = sum(map(_encoder, encoders)) + sum(map(_decoder, decoders))
+    copies = sum(_decoder_copies(each, width) for each in decoders)
+    if width < FLOAT32:
+        copies += sum(ROUNDED * 12 * each.encoder_layers * each.d_model**2 for each in encoders)
+    narrower = FLOAT32 - max(width, ROUNDED)
+    rows = sum(FLOAT32 * _row(each) - narrower * _audio(each) for each in decoders)
+    return Need(FLOAT32 * weights + copies, rows)
+
+
+def _loaded(
+    main: Dimensions, assistant: Dimensions | None
+) -> tuple[list[Dimensions], list[Dimensions]]:
+    """Whose encoders are in memory, and whose decoders."""
+    decoders = [main] if assistant is None else [main, assistant]
+    own = assistant is not None and assistant.encoder != main.encoder
+    return decoders if own else [main], decoders
 
 
 def _encoder(model: Dimensions) -> int:
@@ -124,7 +149,27 @@ def _decoder(model: Dimensions) -> int:
     return model.decoder_layers * layer + (model.vocabulary + TEXT_POSITIONS + 2) * d
 
 
+def _decoder_copies(model: Dimensions, width: int) -> int:
+    """Bytes of the decoder's weights packed for products; of those in int8 only the largest are,
+    and none that the audio's keys and values are made with.
+    """
+    square = model.d_model**2
+    joined, single, wide = 3 * square, square, 4 * square
+    products = [joined, *[single] * 3, *[wide] * 2] * model.decoder_layers
+    products.append(model.vocabulary * model.d_model)
+    audio = 2 * square * model.decoder_layers
+    small = max(width, ROUNDED)
+    return small * audio + sum(
+        each * (width if each >= INT8_FROM_ELEMENTS else small) for each in products
+    )
+
+
 def _row(model: Dimensions) -> int:
     """Values that a row caches: keys and values of both attentions, the aligned heads' queries."""
-    both = 2 * model.decoder_layers * model.d_model * (POSITIONS + FRAMES)
-    return both + model.aligned * model.d_model // model.heads * POSITIONS
+    text = 2 * model.decoder_layers * model.d_model * POSITIONS
+    return text + _audio(model) + model.aligned * model.d_model // model.heads * POSITIONS
+
+
+def _audio(model: Dimensions) -> int:
+    """Of those the audio's keys and values."""
+    return 2 * model.decoder_layers * model.d_model * FRAMES

@@ -484,8 +484,21 @@ class TestChecks:
         [
             (["--instance-type", "intel-spr", "--instance-size", "x2"], "goes with --accelerator"),
             (
-                ["--accelerator", "cpu", "--instance-type", "intel-spr", "--instance-size", "x2"],
-                "intel-spr x2 has 4 GB, and the models need 5.0 GB at least",
+                ["--accelerator", "cpu", "--instance-type", "intel-spr", "--instance-size", "x4"],
+                "intel-spr x4 has 8 GB, and the models need 10.7 GB at least, float32 weights and"
+                " their copies for products in bfloat16 (docs/decoding.md, Precision)",
+            ),
+            (
+                ["--accelerator", "cpu", "--instance-type", "intel-icl", "--instance-size", "x4"],
+                "the models need 11.6 GB at least, float32 weights and their copies for products in"
+                " float32",
+            ),
+            (
+                [
+                    *["--accelerator", "cpu", "--instance-type", "intel-spr"],
+                    *["--instance-size", "x4", "--env", "DTYPE=int8"],
+                ],
+                "the models need 9.9 GB at least",
             ),
             (["--accelerator", "cpu", "--env", "DEVICE=cuda"], "DEVICE=cuda, and the instance has"),
             (["--env", "DTYPE=int8"], "DTYPE=int8 does not go with --accelerator gpu"),
@@ -502,6 +515,10 @@ class TestChecks:
             (
                 ["--instance-type", "nvidia-t4", "--env", "DTYPE=float32"],
                 "nvidia-t4 x1 has 16 GB, by docs/gpu.md enough for 11 windows at once",
+            ),
+            (
+                ["--accelerator", "cpu", "--instance-type", "intel-spr", "--instance-size", "x8"],
+                "intel-spr x8 has 16 GB, by docs/decoding.md enough for 12 windows at once",
             ),
             (["--env", "DEVICE=cpu"], "leaves the GPU idle that is paid for"),
         ],

@@ -17,9 +17,13 @@ import jiwer
 import numpy as np
 import pytest
 import torch
+from transformers import WhisperConfig, WhisperForConditionalGeneration
 
+from asr.engine.decode_state import DecodeState
+from asr.engine.draft_length import MAX_DRAFTS
 from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
+from asr.model.decoder import Decoder
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
 from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
@@ -27,7 +31,8 @@ from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import LogRecords, Subject
 from config import REPOSITORY, ModelReference, ModelSettings
-from deployment.memory import need_of
+from deployment.memory import Dimensions, need_of, need_on_cpu
+from errors import StartError
 from runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
@@ -385,6 +390,85 @@ def test_an_assistant_with_an_encoder_of_its_own_is_counted_whole():
     alone, both = need_of(memory.TURBO, None), need_of(memory.TURBO, memory.TINY)
     own = encoder_weights(memory.TINY) + decoder_weights(memory.TINY)
     assert both.models - alone.models == 2 * own + joined_bytes(memory.TINY)
+
+
+CPU_DTYPES = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 1}
+
+
+def tensors_in(thing, seen):
+    """All tensors that an object leads to, modules left out."""
+    if id(thing) in seen or isinstance(thing, type | torch.nn.Module):
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, torch.Tensor):
+        yield thing
+        return
+    inner = thing.values() if isinstance(thing, dict) else thing
+    if not isinstance(thing, dict | list | tuple):
+        inner = getattr(thing, "__dict__", {}).values()
+    for each in inner:
+        yield from tensors_in(each, seen)
+
+
+@pytest.mark.parametrize("width", [512, 768])  # with 512 some products are too small for int8
+@pytest.mark.parametrize("dtype", CPU_DTYPES, ids=str)
+def test_a_cpu_holds_what_a_deployment_counts(dtype, width):
+    """Weights, and all that decoder and encoder lead to beside them."""
+    try:
+        choose_dtype(str(dtype).removeprefix("torch."), CPU)
+    except StartError as error:
+        pytest.skip(str(error))
+    heads = width // 64
+    config = WhisperConfig(
+        vocab_size=2_000,
+        d_model=width,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width,
+        pad_token_id=0,
+    )
+    product = None if dtype == torch.float32 else dtype
+    model = WhisperForConditionalGeneration(config).eval()
+    decoder = Decoder(model, [(0, 0), (0, 1)], product)
+    encoder = cpu_kernels.EncoderWeights.of(model.get_encoder(), product)
+    weights = {each.data_ptr(): each.nbytes for each in model.parameters()}
+    seen = {}
+    held = [*tensors_in(vars(decoder), seen), *tensors_in(tuple(encoder), seen)]
+    copies = sum(
+        each.numel() * each.element_size()
+        for each in held
+        if each.is_mkldnn or each.data_ptr() not in weights
+    )
+    shape = Dimensions("of a test", width, heads, 2, 1, 2_000, aligned=2)
+    need = need_on_cpu(shape, None, CPU_DTYPES[dtype])
+    # Biases of joined products and the scales of int8 are not counted.
+    assert need.models == pytest.approx(sum(weights.values()) + copies, rel=2e-3)
+    assert need.per_row == DecodeState.bytes_per_row(decoder, None, MAX_DRAFTS)
+
+
+def test_the_documents_example_on_a_cpu():
+    text = " ".join((REPOSITORY / "docs" / "decoding.md").read_text(encoding="utf-8").split())
+    full, rounded, int8 = (need_on_cpu(memory.LARGE_V3, None, each) for each in (4, 2, 1))
+    sizes = [f"{each.models / 1e9:.1f}" for each in (rounded, full, int8)]
+    assert "large-v3 takes {} GB in bfloat16, {} in float32 and {} in int8".format(*sizes) in text
+    rows = [f"{each.per_row / 1e9:.2f}" for each in (rounded, full)]
+    assert "a window {} GB, in float32 {}".format(*rows) in text
+    assert int8.per_row == rounded.per_row
+
+
+def test_an_assistant_on_a_cpu_is_counted_with_its_copies():
+    for width in CPU_DTYPES.values():
+        alone, both = (
+            need_on_cpu(memory.TURBO, each, width) for each in (None, memory.DISTIL_LARGE_V3)
+        )
+        other = need_on_cpu(memory.DISTIL_LARGE_V3, None, width)
+        assert both.per_row == alone.per_row + other.per_row
+        assert both.models < alone.models + other.models  # they share the encoder
+        with_own = need_on_cpu(memory.TURBO, memory.TINY, width).models
+        assert with_own == alone.models + need_on_cpu(memory.TINY, None, width).models
 
 
 # The lines of a GPU, on a CPU

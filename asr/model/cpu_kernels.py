@@ -68,6 +68,7 @@ class PackedLinear:
             return
         if dtype == torch.int8 and weight.numel() >= INT8_FROM_ELEMENTS:
             self.quantized = QuantizedWeight(self.weight)
+            self.weight = self.quantized.packed  # of joined weights nobody else holds the original
             return
         self.weight = _pack(self.weight if dtype is None else self.weight.bfloat16())
 
