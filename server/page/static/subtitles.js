@@ -9,7 +9,9 @@ const TICK = 0.001;
 const MAX_PAUSE = 1;
 const LONG_PAUSE = 3;
 const PART = /\s*\S+\s*/gu; // of a text: a word
-const SENTENCE_END = /[.?!…。？！]\s*$/u;
+// Of every script, closing quotes and brackets apart.
+const SENTENCE_END =
+  /[.?!…。？！｡؟۔։।॥።፧။។།]["'\p{Pe}\p{Pf}\p{Pi}]*\s*$/u;
 // Characters of two columns: East Asia's wide ones, and pictures but the halves of flags.
 const WIDE = new RegExp(
   [
@@ -178,13 +180,23 @@ function share(word, parts) {
   });
 }
 
-/** The text if it fits; else split at spaces, and within what is still too wide. */
+/** The text if it fits; else split at spaces, and within what is too wide for any line. */
 function split(text, width) {
   if (columns(text.trim()) <= width) return text.trim() ? [text] : [];
-  const narrow = new RegExp(`\\s*\\S{1,${Math.floor(MAX_COLUMNS / 4)}}\\s*`, "gu");
   return text
     .match(PART)
-    .flatMap((part) => (columns(part.trim()) <= width ? [part] : part.match(narrow)));
+    .flatMap((part) => (columns(part.trim()) <= MAX_COLUMNS ? [part] : cutUp(part)));
+}
+
+/** Parts of a quarter line each, none of which begins with a mark of the letter before. */
+function cutUp(text) {
+  const parts = [[]];
+  for (const letter of text) {
+    const isFull = parts.at(-1).length >= Math.floor(MAX_COLUMNS / 4);
+    if (isFull && !/[\p{M}\p{Z}]/u.test(letter)) parts.push([]);
+    parts.at(-1).push(letter);
+  }
+  return parts.map((letters) => letters.join(""));
 }
 
 const joined = (words, named) =>
