@@ -62,7 +62,7 @@ def test_every_fault_has_its_code(servers, kind):
 @pytest.mark.parametrize("kind", SERVERS)
 def test_bombs_are_refused_in_little_memory(servers, kind):
     bombs = {name: make() for name, make in BOMBS.items()} | MP4S
-    bombs["names"] = TAGGED["flv"](40_000)
+    bombs["names"] = TAGGED["flv"](150_000)  # fewer are read in time on some machines
     requests = [in_json({"inputs": text64(data)}) for data in bombs.values()]
     subject = servers[kind]
     send_all(subject.url, requests[:2], 1)
