@@ -43,17 +43,14 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     """A body as `Endpoint.parse` takes it, and whether its parameters are text.
 
     Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
-    so, and InvalidRequest for a form that cannot be read, or parameters in the address beside
-    another body than the audio itself.
+    so, and InvalidRequest for a form that cannot be read.
     """
     kind = media_type(request.headers)
     if kind == FORM:
-        _refuse_in_address(request)
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
             return await asyncio.to_thread(_form_body, form), True
     body = await _read_all(request)
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
-        _refuse_in_address(request)
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
         raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
@@ -61,15 +58,6 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         "inputs": body,
         "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
     }, True
-
-
-def _refuse_in_address(request: Request) -> None:
-    """Nobody reads parameters there, which somebody means."""
-    if unread := sorted({*InferenceConfig.model_fields, "callback_url"} & {*request.query_params}):
-        raise InvalidRequest(
-            f"{', '.join(unread)}: in the address parameters stand beside audio alone,"
-            " in the body beside all else"
-        )
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:

@@ -166,17 +166,6 @@ def test_the_query_string_is_read_as_text(app, audio):
     assert (wrong.status, wrong.code) == (400, "INVALID_PARAMETER")
 
 
-@pytest.mark.parametrize("name", ["language", "callback_url"])
-def test_parameters_in_the_address_beside_another_body_are_refused(app, audio, name):
-    """Replacing curl's --data-binary by -F is all it takes."""
-    query = f"{name}=de&stream=false&note=1".encode()
-    for body, kind in ((form(file=("a.wav", audio)), FORM), (json_body(audio), "application/json")):
-        reply = post(app, body, kind, query=query)
-        assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
-        assert reply.json["detail"].startswith(f"INVALID_REQUEST: {name}: ")
-        assert post(app, body, kind, query=b"stream=false&note=1").status == 200
-
-
 def test_names_of_a_query_are_walked_once(app, audio, monkeypatch):
     """A list for each name took minutes for the 64 KiB that a head may have."""
     monkeypatch.setattr(QueryParams, "getlist", None)
@@ -302,8 +291,7 @@ def test_events_end_with_the_answer(app, audio):
 )
 def test_no_answer_and_no_log_repeats_a_body(app, caplog, body, kind):
     caplog.set_level("INFO")
-    query = b"language=canary-5ecret" if kind is None else b"canary-5ecret=canary-5ecret"
-    reply = post(app, body, kind, query=query, **{"x-any": CANARY})
+    reply = post(app, body, kind, query=b"language=canary-5ecret", **{"x-any": CANARY})
     assert 400 <= reply.status < 500
     assert CANARY not in reply.body.decode() + str(reply.headers) + caplog.text
 

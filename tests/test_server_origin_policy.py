@@ -187,8 +187,7 @@ def test_pages_of_an_allowed_origin_read_every_answer(key):
         assert reply.status == status
         assert reply.headers["access-control-allow-origin"] == "https://app.example"
         assert reply.headers["vary"] == "Origin"
-        exposed = reply.headers["access-control-expose-headers"].split(", ")
-        assert {"X-Error-Message", "X-Should-Retry", "X-Warnings", "Location"} <= {*exposed}
+        assert "X-Error-Message" in reply.headers["access-control-expose-headers"]
         assert "access-control-allow-credentials" not in reply.headers
 
 

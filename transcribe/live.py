@@ -36,7 +36,6 @@ from websockets.exceptions import (
     ConnectionClosed,
     InvalidHandshake,
     InvalidMessage,
-    InvalidProxy,
     InvalidStatus,
     InvalidURI,
 )
@@ -44,7 +43,6 @@ from websockets.exceptions import (
 from commands.options import LAYOUT, parameters
 from commands.parser import FAILED
 from config import ModelSettings
-from server.origin_policy import is_loopback
 from server.settings import ServerSettings
 from transcribe.client import (
     CONNECT_SECONDS,
@@ -148,7 +146,6 @@ def websocket_address(url: str) -> str:
 async def _connected(url: str, key: str | None) -> AsyncIterator[ClientConnection]:
     """A session's socket. Raises Unusable where there is no session to be had."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    here = is_loopback(urlsplit(url).hostname or "")
     try:
         connection = await connect(
             websocket_address(url),
@@ -158,12 +155,9 @@ async def _connected(url: str, key: str | None) -> AsyncIterator[ClientConnectio
             close_timeout=SECONDS_TO_CLOSE,
             ping_timeout=None,  # a server that has enough audio for now reads no pings either
             max_size=MOST_MESSAGE,
-            proxy=None if here else True,  # that of the environment, which knows no way back here
         )
     except InvalidStatus as error:
         raise _refusal(error, key) from error
-    except (InvalidProxy, ImportError) as error:
-        raise Unusable(f"the environment's proxy cannot be used: {error}") from error
     except (InvalidMessage, InvalidHandshake, InvalidURI) as error:
         raise Unusable(f"{url} does not answer as a transcription server") from error
     except OSError as error:
@@ -230,11 +224,9 @@ class LiveSession:
         async with AsyncExitStack() as held:
             held.enter_context(screen)
             held.enter_context(self._interruptible())
-            self._audio = Audio(self._source)
-            # A session is ended to which nothing comes, and a pipe may be silent for long.
-            known = await self._audio.rate() if self._source.waits else None
             async with connect() as connection:
-                rate = self._rate = known or await self._audio.rate()
+                self._audio = Audio(self._source)
+                rate = self._rate = await self._audio.rate()
                 recent = RecentAudio(rate)
                 await self._begin(connection, session_update(options, rate, INCLUDE))
                 self._recent, self._last_words = recent, time.monotonic()
@@ -368,11 +360,9 @@ class LiveSession:
         none, which returns up to where it was sent.
         """
         ending: Lost | None = None
-        told_why = False
         try:
             while True:
                 event = _event(await connection.recv())
-                told_why = event["type"] == "error"
                 if _code(event) in ENDINGS:
                     # Whatever ends what is being completed already does not let it be completed.
                     finishes = ending is None and not self._ended
@@ -386,7 +376,7 @@ class LiveSession:
             if code == NORMAL_CLOSURE and self._ended:
                 return None
             lost = ending or Lost("the server has ended the session" if error.rcvd else LOST)
-            if code != INTERNAL_ERROR or not told_why:  # a ping was missed, as by one who slept
+            if code != INTERNAL_ERROR:
                 return lost
             self._fail(lost.reason)
             return None
