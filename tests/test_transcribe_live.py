@@ -436,9 +436,19 @@ def answered(folder: Path) -> dict:
     return json.loads(path.read_text("utf-8"))
 
 
+def time_out(talk: Talk, item: str, said: list[dict]) -> None:
+    """As a web server whose pings nobody answers."""
+    talk.connection.close(1011, "keepalive ping timeout")
+
+
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
-    ("lose", "reason"), [(expire, "the session is over"), (shut, "the server is gone")]
+    ("lose", "reason"),
+    [
+        (expire, "the session is over"),
+        (shut, "the server is gone"),
+        (time_out, "the server has ended the session"),
+    ],
 )
 def test_another_session_goes_on_where_one_ends_too_soon(
     tmp_path, monkeypatch, capsys, lose, reason
@@ -726,6 +736,45 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch, capsys):
     assert shown.out.split()[-2:] == NAMES[:2]
 
 
+def test_a_session_is_opened_when_standard_input_begins(server, monkeypatch):
+    """A server ends those in which nothing comes for long."""
+    sessions: list[int] = []
+    begin = Pipe.open
+
+    def look(pipe: Pipe) -> int:
+        rate = begin(pipe)
+        sessions.append(len(server.paths))
+        return rate
+
+    monkeypatch.setattr(Pipe, "open", look)
+    with standard_input(monkeypatch, bytes(6_400)):
+        assert run(server, "-") == 0
+    assert (sessions, len(server.paths), len(server.audio)) == ([0], 1, 6_400)
+
+
+@pytest.mark.parametrize("proxy", ["socks5h://127.0.0.1:9", "nonsense://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_one_line(server, recording, monkeypatch, capsys, proxy):
+    for name in ("ws_proxy", "socks_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, proxy)
+    monkeypatch.setitem(sys.modules, "python_socks", None)
+    assert run(server, str(recording)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{server.url}: ")
+    assert "proxy" in line
+
+
+def test_a_server_of_this_process_is_asked_without_a_proxy(server, recording, monkeypatch):
+    @contextmanager
+    def given(_: object) -> Iterator[tuple[str, str]]:
+        yield server.url, "key"
+
+    monkeypatch.setattr(live, "own_server", given)
+    for name in ("ws_proxy", "socks_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "nonsense://127.0.0.1:9")
+    assert main(["transcribe", "--live", str(recording), "--embedded"]) == 0
+    assert server.finals == 1
+
+
 def test_a_server_of_this_process_is_not_asked_again(recording, monkeypatch, capsys):
     """It is lost with its models."""
 
@@ -787,6 +836,7 @@ def test_the_process_ends_while_standard_input_waits(tmp_path):
 
     def reply(talk: Talk) -> None:
         talk.hear(6_400)
+        talk.tell("error", error={"message": "MODEL_ERROR: none"})
         talk.connection.close(1011)
 
     command = [sys.executable, "-m", "transcribe", "transcribe", "--live", "-", "--url"]
@@ -803,7 +853,7 @@ def test_the_process_ends_while_standard_input_waits(tmp_path):
         process.stdin.flush()
         told = process.stderr.read()
         status = process.wait()
-    assert (status, told) == (1, b"the server has ended the session\n")
+    assert (status, told) == (1, b"MODEL_ERROR: none\nthe server has ended the session\n")
 
 
 # ---- where audio comes from

@@ -36,6 +36,7 @@ from websockets.exceptions import (
     ConnectionClosed,
     InvalidHandshake,
     InvalidMessage,
+    InvalidProxy,
     InvalidStatus,
     InvalidURI,
 )
@@ -107,8 +108,9 @@ def transcribe_live(options: Namespace, choose: Callable[[], ModelSettings], say
 
     async def hold(url: str, key: str | None) -> None:
         screen = LiveScreen(transcript, Console())
-        # One's own server is lost with this process.
-        await session.run(partial(_connected, url, key), options, screen, options.url is not None)
+        # One's own server is lost with this process, and needs no proxy.
+        foreign = options.url is not None
+        await session.run(partial(_connected, url, key, foreign), options, screen, foreign)
 
     with _server(options, choose) as (url, key):
         try:
@@ -143,8 +145,10 @@ def websocket_address(url: str) -> str:
 
 
 @asynccontextmanager
-async def _connected(url: str, key: str | None) -> AsyncIterator[ClientConnection]:
-    """A session's socket. Raises Unusable where there is no session to be had."""
+async def _connected(url: str, key: str | None, by_proxy: bool) -> AsyncIterator[ClientConnection]:
+    """A session's socket, `by_proxy` where the environment names one. Raises Unusable where there
+    is no session to be had.
+    """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         connection = await connect(
@@ -155,9 +159,12 @@ async def _connected(url: str, key: str | None) -> AsyncIterator[ClientConnectio
             close_timeout=SECONDS_TO_CLOSE,
             ping_timeout=None,  # a server that has enough audio for now reads no pings either
             max_size=MOST_MESSAGE,
+            proxy=True if by_proxy else None,
         )
     except InvalidStatus as error:
         raise _refusal(error, key) from error
+    except (InvalidProxy, ImportError) as error:  # SOCKS is read by a package of its own
+        raise Unusable(f"{url}: {error}") from error
     except (InvalidMessage, InvalidHandshake, InvalidURI) as error:
         raise Unusable(f"{url} does not answer as a transcription server") from error
     except OSError as error:
@@ -224,10 +231,12 @@ class LiveSession:
         async with AsyncExitStack() as held:
             held.enter_context(screen)
             held.enter_context(self._interruptible())
+            if self._source.waits:  # for longer than a server lets a session be silent
+                await self._open()
             async with connect() as connection:
-                self._audio = Audio(self._source)
-                rate = self._rate = await self._audio.rate()
-                recent = RecentAudio(rate)
+                if not self._source.waits:
+                    await self._open()
+                rate, recent = self._rate, RecentAudio(self._rate)
                 await self._begin(connection, session_update(options, rate, INCLUDE))
                 self._recent, self._last_words = recent, time.monotonic()
                 await held.enter_async_context(self._read_on(recent))
@@ -263,6 +272,11 @@ class LiveSession:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+
+    async def _open(self) -> None:
+        """Begin the source. Raises Failed, OSError."""
+        self._audio = Audio(self._source)
+        self._rate = await self._audio.rate()
 
     async def _begin(self, connection: ClientConnection, update: Event) -> None:
         """Tell the server what will come, and wait until it agrees. Raises Failed."""
@@ -360,6 +374,7 @@ class LiveSession:
         none, which returns up to where it was sent.
         """
         ending: Lost | None = None
+        failed = False
         try:
             while True:
                 event = _event(await connection.recv())
@@ -369,6 +384,7 @@ class LiveSession:
                     sent = stop()
                     ending = Lost(_message(event), sent if finishes else None)
                 elif _code(event) != TAKES_NO_MORE or ending is None:
+                    failed = failed or event["type"] == "error"
                     self._take(event, start)
                 screen.show()
         except ConnectionClosed as error:
@@ -376,7 +392,8 @@ class LiveSession:
             if code == NORMAL_CLOSURE and self._ended:
                 return None
             lost = ending or Lost("the server has ended the session" if error.rcvd else LOST)
-            if code != INTERNAL_ERROR:
+            # Without an error before it, it is a web server's, whose pings were not answered.
+            if code != INTERNAL_ERROR or not failed:
                 return lost
             self._fail(lost.reason)
             return None
