@@ -48,5 +48,5 @@ VOLUME /models /data
 EXPOSE 8000
 # Alive, while the models are still loading or the queue is full; /ready says whether it serves.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15m CMD ["python", "-c", \
-    "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['PORT'] + '/health', timeout=4)"]
+    "import os, urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:' + os.environ['PORT'] + '/health', timeout=4)"]
 CMD ["python", "-m", "server"]

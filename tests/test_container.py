@@ -218,11 +218,12 @@ def test_the_health_check_asks_health(status, healthy):
     with http.server.HTTPServer(("127.0.0.1", 0), Answer) as listening:
         thread = threading.Thread(target=listening.handle_request)
         thread.start()
-        port = {"PORT": str(listening.server_address[1])}
+        # A proxy is for what is outside.
+        given = {"PORT": str(listening.server_address[1]), "http_proxy": "http://127.0.0.1:9"}
         done = subprocess.run(
-            [sys.executable, *command[1:]], env=os.environ | port, capture_output=True, check=False
+            [sys.executable, *command[1:]], env=os.environ | given, capture_output=True, check=False
         )
-        thread.join()
+        thread.join(10)
     assert (paths, done.returncode == 0) == (["/health"], healthy)
 
 
