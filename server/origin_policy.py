@@ -32,7 +32,7 @@ PREFLIGHT = (
     (b"access-control-allow-headers", b"Authorization, *"),
     (b"access-control-max-age", b"600"),
 )
-EXPOSED = b"Retry-After, X-Error-Message, X-Request-Id"
+EXPOSED = b"Location, Retry-After, X-Error-Message, X-Request-Id, X-Should-Retry, X-Warnings"
 
 
 class OriginPolicy:
