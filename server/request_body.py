@@ -26,6 +26,8 @@ from transcription_request import TranscriptionRequest
 
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
+# What a form or JSON has in its body.
+PARAMETERS = frozenset({*InferenceConfig.model_fields, "callback_url"})
 MOST_FILES, MOST_FIELDS = 1, 100
 LISTS = {
     name
@@ -43,14 +45,18 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     """A body as `Endpoint.parse` takes it, and whether its parameters are text.
 
     Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
-    so, and InvalidRequest for a form that cannot be read.
+    so, and InvalidRequest for a form that cannot be read, or parameters beside form and JSON.
     """
     kind = media_type(request.headers)
     if kind == FORM:
+        refuse_in_query(request)
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
             return await asyncio.to_thread(_form_body, form), True
+    is_json = kind.startswith("application/") and kind.endswith(("/json", "+json"))
+    if is_json:
+        refuse_in_query(request)
     body = await _read_all(request)
-    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+    if is_json:
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
         raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
@@ -58,6 +64,15 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         "inputs": body,
         "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
     }, True
+
+
+def refuse_in_query(request: Request) -> None:
+    """Raises InvalidRequest for a parameter in the query string, which would be ignored."""
+    for name in request.query_params:
+        if name in PARAMETERS:
+            raise InvalidRequest(
+                f"{name}: is in the query string, and should be in the body as its other parameters"
+            )
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:

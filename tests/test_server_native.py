@@ -166,6 +166,25 @@ def test_the_query_string_is_read_as_text(app, audio):
     assert (wrong.status, wrong.code) == (400, "INVALID_PARAMETER")
 
 
+def test_a_parameter_in_the_query_beside_a_form_or_json_is_refused(app, audio):
+    """It would be ignored; names that nobody knows, as of an API's version, are."""
+    in_form = form(file=("talk.wav", audio)), FORM
+    for route, (body, kind) in (
+        ("/", (json_body(audio), "application/json")),
+        ("/predict", (json_body(audio), "application/vnd.api+json")),
+        ("/", in_form),
+        ("/v1/audio/transcriptions", in_form),
+    ):
+        for name in ("language", "batch_size", "callback_url"):
+            reply = post(app, body, kind, route, f"{name}=en".encode())
+            told = reply.body.decode()
+            assert (reply.status, f"INVALID_REQUEST: {name}: is in the query" in told) == (
+                400,
+                True,
+            )
+        assert post(app, body, kind, route, b"stream=false&api-version=1").status == 200
+
+
 def test_names_of_a_query_are_walked_once(app, audio, monkeypatch):
     """A list for each name took minutes for the 64 KiB that a head may have."""
     monkeypatch.setattr(QueryParams, "getlist", None)

@@ -24,7 +24,7 @@ def read(parts, content_type=None, body=None):
     async def receive():
         return {"type": "http.request", "body": content, "more_body": False}
 
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
     return asyncio.run(read_form(Request(scope, receive)))
 
 

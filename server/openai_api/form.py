@@ -18,6 +18,7 @@ from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, UnsupportedMediaType
 from server.multipart_form import content, multipart_form
 from server.openai_api.errors import InvalidField
+from server.request_body import refuse_in_query
 
 MAX_FIELDS, MAX_FILES = 1000, 8
 # The fields whose texts are sound; all others, names included, have so many characters together.
@@ -36,10 +37,11 @@ class Form:
 async def read_form(request: Request) -> Form:
     """The form in a request's body.
 
-    Raises UnsupportedMediaType, InvalidRequest, or InvalidField for a file that is missing.
+    Raises UnsupportedMediaType, InvalidRequest (also for parameters in the query string), or InvalidField for a file that is missing.
     """
     if media_type(request.headers) != FORM:
         raise UnsupportedMediaType(f"this route reads {FORM}")
+    refuse_in_query(request)
     async with multipart_form(request, MAX_FILES, MAX_FIELDS) as form:
         return await asyncio.to_thread(_read, form)
 
