@@ -37,7 +37,8 @@ class Form:
 async def read_form(request: Request) -> Form:
     """The form in a request's body.
 
-    Raises UnsupportedMediaType, InvalidRequest (also for parameters in the query string), or InvalidField for a file that is missing.
+    Raises UnsupportedMediaType, InvalidRequest, also for parameters in the query string, or
+    InvalidField for a file that is missing.
     """
     if media_type(request.headers) != FORM:
         raise UnsupportedMediaType(f"this route reads {FORM}")
