@@ -726,6 +726,21 @@ def test_last_words_that_come_too_late_are_told_to_be_missing(person, demo_endpo
     assert "words may be missing" in person.texts("#notes li")[-1]
 
 
+def test_a_failure_is_not_told_again_of_the_next_recording(person, demo_endpoint):
+    """Which wants no words."""
+    with holding(demo_endpoint, request_timeout=0.5) as room:
+        person.open(room.url)
+        begin(person, room)
+        person.see("#stop").click()
+        person.wait(lambda: person.texts("#failure")[0].endswith(STAYS))
+        person.see("#live").click()
+        person.see("#record").click()
+        person.wait(lambda: person.texts("#listened") == ["0:01"])
+        person.see("#stop").click()
+        person.see("#record")
+        assert person.texts("#failure") == [""]
+
+
 def test_nobody_has_to_wait_for_the_last_words(person, room):
     person.open(room.url)
     driver = begin(person, room)

@@ -74,6 +74,7 @@ export class Dictation {
   async start(settings) {
     this.#state = "starting";
     this.#session = this.#lost = null;
+    this.#ended = Promise.resolve(null);
     this.#wasOpen = false;
     this.#attempts = 0;
     this.#pause = LEAST_PAUSE_MS;
