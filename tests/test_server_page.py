@@ -558,6 +558,35 @@ def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording
         assert not person.see("#speaker-options, #source").get_attribute("hidden")
 
 
+BLOCKED = """
+    for (const name of ["localStorage", "sessionStorage"])
+      Object.defineProperty(window, name, {
+        get() { throw new DOMException("blocked", "SecurityError"); },
+      });
+"""
+
+
+def test_where_the_browser_blocks_storage_the_page_works_until_it_is_loaded_again(
+    person, tiny_endpoint, recording
+):
+    """And so leaving it asks first."""
+    with serving(tiny_endpoint, api_key=KEY) as url:
+        person.open(url)
+        blocked = person.browser.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": BLOCKED}
+        )
+        try:
+            person.browser.refresh()
+            person.see("#key").send_keys(KEY, Keys.ENTER)
+            person.see("#source")
+            person.transcribe(recording)
+            person.see("#found")
+            assert person.texts("#failure") == [""]
+            assert not person.do("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+        finally:
+            person.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", blocked)
+
+
 def test_without_the_server_the_page_says_so(person, url):
     person.open(url)
     person.browser.execute_cdp_cmd("Network.enable", {})

@@ -2,6 +2,7 @@
    opens a live session. */
 
 import { EventReader } from "./event_stream.js";
+import { recall, remember } from "./storage.js";
 
 const KEY = "api-key";
 const SECRET_S = 60; // in which a socket is opened
@@ -27,7 +28,7 @@ export class ApiError extends Error {
  * @returns {Record<string, string>}
  */
 function authorization() {
-  const key = sessionStorage.getItem(KEY);
+  const key = recall(KEY);
   if (!key) return {};
   const bytes = new TextEncoder().encode(key);
   return { Authorization: `Bearer ${String.fromCharCode(...bytes)}` };
@@ -37,7 +38,7 @@ function authorization() {
  * Send this key from now on, until the tab is closed.
  * @param {string} key
  */
-export const useKey = (key) => sessionStorage.setItem(KEY, key.trim());
+export const useKey = (key) => remember(KEY, key.trim());
 
 /**
  * A route's address. The page lies one folder below the routes, wherever a proxy puts both.

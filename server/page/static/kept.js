@@ -1,6 +1,8 @@
 /* The last transcript, kept by this tab until it is closed, so that a reload loses nothing. The
    recording is not kept: it may be long, and private. */
 
+import { recall, remember } from "./storage.js";
+
 const NAME = "transcript";
 
 /**
@@ -18,20 +20,12 @@ const NAME = "transcript";
  * Whether the browser had room for it.
  * @param {Result} result
  */
-export function keep(result) {
-  try {
-    sessionStorage.setItem(NAME, JSON.stringify(result));
-    return true;
-  } catch {
-    sessionStorage.removeItem(NAME);
-    return false;
-  }
-}
+export const keep = (result) => remember(NAME, JSON.stringify(result));
 
 /** @returns {Result | null} */
 export function kept() {
   try {
-    return JSON.parse(sessionStorage.getItem(NAME) ?? "null");
+    return JSON.parse(recall(NAME) ?? "null");
   } catch {
     return null;
   }
