@@ -59,8 +59,8 @@ class Slow(FakeEndpoint):
 
 
 @contextmanager
-def serving(endpoint, folder: Path) -> Iterator[str]:
-    store = JobStore(folder, 10, 2**30, 0.0)
+def serving(endpoint, folder: Path, most: int = 10) -> Iterator[str]:
+    store = JobStore(folder, most, 2**30, 0.0)
     with live(create_app(endpoint, ServerSettings(), store=store)) as url:
         yield url
 
@@ -153,6 +153,17 @@ def test_a_job_is_followed_though_the_browser_keeps_nothing(person, slow, record
         slow.let.set()
         person.see("#found")
         assert person.texts(".word") == ["hello"]
+
+
+def test_where_no_more_jobs_are_kept_a_long_recording_is_none(person, slow, recording, tmp_path):
+    with serving(slow, tmp_path, most=0) as url:
+        begin(person, url, recording)
+        assert jobs_of(person) == []
+        assert not person.do("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+        slow.let.set()
+        person.see("#found")
+        assert person.texts(".word") == ["hello"]
+        assert person.texts("#failure") == [""]
 
 
 def test_a_cancelled_job_is_forgotten(person, slow, recording, tmp_path):

@@ -26,7 +26,6 @@ const MEANINGS = {
   DEADLINE_EXCEEDED: "The server gave up: this took longer than it allows.",
   DRAINING: "The server is about to stop.",
   INVALID_AUDIO: "This file cannot be read as a recording.",
-  JOBS_FULL: "The server keeps no more recordings now.",
   INVALID_PARAMETER: "An option cannot be used as it is.",
   MODEL_ERROR: "The server failed on this recording.",
   OUT_OF_MEMORY: "The server has too little memory for this recording.",
@@ -294,9 +293,18 @@ const asStream = (recording, parameters, { diarizes }) => (signal) => {
   return api.transcribe(recording, parameters, { onSent, onMessage, signal });
 };
 
-/** As a job, which is found again when the page is loaded again. */
+// The server takes the recording, but no job.
+const NO_ROOM = ["JOBS_FULL", "STORAGE_FAILED"];
+
+/** As a job, which is found again when the page is loaded again; where there is no room, as others. */
 const asJob = (recording, parameters, about) => async (signal) => {
-  const { id } = await api.createJob(recording, parameters, { onSent, signal });
+  let id;
+  try {
+    ({ id } = await api.createJob(recording, parameters, { onSent, signal }));
+  } catch (error) {
+    if (!NO_ROOM.includes(error.code)) throw error;
+    return asStream(recording, parameters, about)(signal);
+  }
   const isKept = keepJob({ id, ...about });
   return answerOf(id, about.diarizes, signal, isKept);
 };
