@@ -11,7 +11,7 @@ import pytest
 from asgi import FakeEndpoint
 from live_stand_ins import Drivers, live
 from test_server_lifecycle import listening
-from websockets.exceptions import ConnectionClosedOK, InvalidStatus
+from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidStatus
 
 from server.lifecycle import DrainingServer
 
@@ -90,6 +90,27 @@ def test_a_session_of_the_other_client_by_a_secret():
             connection.send({"type": "input_audio_buffer.commit", "final": True})
             assert [connection.recv().type for _ in ITEM] == ITEM
             with pytest.raises(ConnectionClosedOK):
+                connection.recv()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end"), [(0.3, ConnectionClosedError), (None, ConnectionClosedOK)]
+)
+def test_who_is_ahead_of_real_time_waits_for_no_answer_to_pings(seconds, end):
+    """As docs/api.md says: none comes while nothing is read."""
+    pings = {"ping_interval": 0.1, "ping_timeout": seconds}
+    ahead = base64.b64encode(bytes(2 * 24_000 * 2)).decode()
+    with (
+        listens(live_ahead_seconds=0.1) as options,
+        openai.OpenAI(**options) as client,
+        client.realtime.connect(
+            extra_query=QUERY, websocket_connection_options=pings
+        ) as connection,
+    ):
+        connection.input_audio_buffer.append(audio=ahead)
+        connection.send({"type": "input_audio_buffer.commit", "final": True})
+        with pytest.raises(end):
+            while True:
                 connection.recv()
 
 
