@@ -110,8 +110,7 @@ def test_who_is_ahead_of_real_time_waits_for_no_answer_to_pings(seconds, end):
         connection.input_audio_buffer.append(audio=ahead)
         connection.send({"type": "input_audio_buffer.commit", "final": True})
         with pytest.raises(end):
-            while True:
-                connection.recv()
+            list(iter(connection.recv, None))
 
 
 def test_refusals_have_their_status():
