@@ -33,8 +33,8 @@ from transcript import Chunk
 # Tokens a second that are decoded at most, and a few for timestamps: the fastest speech of real
 # recordings has well below ten, so a text with more is a loop, which should not cost a whole row.
 MOST_TOKENS_A_SECOND, SPARE_TOKENS = 10, 16
-# Scripts of which a token is a part of a letter have up to fifty: behind what is final there may
-# always be what is said in a second.
+# Of some scripts a token is a part of a letter (173 letters of Georgian are 425 tokens): behind
+# what is final there may always be what is said in a second.
 FEWEST_NEW = 48
 
 

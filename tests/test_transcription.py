@@ -15,7 +15,7 @@ from stand_ins import asking
 from asr.engine.session import Session
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription
-from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
+from testing.tiny_whispers import ENDLESS, SMALL, hears_sound, loaded, noise
 from transcript import Transcript
 
 OPTIONS = [
@@ -196,6 +196,26 @@ def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber
     assert transcription.result.chunks == ()
     assert transcription.result.language is None
     assert transcription.seconds == (0, 0)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"timestamps": False}], ids=repr)
+def test_what_a_text_had_no_room_for_is_heard_in_the_next_window(options, monkeypatch):
+    """Of a model whose texts never end, where no timestamp says how far they came."""
+    endless = Transcriber(loaded(ENDLESS), fallback=None, detect_speech=hears_sound)
+    add, windows = Session.add, []
+
+    def remember(session, added):
+        windows.extend(each.key for each in added)
+        add(session, added)
+
+    monkeypatch.setattr(Session, "add", remember)
+    transcription = begun(endless, noise(9.0, 3), language="en", **options)
+    planned = transcription._schedule.planned()
+    transcription.run()
+    assert len(planned) < len(windows) <= 3 * len(planned)
+    assert all(two.start <= one.stop for one, two in itertools.pairwise(windows))
+    assert any(two.start < one.stop for one, two in itertools.pairwise(windows))
+    assert windows[-1].stop == planned[-1].stop
 
 
 @pytest.mark.parametrize(

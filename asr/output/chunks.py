@@ -86,15 +86,12 @@ class ChunkReader:
         if silent or (window.tentative and not self._is_sure(window, result)):
             return ReadWindow()
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
-        begin, timed = (
-            self.models.special_tokens.timestamp_begin,
-            self.timestamps and result.timestamps,
-        )
+        begin = self.models.special_tokens.timestamp_begin
+        timed = self.timestamps and result.timestamps
         if timed:
             found = read_segments(result.tokens, begin, window.seconds)
         closed, unfinished = found.closed, found.unfinished
-        open_end = not timed or (unfinished is None and result.tokens[-1:] < (begin,))
-        if open_end and _stopped(result):
+        if _stopped(result) and not (timed and (unfinished or result.tokens[-1] >= begin)):
             return self._read_stopped(window, result, samples)
         if result.cut or (self.timestamps and not result.timestamps):
             every = closed if unfinished is None else (*closed, unfinished)
@@ -116,14 +113,14 @@ class ChunkReader:
     def _read_stopped(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """Of a text that met its limit, where no timestamp says how far it came: its last sentence
-        is decoded again with what follows, or if it is the only one what follows alone.
+        """Of a text that met its limit, where no timestamp says how far it came: what follows is
+        decoded next, and a short last sentence with it.
         """
         whole = Segment(result.tokens, 0.0, min(heard_until(result), window.seconds))
-        *closed, last = split_sentences(result, (whole,), samples, self.models, self.language)
-        rest = last
-        if not closed:
-            closed, rest = [last], Segment((), last.end, window.seconds)
+        closed = split_sentences(result, (whole,), samples, self.models, self.language)
+        rest = Segment((), closed[-1].end, window.seconds)
+        if len(closed) > 1 and _is_short(closed[-1], window):
+            rest = closed.pop()
         seek = window.start + round(closed[-1].end * SAMPLE_RATE)
         return ReadWindow(tuple(closed), (rest,), seek)
 
@@ -227,8 +224,12 @@ def _closed_by_cut(window: Window, found: Segments) -> bool:
     if found.unfinished or len(found.closed) < 2 or window.stop == window.region_stop:
         return False
     last = found.closed[-1]
-    is_short = last.end - last.start <= window.seconds * LONGEST_REPEAT
-    return is_short and window.seconds - last.end < CUT_DISTANCE
+    return _is_short(last, window) and window.seconds - last.end < CUT_DISTANCE
+
+
+def _is_short(segment: Segment, window: Window) -> bool:
+    """Whether to decode it again costs little."""
+    return segment.end - segment.start <= window.seconds * LONGEST_REPEAT
 
 
 def _chunk(
