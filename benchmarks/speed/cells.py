@@ -86,9 +86,9 @@ def four_batches(window: int, *batches: int, columns: Sequence[str] = ENGINES) -
 
 def pairs(device: torch.device) -> Iterator[Pair]:
     """All that is timed on this device."""
-    demo = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 1, 8, 24), *four_batches(30, 1, 4, 8, 24))
+    demo = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8, 24))
     yield Pair(DEMO, demo_pair, demo, memory_seconds=600)
-    base = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8))
+    base = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8))
     load_base = partial(random_pair, BASE, 0.05)
     yield Pair(BASE_SIZE, load_base, base, max_tokens=60, memory_seconds=60)
     yield from _deep_pairs()
@@ -109,7 +109,7 @@ def _deep_pairs() -> Iterator[Pair]:
         cells = four_batches(15, *batches, columns=OWN)
         memory = 0
         if acceptance == 0.9:
-            cells = (*whole(8, 1), *whole(60, 1, 4), *whole(600, 24, columns=OWN), *cells)
+            cells = (*whole(60, 1, 4), *whole(600, 24, columns=OWN), *cells)
             memory = 600
         load = partial(deep_pair, noise)
         yield Pair(f"{DEEP}, {acceptance}", load, cells, memory_seconds=memory)
