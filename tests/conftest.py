@@ -128,6 +128,17 @@ def torch_draws_the_same(request) -> None:
         torch.default_generator.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def steps_are_timed_once() -> Iterator[None]:
+    """Every engine that drafts times its steps at load, for most of a second; how fast this machine
+    is decides no test.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "asr.engine.warmup" in sys.modules:
+            patch.setattr("asr.engine.warmup.TIMED_SECONDS", 1e-9)
+        yield
+
+
 @pytest.fixture(scope="session")
 def whisper_folder(tmp_path_factory) -> Path:
     """A Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
