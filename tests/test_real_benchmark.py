@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import jiwer
@@ -235,9 +236,17 @@ def spoken(tmp_path_factory) -> Path:
     return manifest(folder, {"audio": "sentence.wav", "language": "en", "text": SENTENCE})
 
 
+@pytest.fixture
+def imported_once(monkeypatch) -> None:
+    """Engines' processes are forked from one that has imported what they need."""
+    forks = get_context("forkserver")
+    forks.set_forkserver_preload(["faster_whisper", "handler", "transformers.pipelines"])
+    monkeypatch.setattr("benchmarks.real.process.get_context", lambda _: forks)
+
+
 @pytest.mark.slow
 def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
-    spoken, tmp_path, monkeypatch, capsys
+    spoken, tmp_path, monkeypatch, capsys, imported_once
 ):
     output = tmp_path / "real.json"
     options = ["--manifest", spoken, "--model", DEMO_MODELS / "asr", "--output", output]
