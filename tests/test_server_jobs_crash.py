@@ -11,7 +11,7 @@ import time
 
 import httpx2
 import pytest
-from servers import ours
+from test_server_lifecycle import fail_to_start
 
 from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS, REPOSITORY
@@ -103,10 +103,9 @@ def test_jobs_outlive_the_process_and_are_done_once(tmp_path, recordings):
     assert len(done) == len(set(done)) > 1
 
 
-def test_a_second_server_on_the_folder_does_not_start(tmp_path):
+def test_a_second_server_on_the_folder_does_not_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.serving.load_endpoint", None)
     store = JobStore(tmp_path, 1, 1, 0.0)
-    with ours(DATA_DIR=str(tmp_path), **MODELS) as process:
-        _, told = process.communicate(timeout=120)
+    told = f"START_FAILED: DATA_DIR={tmp_path}: another server uses it"
+    fail_to_start({"PORT": "0", "DATA_DIR": str(tmp_path), **MODELS}, told, monkeypatch)
     store.close()
-    assert process.returncode == 1
-    assert re.search(r"START_FAILED: DATA_DIR=.*: another server uses it", told)
