@@ -21,7 +21,7 @@ from test_server_metrics import values
 from live.settings import AudioFormat, TurnSettings
 from server.errors import Busy, Unauthorized
 from server.lifecycle import DrainingServer
-from server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
+from server.realtime.client_secrets import ClientSecrets
 from server.realtime.places import MOST_SLOWED
 from server.realtime.session_config import SessionConfig
 
@@ -325,15 +325,16 @@ def test_the_body_of_a_request_for_a_secret_is_small_json(raw, status, code):
     assert (reply.status, reply.code) == (status, code)
 
 
-def test_secrets_expire_and_are_so_many_at_most():
-    now = [1000.0]
+def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
+    most, now = 50, [1000.0]
+    monkeypatch.setattr("server.realtime.client_secrets.MOST_SECRETS", most)
     secrets = ClientSecrets(lambda: now[0])
     first = secrets.create(10, SessionConfig())
     assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)
     with pytest.raises(Unauthorized):
         secrets.find(first.value.encode() + b"x")
-    others = {secrets.create(600, SessionConfig()).value for _ in range(MOST_SECRETS - 1)}
-    assert len(others) == MOST_SECRETS - 1
+    others = {secrets.create(600, SessionConfig()).value for _ in range(most - 1)}
+    assert len(others) == most - 1
     with pytest.raises(Busy) as caught:
         secrets.create(10, SessionConfig())
     assert caught.value.retry_after == 10
