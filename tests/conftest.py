@@ -5,6 +5,7 @@ in `demo/`.
 from __future__ import annotations
 
 import base64
+import gc
 import io
 import ipaddress
 import os
@@ -67,6 +68,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="of every test with parameters one case alone, in random order another each time",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """A million objects that stay come with what the tests import: Python's collector does not look
+    through them meanwhile, nor later.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,6 +15,7 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
-from asr.engine import cuda_graphs, results, speculative
+from asr.engine import captures, cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
 from testing.tiny_whispers import Published, loaded, model_of
@@ -37,6 +38,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution"
 ATTENTION = "scaled_dot_product_attention"
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+NO_COLLECTOR = SimpleNamespace(freeze=lambda: None, unfreeze=lambda: None)
 MASK_ALIGNMENT = 8  # positions; SDPA copies other masks into padded ones, in every layer
 
 
@@ -332,6 +334,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         patch.setattr(torch.cuda, name, stand_in)
     # Fake tensors have no addresses; their storages tell them apart.
     patch.setattr(FakeTensor, "data_ptr", lambda each: each.untyped_storage()._cdata, raising=False)
+    patch.setattr(captures, "gc", NO_COLLECTOR)
     patch.setattr(cuda_graphs, "decode_step", device.decode_step)
     patch.setattr(cuda_graphs, "_copy_out", device.copy_out)
     patch.setattr(speculative, "draft", device.draft)

@@ -242,6 +242,15 @@ class Emulator:
         self.shape: Any = None  # of the step that runs
         self.ran: set[object] = set()  # steps that ran eagerly
         self.capturing = False
+        self.frozen = False  # whether a garbage collection would find nothing to look through
+
+    def freeze(self) -> None:
+        """Stand in for gc.freeze."""
+        self.frozen = True
+
+    def unfreeze(self) -> None:
+        """Stand in for gc.unfreeze."""
+        self.frozen = False
 
     @contextlib.contextmanager
     def graph(
@@ -249,6 +258,8 @@ class Emulator:
     ) -> Iterator[None]:
         """Stand in for torch.cuda.graph."""
         assert capture_error_mode == "thread_local"
+        if not self.frozen:
+            raise Fault("all of Python's objects are gone through at the capture's begin")
         self.captures += 1
         self.clock += self.capture_seconds
         self.pools.append(pool)
@@ -330,6 +341,7 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
     }.items():
         patch.setattr(torch.cuda, name, stand_in)
     patch.setattr(torch, "empty", emulator.empty)
+    patch.setattr(captures, "gc", emulator)
     patch.setattr(captures, "end_capture_allocation", emulator.ended.append)
     patch.setattr(cuda_graphs, "decode_step", emulator.watched(cuda_graphs.decode_step))
     # The branches that ask for the type of the device.
