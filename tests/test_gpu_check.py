@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -69,12 +70,21 @@ def run_script(folder, *arguments, **environment):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
-    """Of its sections one has a process of its own, as all have where a user calls it."""
+    """Of its sections one has a process of its own, as all have where a user calls it; the others
+    hear the conversation to a pause in which all three have spoken.
+    """
+    until = 40.3
+    beginning = recording.read_conversation().lasting(until)
+    truth = json.loads(recording.TRUTH.read_text(encoding="utf-8"))["words"]
+    said = sum(word["end"] < until for word in truth)
+    words = recording.spoken_words()[:said]
 
     def run(section, *options):
-        apart = section == "Requests"
+        apart = section == "Load"
         return (sections.run_apart if apart else sections.run_here)(section, *options)
 
+    monkeypatch.setattr(sections, "Subject", partial(Subject, recording=beginning))
+    monkeypatch.setattr(checks, "spoken_words", lambda: words)
     monkeypatch.setenv("DEVICE", "cpu")
     # How fast this machine is at the moment is not looked at.
     monkeypatch.setattr(checks, "FIRST_REQUEST_EXTRA", 1e9)
@@ -85,7 +95,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out
     assert len(printed.out.splitlines()) <= LONGEST_PAGE
-    assert re.fullmatch(r"Requests: [\d.]+ s\n", printed.err)
+    assert re.fullmatch(r"Load: [\d.]+ s\n", printed.err)
     lines = lines_of(printed.out)
     assert list(dict.fromkeys(section for section, *_ in lines)) == SECTIONS
     assert {line[-1] for line in lines} == {Status.OK, Status.LEFT_OUT}
@@ -525,11 +535,10 @@ def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
     models = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(assistant_folder))
     noise = np.random.default_rng(0).normal(0, 0.1, 6 * 16_000).astype(np.float32)
     sound = Recording(noise, "noise", is_speech=False)
-    # What modules and other tests made is not gone through at every question for memory.
+    # What other tests made is not gone through at every question for memory.
     gc.collect()
     gc.freeze()
-    yield Subject(models, CPU, torch.float32, quick=True, recording=sound)
-    gc.unfreeze()
+    return Subject(models, CPU, torch.float32, quick=True, recording=sound)
 
 
 @pytest.mark.slow
