@@ -547,6 +547,7 @@ def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
     for name in ("GPU_SECONDS", "CPU_SECONDS"):
         monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 3.0)
     monkeypatch.setattr(speed, "COPIED_BYTES", 1 << 20)
+    monkeypatch.setattr(checks, "LARGE_BATCH", 4)  # windows whose texts are compared
     page = Page("title", "introduction")
     page.check("Load", lambda: checks.check_load(pretend_gpu))
     assert pretend_gpu._transcriber is not None, page.markdown()
