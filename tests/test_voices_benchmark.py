@@ -329,7 +329,7 @@ def test_a_run_that_was_broken_off_or_heard_by_this_project_alone_has_a_page(tmp
 @pytest.mark.slow
 def test_the_command_hears_a_folder_and_keeps_what_pyannote_found(tmp_path, monkeypatch, capsys):
     cast = [Voice("espeak", "f2", "en-us", 50, 160), Voice("espeak", "Andy", "en-us", 50, 150)]
-    scene = draw_dialogue(cast, 14.0, Style(noise=1e-3), np.random.default_rng(3))
+    scene = draw_dialogue(cast, 9.0, Style(noise=1e-3), np.random.default_rng(3))
     folder = folder_of(tmp_path, dialogue=(scene.samples, scene.turns, {}))
     results = tmp_path / "build"
     for module in (command, pages):
