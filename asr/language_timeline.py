@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.checkpoint.languages import language_name
-from asr.engine.prefill import DetectedLanguage, LanguagePosterior
+from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
@@ -73,8 +73,7 @@ class LanguageTimeline:
 
 # Searches yield the windows that must be heard, and are sent what was heard in each: whoever drives
 # one may do something else between two windows.
-Search = Generator[Window, DetectedLanguage, LanguageTimeline]
-SearchAll = Generator[Window, LanguagePosterior, LanguageTimeline]
+Search = Generator[Window, LanguagePosterior, LanguageTimeline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def find_language(schedule: Schedule, silent_above: float) -> Search:
     Windows probably hold none whose `no_speech_prob` is above `silent_above`. Where no speech was
     found, that of what is loud.
     """
-    first: DetectedLanguage | None = None
+    first: LanguagePosterior | None = None
     tentative = [each for each in schedule.ready() if each.tentative]
     for window in (*schedule.planned(), *tentative):
         heard = yield window
@@ -104,7 +103,7 @@ def find_language(schedule: Schedule, silent_above: float) -> Search:
     return LanguageTimeline.single(first.language, first.probability)
 
 
-def find_languages(schedule: Schedule) -> SearchAll:
+def find_languages(schedule: Schedule) -> Search:
     """The languages of a recording; none where it has no speech.
 
     Each planned window is heard once, in order, and then pieces of some of them.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import letter_compression_ratio
-from asr.engine.prefill import DetectedLanguage
+from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult, Request
 from asr.engine.session import Session
 from asr.language_timeline import LanguageTimeline
@@ -149,7 +149,7 @@ class LivePass:
     def _run(self) -> Generator[bool, None, None]:
         passage, language = self._passage, self._passage.language
         frames = self._engine.context.encoder.part_of_window(passage.seconds)
-        detected: DetectedLanguage | None = None
+        detected: LanguagePosterior | None = None
         if language is None:
             detected = self._engine.detect_language(passage.samples, frames)
             language = detected.language
@@ -182,7 +182,7 @@ def _read(
     passage: Passage,
     reader: ChunkReader,
     language: str,
-    detected: DetectedLanguage | None,
+    detected: LanguagePosterior | None,
 ) -> Hypothesis:
     end_of_text = reader.models.special_tokens.end_of_text
     text = [token for token in result.tokens if token < end_of_text]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.engine.prefill import DetectedLanguage, LanguagePosterior
+from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Client, Session
 from asr.options import TranscriptionOptions
@@ -39,10 +39,7 @@ class StandInEngine:
         self.options.append(options)
         return Session(self, options)
 
-    def detect_language(self, _samples: np.ndarray) -> DetectedLanguage:
-        return DetectedLanguage("en", 0.9, 0.0)
-
-    def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
+    def detect_language(self, _samples: np.ndarray) -> LanguagePosterior:
         return LanguagePosterior({"en": 0.9, "de": 0.1}, 0.0)
 
     def add(self, client: Client, requests: abc.Sequence[Request]) -> None:

@@ -32,10 +32,10 @@ from asr.engine.cuda_graphs import (
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.runner import EagerRunner
+from asr.engine.runner import StepRunner
 
 
-class PretendGraphRunner(EagerRunner):
+class PretendGraphRunner(StepRunner):
     """The shapes and the delay of results that CUDA has, run operation by operation."""
 
     pipelined = True
@@ -133,7 +133,7 @@ def test_rounded_shapes_and_late_results_change_no_text_of_beams(pretend, few_pr
     engine, options = DecodeEngine(models_of(TINY, 142)), DecodeOptions(num_beams=4)
     late = decode(engine, windows_of(), dataclasses.replace(options, batch_size=batch_size))
     prompt = DecodeEngine(models_of(TINY, 142))
-    prompt.context.runner = EagerRunner()
+    prompt.context.runner = StepRunner()
     expected = decode(prompt, windows_of(), options)
     assert {key: each.tokens for key, each in late.items()} == {
         key: each.tokens for key, each in expected.items()

@@ -16,9 +16,9 @@ from asr.engine.draft_length import (
     StepCosts,
     expected_tokens,
 )
-from asr.engine.runner import EagerRunner
+from asr.engine.runner import StepRunner
 
-DRAFTS, TIMED_DRAFTS = EagerRunner.draft_lengths, EagerRunner.timed_drafts
+DRAFTS, TIMED_DRAFTS = StepRunner.draft_lengths, StepRunner.timed_drafts
 
 
 def costs(step: float, verify: float, draft: float) -> StepCosts:

@@ -116,7 +116,7 @@ def test_language_and_silence_are_asked_of_whisper_alone():
     """Head 0 was trained on what follows a prompt."""
     plain, headed = (DecodeEngine(each) for each in (models_of(TINY, RAGGED), models_with(LINEAR)))
     (window,) = windows_of(True, 1, 3)
-    assert headed.detect_language(window.samples)[:3] == plain.detect_language(window.samples)[:3]
+    assert headed.detect_language(window.samples)[:2] == plain.detect_language(window.samples)[:2]
     ours, expected = (decode(each, [window], DecodeOptions())[0] for each in (headed, plain))
     assert ours.no_speech_prob == pytest.approx(expected.no_speech_prob)
     assert ours.language_probability == pytest.approx(expected.language_probability)

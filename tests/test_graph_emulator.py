@@ -19,7 +19,7 @@ from asr.engine import beam_search
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.runner import EagerRunner
+from asr.engine.runner import StepRunner
 from errors import ModelError
 
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -151,7 +151,7 @@ def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(
     models = models_of(TINY, 142)
     options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
     found = check_kind(graphs, models, options)
-    monkeypatch.setattr("asr.engine.engine.runner_for", lambda *_: EagerRunner())
+    monkeypatch.setattr("asr.engine.engine.runner_for", lambda *_: StepRunner())
     monkeypatch.setattr(beam_search, "_copy_what_differs", COPY_WHAT_DIFFERS)
     asked = windows_of(models, timestamps=timestamps)
     check(found, decode(DecodeEngine(models), asked, options))

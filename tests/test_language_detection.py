@@ -8,7 +8,7 @@ import torch
 from stand_ins import StandInEngine, asking
 
 from asr.engine.fallback import Fallback
-from asr.engine.prefill import DetectedLanguage, LanguagePosterior
+from asr.engine.prefill import LanguagePosterior
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Span
 from asr.language_detection import MAX_KEPT_ENCODINGS, LanguageDetection
@@ -22,18 +22,12 @@ class Listener(StandInEngine):
         super().__init__()
         self.heard = 0
 
-    def detect_language(self, _samples: np.ndarray) -> DetectedLanguage:
+    def detect_language(self, _samples: np.ndarray) -> LanguagePosterior:
         self.heard += 1
-        if self.heard < 3:
-            return DetectedLanguage("en", 0.4, 0.7, self._encoded())
-        return DetectedLanguage("de", 0.9, 0.1, self._encoded())
-
-    def language_posterior(self, _samples: np.ndarray) -> LanguagePosterior:
-        self.heard += 1
-        return LanguagePosterior({"en": 0.1, "de": 0.9}, 0.0, self._encoded())
-
-    def _encoded(self) -> torch.Tensor:
-        return torch.full((1, 1, 1), float(self.heard))
+        silent = self.heard < 3
+        probabilities = {"en": 0.51, "de": 0.49} if silent else {"en": 0.1, "de": 0.9}
+        encoded = torch.full((1, 1, 1), float(self.heard))
+        return LanguagePosterior(probabilities, 0.7 if silent else 0.1, encoded)
 
 
 def schedule_of(windows: int) -> Schedule:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.engine.prefill import DetectedLanguage, LanguagePosterior
+from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import MARGIN, Span, Window
@@ -128,7 +128,7 @@ def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_sile
     """As where no detector says what is speech, and a recording begins with music."""
     sound = np.ones(90 * SAMPLE_RATE, np.float32)
     schedule = Schedule(sound, [Span(0, len(sound))], 30 * SAMPLE_RATE)
-    heard = iter([DetectedLanguage("en", 0.3, 0.9), DetectedLanguage("de", 0.8, 0.1)])
+    heard = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])
     found = listen(find_language(schedule, 0.6), lambda _: next(heard))
     assert (found.language, found.probability) == ("de", 0.8)
 

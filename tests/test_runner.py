@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from asr.engine.row_state import SequenceState
-from asr.engine.runner import EagerRunner, StepResult, collect
+from asr.engine.runner import StepResult, StepRunner, collect
 
 
 def test_a_report_counts_the_drafts_of_its_round_alone():
@@ -19,5 +19,5 @@ def test_a_report_counts_the_drafts_of_its_round_alone():
 
 
 def test_eager_rounds_take_the_shape_that_is_needed():
-    runner = EagerRunner()
+    runner = StepRunner()
     assert (runner.rows(7), runner.kv_len(33), runner.pipelined) == (7, 33, False)

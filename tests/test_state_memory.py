@@ -17,7 +17,7 @@ from oracle import TINY, models_of
 from asr.engine import state_memory
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
-from asr.engine.runner import EagerRunner
+from asr.engine.runner import StepRunner
 from asr.engine.state_memory import (
     HEADROOM_BYTES,
     HOST_HEADROOM_BYTES,
@@ -29,7 +29,7 @@ from runtime.device_errors import is_out_of_memory
 from runtime.host_memory import HostMemory
 
 
-class Runner(EagerRunner):
+class Runner(StepRunner):
     """Counts how often graphs would have been dropped."""
 
     released = 0

@@ -13,7 +13,7 @@ from stand_ins import StandInEngine, asking
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.engine.prefill import DetectedLanguage, LanguagePosterior
+from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult, Request
 from asr.frontend.vad import VadOptions
 from asr.transcriber import Transcriber
@@ -241,9 +241,9 @@ class Guesses(Recogniser):
         super().__init__()
         self.answers = answers
 
-    def detect_language(self, _window: np.ndarray) -> DetectedLanguage:
+    def detect_language(self, _window: np.ndarray) -> LanguagePosterior:
         language, no_speech = self.answers.pop(0)
-        return DetectedLanguage(language, 0.7, no_speech)
+        return LanguagePosterior({language: 0.7}, no_speech)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_language_is_that_of_the_first_window_with_speech(answers, language)
 def test_every_window_is_decoded_in_the_language_found():
     class Chinese(Recogniser):
         def detect_language(self, _window):
-            return DetectedLanguage("zh", 0.9, 0.0)
+            return LanguagePosterior({"zh": 0.9}, 0.0)
 
     recogniser = Chinese()
     samples = np.concatenate([spoken(index % 9, 50) for index in range(40)])
@@ -279,7 +279,7 @@ def test_what_language_detection_encoded_is_not_encoded_again():
 
     class Encodes(Recogniser):
         def detect_language(self, _window):
-            return DetectedLanguage("en", 0.9, 0.0, encoded)
+            return LanguagePosterior({"en": 0.9}, 0.0, encoded)
 
     recogniser = Encodes()
     samples = np.concatenate([spoken(index % 9, 50) for index in range(40)])
@@ -290,15 +290,15 @@ def test_what_language_detection_encoded_is_not_encoded_again():
 class Bilingual(Recogniser):
     """Words below the tenth are German, and so is the window in which most words are."""
 
-    def language_posterior(self, samples: np.ndarray) -> LanguagePosterior:
+    def detect_language(self, samples: np.ndarray) -> LanguagePosterior:
         german = float(((samples > 0) & (samples < 0.395)).sum() / max(1, (samples > 0).sum()))
         share = 0.005 + 0.99 * german
         return LanguagePosterior({"en": 1 - share, "de": share}, 0.0, torch.zeros(1, 1, 1))
 
     def decode(self, request: Request) -> DecodeResult:
-        language = self.language_posterior(request.samples).likeliest
+        heard = self.detect_language(request.samples)
         return replace(
-            super().decode(request), language=language[0], language_probability=language[1]
+            super().decode(request), language=heard.language, language_probability=heard.probability
         )
 
 

@@ -13,7 +13,7 @@ from oracle import TINY, models_of, with_assistant
 from asr.engine import cuda_graphs, warmup
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.runner import EagerRunner
+from asr.engine.runner import StepRunner
 
 NO_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -116,6 +116,6 @@ def test_costs_are_those_of_replays(graphs, monkeypatch, prepared):
 def test_on_a_cpu_costs_are_measured_and_the_memory_given_back():
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert set(engine.context.drafting.costs.seconds) == {
-        (rows, drafts) for rows in (1, 4, 12) for drafts in EagerRunner.timed_drafts
+        (rows, drafts) for rows in (1, 4, 12) for drafts in StepRunner.timed_drafts
     }
     assert engine.memory.state is None

@@ -26,7 +26,7 @@ from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, PrefillShape, prefill, upload
 from asr.engine.row_state import StepShape
-from asr.engine.runner import PendingResult, StepResult, collect
+from asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from asr.engine.speculative import decode_step
 from asr.model.encoder import run_encoder
 
@@ -76,7 +76,7 @@ class EncoderKey(NamedTuple):
         return f"an encoder of {self.windows} windows"
 
 
-class CudaGraphRunner:
+class CudaGraphRunner(StepRunner):
     """Passes through `Captures`: eager at a shape's first use, captured at its second.
 
     A state's memory must outlive its graphs: see `release`. With `enabled` False nothing is
@@ -160,8 +160,7 @@ class CudaGraphRunner:
         once.
         """
         if not is_usual(batch.shape):
-            view = state.view(start, start + len(batch.numbers))
-            return prefill(view, batch, filters, special_tokens)
+            return super().prefill(state, start, batch, filters, special_tokens)
         device = state.rows.tokens.device
         shape = batch.shape._replace(forgotten=state.main.cache.max_len)
         batch = batch._replace(numbers=upload(batch.numbers, device), shape=shape)

@@ -25,11 +25,11 @@ from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.drafters import draft_model
 from asr.engine.executor import Executor
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import DetectedLanguage, LanguagePosterior, language_posterior
+from asr.engine.prefill import LanguagePosterior, language_posterior
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
 from asr.engine.row_state import ModelWithCache
-from asr.engine.runner import EagerRunner, StepRunner
+from asr.engine.runner import StepRunner
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 from asr.engine.sequence import Lane
 from asr.engine.session import Client, Session
@@ -86,18 +86,8 @@ class DecodeEngine:
 
     def detect_language(
         self, samples: NDArray[np.float32], frames: int | None = None
-    ) -> DetectedLanguage:
-        """The likeliest language of a window's samples, and how likely they hold no speech.
-
-        `frames` are those of a Request. Raises OutOfMemory if one window is too much for the
-        device.
-        """
-        return self.language_posterior(samples, frames).likeliest
-
-    def language_posterior(
-        self, samples: NDArray[np.float32], frames: int | None = None
     ) -> LanguagePosterior:
-        """How likely a window's samples are in each language.
+        """How likely a window's samples are in each language, and how likely they hold no speech.
 
         `frames` are those of a Request. Raises OutOfMemory if one window is too much for the
         device.
@@ -201,7 +191,7 @@ class DecodeEngine:
 
 def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:
     """How steps run on a device."""
-    return CudaGraphRunner(cuda_graphs) if device.type == "cuda" else EagerRunner()
+    return CudaGraphRunner(cuda_graphs) if device.type == "cuda" else StepRunner()
 
 
 def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:

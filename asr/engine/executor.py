@@ -8,84 +8,31 @@ from __future__ import annotations
 
 import logging
 from collections import abc
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from asr.engine.recovery import Failure, Kind, Remedy, RowLimit, remedy
+from asr.engine.recovery import Failure, Kind, Remedy, remedy
 from asr.engine.request import Request
-from asr.engine.scheduler import Finished, Load, Plan, Scheduler
+from asr.engine.scheduler import Load, Scheduler
 from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 from errors import OutOfMemory
 from runtime.device_errors import is_device_lost, is_out_of_memory
+
+if TYPE_CHECKING:
+    from asr.engine.batch import Batch
 
 logger = logging.getLogger("endpoint")
 
 TOO_SMALL = "one window does not fit into the device's memory"
 
 
-class Memory(Protocol):
-    """What a batch holds on the device."""
-
-    @property
-    def limit(self) -> RowLimit:
-        """How many rows may be tried."""
-
-    @property
-    def capacity(self) -> int:
-        """How many rows there are now."""
-
-    @property
-    def held(self) -> int:
-        """How much memory that is."""
-
-    def lacks(self, rows: int, live: int, idle: int) -> bool:
-        """Whether `rows` rows, of which the first are `live`, need the memory that others hold
-        `idle`.
-        """
-
-
-class Rows(Protocol):
-    """A batch of sequences; each call but `clear` may raise what its device raises."""
-
-    @property
-    def lane(self) -> Lane:
-        """That of every row."""
-
-    @property
-    def memory(self) -> Memory:
-        """What it holds."""
-
-    @property
-    def rows(self) -> abc.Sequence[Sequence]:
-        """Those that run."""
-
-    @property
-    def attempted(self) -> int:
-        """The rows that were last tried."""
-
-    def enter(self, plan: Plan) -> int:
-        """Let the first sequences of a plan into rows. Returns how many."""
-
-    def step(self) -> list[Finished]:
-        """Run one step. Returns what has finished; its rows are free again."""
-
-    def evict(self, sequences: abc.Iterable[Sequence]) -> None:
-        """Free the rows of sequences."""
-
-    def clear(self) -> None:
-        """Forget all rows, and give the memory back."""
-
-
-AnyRows = TypeVar("AnyRows", bound=Rows)
-
-
-class Executor(Generic[AnyRows]):
+class Executor:
     """Carries out the plans of a scheduler, by `batches`, which make one where a lane is new.
 
     Once the device is `lost`, by that error, nothing is done any more.
     """
 
-    def __init__(self, scheduler: Scheduler, batches: dict[Lane, AnyRows]) -> None:
+    def __init__(self, scheduler: Scheduler, batches: dict[Lane, Batch]) -> None:
         self.scheduler = scheduler
         self.batches = batches
         self.lost: Exception | None = None
@@ -155,7 +102,7 @@ class Executor(Generic[AnyRows]):
         self._recover(batch, failure)
         return 0
 
-    def _run_batch(self, batch: AnyRows, newcomers: bool) -> int | None:
+    def _run_batch(self, batch: Batch, newcomers: bool) -> int | None:
         encoded, decodes = self._admit(batch, newcomers)
         if not decodes or not batch.rows:
             return 0 if encoded else None
@@ -164,7 +111,7 @@ class Executor(Generic[AnyRows]):
             sequence.client.finished.append((sequence.request, result))
         return rows
 
-    def _admit(self, batch: AnyRows, newcomers: bool) -> tuple[int, bool]:
+    def _admit(self, batch: Batch, newcomers: bool) -> tuple[int, bool]:
         """Let in whom the scheduler chooses. Returns how many entered, and whether the batch is to
         take a step.
         """
@@ -184,7 +131,7 @@ class Executor(Generic[AnyRows]):
                 return load.encoded, True
             load = load._replace(encoded=load.encoded + entered)
 
-    def _evict(self, batch: AnyRows, sequences: list[Sequence]) -> None:
+    def _evict(self, batch: Batch, sequences: list[Sequence]) -> None:
         """Free rows. Where that fails the batch begins again, and its next step tells whose fault
         it is.
         """
@@ -200,7 +147,7 @@ class Executor(Generic[AnyRows]):
 
     # When something fails
 
-    def _recover(self, batch: AnyRows, error: Exception | None) -> None:
+    def _recover(self, batch: Batch, error: Exception | None) -> None:
         """Carry out what follows a step that failed with `error`; None where memory ran out."""
         scheduler, lane, limit = self.scheduler, batch.lane, batch.memory.limit
         suspects = scheduler.suspects(lane)
@@ -229,7 +176,7 @@ class Executor(Generic[AnyRows]):
         elif follows is Remedy.FAIL_QUEUE:
             self._drop(scheduler.queued(lane), error)
 
-    def _begin_again(self, batches: abc.Iterable[AnyRows]) -> None:
+    def _begin_again(self, batches: abc.Iterable[Batch]) -> None:
         """Let all that runs in batches begin again from their queues."""
         for batch in batches:
             self.scheduler.preempt(batch.lane)
@@ -251,7 +198,7 @@ class Executor(Generic[AnyRows]):
         for client in self.scheduler.clients:
             client.error = error
 
-    def _idle_batches(self) -> list[AnyRows]:
+    def _idle_batches(self) -> list[Batch]:
         """Those that hold memory and in which nothing runs."""
         return [
             batch
@@ -259,7 +206,7 @@ class Executor(Generic[AnyRows]):
             if batch.memory.capacity and self.scheduler.is_idle(lane)
         ]
 
-    def _release(self, idle: list[AnyRows]) -> bool:
+    def _release(self, idle: list[Batch]) -> bool:
         """Give back the memory of idle batches. Whether there was any."""
         for batch in idle:
             batch.clear()

@@ -334,19 +334,14 @@ class LanguagePosterior(NamedTuple):
     encoded: Tensor | None = None
 
     @property
-    def likeliest(self) -> DetectedLanguage:
+    def language(self) -> str:
         """The first of the likeliest languages."""
-        code = max(self.probabilities, key=lambda code: self.probabilities[code])
-        return DetectedLanguage(code, self.probabilities[code], self.no_speech_prob, self.encoded)
+        return max(self.probabilities, key=lambda code: self.probabilities[code])
 
-
-class DetectedLanguage(NamedTuple):
-    """The likeliest language of a `LanguagePosterior`, and its probability among all."""
-
-    language: str
-    probability: float
-    no_speech_prob: float
-    encoded: Tensor | None = None
+    @property
+    def probability(self) -> float:
+        """That of the likeliest language, among all."""
+        return self.probabilities[self.language]
 
 
 def language_posterior(

@@ -8,7 +8,7 @@ launched (`pipelined`); rows that had finished are masked out of that step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,92 +34,45 @@ class StepResult(NamedTuple):
 PendingResult = Callable[[], StepResult]
 
 
-class StepRunner(Protocol):
-    """How a device encodes windows, lets rows start, and runs a step over the first rows."""
+class StepRunner:
+    """Encodes windows, lets rows start, and runs steps over the first rows: operation by operation,
+    in the very shape that is needed.
 
-    @property
-    def pipelined(self) -> bool:
-        """Whether a step's result is read after the next one was launched."""
-
-    @property
-    def draft_lengths(self) -> Sequence[int]:
-        """Numbers of drafts worth trying."""
-
-    @property
-    def timed_drafts(self) -> Sequence[int]:
-        """None, few and many: the numbers of drafts whose cost is measured."""
-
-    def rows(self, live: int) -> int:
-        """How many rows to run so that `live` are among them."""
-
-    def kv_len(self, needed: int) -> int:
-        """How many positions to attend to so that `needed` are among them."""
-
-    def shared_len(self, known: int) -> int:
-        """How many of `known` positions that all beams share to leave out when beams are copied."""
-
-    def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
-        """Numbers of rows and shapes worth preparing at load, largest first."""
-
-    def prompt_len(self, needed: int) -> int:
-        """How many positions of prompts to read so that `needed` are among them."""
-
-    def verified_len(self, needed: int) -> int:
-        """How many guessed tokens to verify in prefill so that `needed` are among them."""
-
-    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
-        """See `asr.model.encoder.run_encoder`."""
-
-    def prefill(
-        self,
-        state: DecodeState,
-        start: int,
-        batch: PrefillBatch,
-        filters: LogitFilter,
-        special_tokens: SpecialTokens,
-    ) -> Tensor:
-        """Let the rows from `start` on start; see `asr.engine.prefill.prefill`."""
-
-    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
-        """Start a step; what is returned waits for its result."""
-
-    def release(self, state: DecodeState) -> None:
-        """Let go of a decode state's memory before it is freed."""
-
-
-class EagerRunner:
-    """Operation by operation, in the very shape that is needed."""
+    `pipelined` says that a step's result is read after the next one was launched. `draft_lengths`
+    are numbers of drafts worth trying, and `timed_drafts` those whose cost is measured: none, few
+    and many.
+    """
 
     pipelined = False
-    draft_lengths = (1, 2, 3, 4, 6, 8, 10)
+    draft_lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10)
     timed_drafts = (0, 1, 6)
 
     def rows(self, live: int) -> int:
-        """As many as live."""
+        """How many rows to run so that `live` are among them."""
         return live
 
     def kv_len(self, needed: int) -> int:
-        """As many as needed."""
+        """How many positions to attend to so that `needed` are among them."""
         return needed
 
     def shared_len(self, known: int) -> int:
-        """All of them."""
+        """How many of `known` positions that all beams share to leave out when beams are copied."""
         return known
 
-    def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
-        """None: there is nothing to prepare."""
-        return ()
-
     def prompt_len(self, needed: int) -> int:
-        """As many as needed."""
+        """How many positions of prompts to read so that `needed` are among them."""
         return needed
 
     def verified_len(self, needed: int) -> int:
-        """As many as needed."""
+        """How many guessed tokens to verify in prefill so that `needed` are among them."""
         return needed
 
+    def warmup_shapes(self, assisted: bool) -> Sequence[tuple[int, StepShape]]:
+        """Numbers of rows and shapes worth preparing at load, largest first."""
+        return ()
+
     def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
-        """All windows in one pass."""
+        """See `asr.model.encoder.run_encoder`."""
         return run_encoder(encoder, features)
 
     def prefill(
@@ -130,18 +83,18 @@ class EagerRunner:
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """All rows in one pass, in place."""
+        """Let the rows from `start` on start; see `asr.engine.prefill.prefill`."""
         view = state.view(start, start + len(batch.numbers))
         return prefill(view, batch, filters, special_tokens)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
-        """Run the step to its end."""
+        """Start a step; what is returned waits for its result."""
         decode_step(state, filters, shape)
         result = StepResult(*collect(state.rows).tolist())
         return lambda: result
 
     def release(self, state: DecodeState) -> None:
-        """Nothing is held."""
+        """Let go of a decode state's memory before it is freed."""
 
 
 def collect(rows: SequenceState) -> Tensor:
