@@ -179,7 +179,7 @@ class EnvironmentSettings(BaseSettings):
     )
 
     @classmethod
-    def checked(cls, **given: Any) -> Self:  # noqa: ANN401
+    def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
         """Read the environment, save for what is given.
 
         Raises ValueError naming the variable and what is wrong with it.
@@ -204,11 +204,6 @@ class ModelSettings(EnvironmentSettings):
     max_audio_bytes: int = Field(default=512 * 2**20, gt=0)
 
     @classmethod
-    def from_environment(cls) -> Self:
-        """Read the environment. Raises ValueError naming the variable and what is wrong with it."""
-        return cls.checked()
-
-    @classmethod
     def for_demo(cls) -> Self:
         """Use the demo models of this repository, unless the environment names a model.
 
@@ -219,13 +214,8 @@ class ModelSettings(EnvironmentSettings):
     @classmethod
     def for_embedded(cls) -> Self:
         """Use the demo models of this repository, whatever the environment names."""
-        folders = {
-            "asr_model": "asr",
-            "assistant_model": "assistant",
-            "diarization_model": "diarization",
-        }
-        return cls.checked(
-            **{field: str(DEMO_MODELS / folder) for field, folder in folders.items()}
+        return cls.for_models(
+            *(str(DEMO_MODELS / folder) for folder in ("asr", "assistant", "diarization"))
         )
 
     @classmethod
@@ -236,16 +226,11 @@ class ModelSettings(EnvironmentSettings):
         diarization_model: str | None = None,
     ) -> Self:
         """Use the models named here and none of the environment's; the rest comes from it."""
-        return cls.checked(
+        return cls.from_environment(
             asr_model=asr_model,
             assistant_model=assistant_model,
             diarization_model=diarization_model,
         )
-
-    @classmethod
-    def for_node(cls, values: Mapping[str, Any]) -> Self:
-        """Use another machine's settings with the token of this one's environment."""
-        return cls.checked(**values)
 
     @property
     def models(self) -> tuple[ModelReference, ...]:

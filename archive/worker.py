@@ -76,7 +76,7 @@ def load_handler(settings: dict[str, Any]) -> Handler:
     """The endpoint's handler, with the token of this machine's environment."""
     from handler import EndpointHandler
 
-    return EndpointHandler(settings=ModelSettings.for_node(settings), serves=False)
+    return EndpointHandler(settings=ModelSettings.from_environment(**settings), serves=False)
 
 
 class Worker:

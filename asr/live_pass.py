@@ -22,13 +22,12 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import letter_compression_ratio
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult, Request
-from asr.engine.session import Session
 from asr.language_timeline import LanguageTimeline
 from asr.output.alignment import aligned_words
 from asr.output.chunks import ChunkReader, holds_no_speech
 from asr.output.segments import Segment, read_segments
+from asr.recognition import Recognition
 from timebase import SAMPLE_RATE
-from transcript import Chunk
 
 # Tokens a second that are decoded at most, and a few for timestamps: the fastest speech of real
 # recordings has well below ten, so a text with more is a loop, which should not cost a whole row.
@@ -97,22 +96,14 @@ class Passage:
         return max(spoken, len(self.prefix) + FEWEST_NEW if self.prefix else 0)
 
 
-class LivePass:
-    """A passage that is being decoded; for one thread at a time, in small steps.
-
-    `planner` says how it is decoded once its language is known. `result` is None until all is done.
+class LivePass(Recognition[Hypothesis]):
+    """A passage that is being decoded. A step raises ValueError for options that sample or ask for
+    beams. No chunks are taken from it: its words are not final.
     """
 
     def __init__(self, engine: DecodeEngine, passage: Passage, planner: Planner) -> None:
-        self.result: Hypothesis | None = None
-        self.session: Session | None = None
-        self._engine, self._passage, self._planner = engine, passage, planner
-        self._steps = self._run()
-
-    @property
-    def live(self) -> bool:
-        """Always: somebody waits for it."""
-        return True
+        super().__init__(engine, planner)
+        self._passage = passage
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -128,23 +119,6 @@ class LivePass:
     def windows_left(self) -> int:
         """1 until there is a result."""
         return 1 - self.windows_read
-
-    def step(self) -> bool:
-        """Do one small thing: hear the language, or read what was decoded.
-
-        False where nothing is left to do before the engine's next step. Raises OutOfMemory where
-        the passage does not fit into the device's memory, ValueError for options that sample or
-        ask for beams, and whatever the models raise; nothing follows then.
-        """
-        return next(self._steps, False)
-
-    def close(self) -> None:
-        """Free the row; nothing follows."""
-        self._steps.close()
-
-    def take_chunks(self) -> tuple[Chunk, ...]:
-        """None: a hypothesis has words, which are not final."""
-        return ()
 
     def _run(self) -> Generator[bool, None, None]:
         passage, language = self._passage, self._passage.language

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,9 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
 from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.sequence import LONG_WINDOWS
-from asr.engine.session import Session
 from asr.live_pass import LivePass
 from asr.options import TranscriptionOptions
+from asr.recognition import Recognition
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription
 from errors import ModelError
@@ -41,44 +41,6 @@ from transcript import Chunk
 logger = logging.getLogger("endpoint")
 
 T = TypeVar("T")
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class Recognition(Protocol[Result_co]):
-    """What the loop recognises: a transcription, or a live pass."""
-
-    @property
-    def result(self) -> Result_co | None:
-        """None until all is done."""
-
-    @property
-    def session(self) -> Session | None:
-        """That of the engine, once there is one."""
-
-    @property
-    def live(self) -> bool:
-        """Whether it goes before all that are not."""
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """How many seconds are done, and how many there are."""
-
-    @property
-    def windows_read(self) -> int:
-        """How many windows are done."""
-
-    @property
-    def windows_left(self) -> int:
-        """How many windows are to be done, as far as is known."""
-
-    def step(self) -> bool:
-        """Do one small thing; False where nothing is left to do before the engine's next step."""
-
-    def take_chunks(self) -> tuple[Chunk, ...]:
-        """The chunks that have become final since the last call, in order of time."""
-
-    def close(self) -> None:
-        """Free the rows; nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)

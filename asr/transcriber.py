@@ -174,7 +174,7 @@ class Transcriber:
         pad = None if options.vad is None else options.vad.speech_pad_ms
         margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
         limit = int(window_seconds * SAMPLE_RATE)
-        schedule = Schedule(samples, speech, limit, margin=margin)
+        schedule = Schedule(samples, speech, limit, margin)
         return Transcription(
             self.engine,
             schedule,

@@ -1,13 +1,4 @@
-"""One recording on its way to a transcript, in small steps.
-
-    transcription = transcriber.start(samples, options)
-    while transcription.step():  # until only a step of the engine leads on
-        ...
-
-What is done between two steps of the engine is small (a language is heard in one window, or one
-window is read), and the caller says when. So one thread can drive the recordings of many clients
-beside each other, and a caller without others runs one from beginning to end.
-"""
+"""One recording on its way to a transcript, in small steps."""
 
 from __future__ import annotations
 
@@ -23,6 +14,7 @@ from asr.frontend.schedule import Schedule
 from asr.given_text import Heard
 from asr.language_detection import LanguageDetection
 from asr.language_timeline import LanguageTimeline, other_language_warning
+from asr.recognition import Recognition
 from asr.window_decoding import NOTHING_HEARD, HeardBefore, WindowDecoding
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Transcript, Unspoken
@@ -30,11 +22,10 @@ from transcript import Chunk, Transcript, Unspoken
 logger = logging.getLogger("endpoint")
 
 
-class Transcription:
-    """A recording that is being transcribed; for one thread at a time.
+class Transcription(Recognition[Transcript]):
+    """A recording that is being transcribed.
 
-    `speech` are its spans of speech in seconds; `planner` says how it is decoded once its languages
-    are known. `before` is what was heard of it already. `result` is None until all is done.
+    `speech` are its spans of speech in seconds, and `before` is what was heard of it already.
     """
 
     def __init__(
@@ -45,23 +36,11 @@ class Transcription:
         planner: Planner,
         before: HeardBefore = NOTHING_HEARD,
     ) -> None:
-        self.result: Transcript | None = None
-        self.session: Session | None = None
-        self._engine, self._schedule, self._speech = engine, schedule, [*speech]
-        self._planner, self._options, self._before = planner, planner.options, before
+        super().__init__(engine, planner)
+        self._schedule, self._speech = schedule, [*speech]
+        self._options, self._before = planner.options, before
         self._chunks: list[Chunk] = []
         self._unsent: list[Chunk] = []
-        self._steps = self._run()
-
-    @property
-    def done(self) -> bool:
-        """Whether there is a transcript."""
-        return self.result is not None
-
-    @property
-    def live(self) -> bool:
-        """Whether it is of somebody who is speaking now, and goes before others."""
-        return self._options.decode.live
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -77,27 +56,6 @@ class Transcription:
     def windows_left(self) -> int:
         """How many windows are to be transcribed, as far as is known."""
         return self._schedule.total - self._schedule.done
-
-    def step(self) -> bool:
-        """Do one small thing: hear a window's language, or read one that was decoded.
-
-        False where nothing is left to do before the engine's next step. Raises OutOfMemory where
-        one window does not fit into the device's memory, and whatever models and readers raise;
-        nothing follows then.
-        """
-        return next(self._steps, False)
-
-    def run(self) -> Transcript:
-        """Take all steps, and those of the engine that they wait for."""
-        for did_something in self._steps:
-            if not did_something:
-                self._engine.step()
-        assert self.result is not None
-        return self.result
-
-    def close(self) -> None:
-        """Free the rows; nothing follows."""
-        self._steps.close()
 
     def take_chunks(self) -> tuple[Chunk, ...]:
         """The chunks that have become final since the last call, in order of time.

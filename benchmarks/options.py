@@ -23,7 +23,6 @@ BENCHMARKS = {
     "live": ("benchmarks.live", "when words of live sessions come, beside faster-whisper's"),
     "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's"),
     "archive": ("benchmarks.archive", "what python -m archive adds to a plain loop"),
-    "throughput": ("benchmarks.load.throughput", "audio a second of a server that is full"),
     "kernels": ("benchmarks.speed.kernels", "single operations of a step on this processor"),
     "cpu": ("benchmarks.speed.cpu", "precisions and threads on this processor"),
 }

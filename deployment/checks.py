@@ -91,7 +91,7 @@ def _check_variables(variables: Mapping[str, str]) -> None:
         fields = settings.model_fields
         values = {name: field.default for name, field in fields.items()} | models
         values |= {name: given[name] for name in fields.keys() & given.keys() - models.keys()}
-        settings.checked(**{name: values[name] for name in fields})
+        settings.from_environment(**{name: values[name] for name in fields})
 
 
 def check(options: Namespace, token: str | None, own_token: str | None, keeps: bool) -> Findings:

@@ -14,50 +14,26 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain, count, takewhile
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diarization.diarizer import Diarization, Span
-from diarization.known_speakers import Naming
 from diarization_utils import attribute, speaker_segments
 from live.audio_buffer import AudioBuffer
 from live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
 from payload.reference_clips import ReferenceClip
 from transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
 
+if TYPE_CHECKING:
+    from diarization.session_speakers import SessionSpeakers
+
 # Seconds around words in which turns may matter to them; `diarization_utils` looks half as far.
 AROUND = 1.0
 
-
-class SpeakerFinder(Protocol):
-    """Finds who speaks in one session, for the event loop's thread, as
-    `diarization.session_speakers` does.
-    """
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Wishes of the client that nobody looks at."""
-
-    @property
-    def missing(self) -> int | None:
-        """So many samples from now on more will be known; None where `find` has to be asked."""
-
-    async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
-        """What more is known with these samples (n,) at 16 kHz, and up to which second of the
-        session; with the `last` ones all is. Raises EndpointError.
-        """
-
-    async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
-        """Who speaks in a whole session, in which `speech` was detected. Raises EndpointError."""
-
-    def close(self) -> None:
-        """End what is under way."""
-
-
 # Of the clips of known speakers, and the least similarity of a match.
-OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable[SpeakerFinder]]
+OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable["SessionSpeakers"]]
 
 
 class LiveSpeakers:
@@ -68,7 +44,7 @@ class LiveSpeakers:
     """
 
     def __init__(
-        self, finder: SpeakerFinder, workers: Executor, tell: Callable[[], Awaitable[None]]
+        self, finder: SessionSpeakers, workers: Executor, tell: Callable[[], Awaitable[None]]
     ) -> None:
         self._finder, self._workers, self._tell = finder, workers, tell
         self._audio = AudioBuffer()

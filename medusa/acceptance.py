@@ -57,13 +57,10 @@ def targets(states: HiddenStates, count: int) -> Tensor:
 
 
 @torch.inference_mode()
-def draft(
-    heads: Heads, projection: Projection, filters: LogitFilter, text: HiddenStates, grammar: bool
-) -> Tensor:
+def draft(heads: Heads, projection: Projection, filters: LogitFilter, text: HiddenStates) -> Tensor:
     """What the heads say after each position of one text, (positions, heads).
 
-    `filters` are the model's on the projection's device. Without `grammar` timestamps follow no
-    rules; suppressed tokens are never drafted.
+    `filters` are the model's on the projection's device.
     """
     device = projection.weight.device
     drafted = heads(text.hidden.to(device).float())
@@ -78,7 +75,7 @@ def draft(
         logits[:, projection.shortlist] = projection.logits(each)
         logits = (logits + filters.bias)[:, None]
         history = History(written, ends, timed, start)
-        choice = filters.choose(logits, history, grammar and bool(text.timestamps), scored=False)
+        choice = filters.choose(logits, history, bool(text.timestamps), scored=False)
         written.scatter_(1, ends, choice.tokens)
         ends = ends + 1
     places = torch.arange(1, length + 1, device=device)[:, None]
@@ -106,13 +103,12 @@ def measure(
     projection: Projection,
     special_tokens: SpecialTokens,
     states: HiddenStates,
-    grammar: bool = True,
 ) -> Acceptance:
     """The rounds over all texts, drafting as many tokens as there are heads."""
     like = projection.weight.new_empty(projection.size, 0)
     filters = LogitFilter.of(special_tokens, like)
     walks = [
-        walk(draft(heads, projection, filters, text, grammar), text)
+        walk(draft(heads, projection, filters, text), text)
         for text in states.texts()
         if len(text.tokens) > 1
     ]

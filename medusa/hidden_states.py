@@ -189,8 +189,7 @@ class Teacher:
             session.add(requests)
             while not session.done:
                 for request, result in session.step():
-                    ended = len(result.log_probs) > len(result.tokens)
-                    tokens = (*result.tokens, *[self.special.end_of_text] * ended)
+                    tokens = (*result.tokens, *[self.special.end_of_text] * result.ended)
                     texts.append(Text(request.key, request.prompt, tokens, timestamps))
         return sorted(texts, key=lambda text: text.window)
 

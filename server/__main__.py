@@ -41,7 +41,9 @@ def read_settings(options: Namespace) -> ServerSettings:
     """What the command line says, and else the environment. Raises StartError."""
     try:
         key = None if options.api_key_file is None else _read_key(options.api_key_file)
-        return ServerSettings.from_environment(host=options.host, port=options.port, api_key=key)
+        said = {"host": options.host, "port": options.port, "api_key": key}
+        given = {name: value for name, value in said.items() if value is not None}
+        return ServerSettings.from_environment(**given)
     except ValueError as error:
         raise StartError(str(error)) from error
 

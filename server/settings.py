@@ -6,7 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -140,11 +140,3 @@ class ServerSettings(EnvironmentSettings):
         if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
             return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
         return None
-
-    @classmethod
-    def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
-        """Read the environment, save for what is `given` and not None.
-
-        Raises ValueError naming the variable and what is wrong with it.
-        """
-        return cls.checked(**{name: value for name, value in given.items() if value is not None})

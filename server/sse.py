@@ -38,13 +38,13 @@ Parts = AsyncGenerator[bytes, None]
 
 
 class EventStream(StreamingResponse):
-    """Sends `parts` as they come, and a comment wherever none came for `ping_seconds`.
+    """Sends `parts` as they come, and a comment wherever none came for PING_SECONDS.
 
     `parts` and the `events` they are made of are closed when the client leaves.
     """
 
-    def __init__(self, events: Events, parts: Parts, ping_seconds: float = PING_SECONDS) -> None:
-        self._closed_at_the_end = (with_pings(parts, ping_seconds), parts, events)
+    def __init__(self, events: Events, parts: Parts) -> None:
+        self._closed_at_the_end = (with_pings(parts, PING_SECONDS), parts, events)
         super().__init__(
             self._closed_at_the_end[0], headers=HEADERS, media_type="text/event-stream"
         )

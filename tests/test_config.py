@@ -659,8 +659,8 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
     monkeypatch.setenv("ASR_MODEL", "owner/here")
     there = ModelSettings.for_models("owner/there@main", diarization_model="owner/pipeline")
     values = {name: value for name, value in there if name != "hf_token"}
-    assert ModelSettings.for_node(values) == there
-    assert ModelSettings.for_node(values).token == "hf_here"
+    assert ModelSettings.from_environment(**values) == there
+    assert ModelSettings.from_environment(**values).token == "hf_here"
 
 
 def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):

@@ -72,7 +72,7 @@ def test_no_window_extends_over_a_cut(spans, data):
     pieces = [piece for window in plan.planned() for piece in plan.pieces(window, 1.0)]
     cuts = sorted(data.draw(st.sets(st.sampled_from([piece.stop for piece in pieces]))))
     spoken = hears_sound(samples)
-    schedule = Schedule(samples, spoken, 10 * SAMPLE_RATE, cuts)
+    schedule = Schedule(samples, spoken, 10 * SAMPLE_RATE).cut_at(cuts)
     planned = schedule.planned()
     decoded = sorted(
         (window for batch in run(schedule, 4) for window in batch), key=lambda each: each.start

@@ -629,7 +629,7 @@ def test_requests_at_once_equal_those_one_by_one():
     ]
     serial = [transcriber.transcribe(*request) for request in requests]
     begun = [transcriber.start(*request) for request in requests]
-    while not all(each.done for each in begun):
+    while not all(each.result for each in begun):
         stepped = [each.step() for each in begun]
         if not any(stepped):
             transcriber.engine.step()

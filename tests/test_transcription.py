@@ -78,7 +78,7 @@ def begun(transcriber: Transcriber, samples: np.ndarray, **options) -> Transcrip
 
 def advance(transcriber: Transcriber, transcription: Transcription) -> None:
     """One step, of the engine where nothing else leads on."""
-    if not transcription.step() and not transcription.done:
+    if not transcription.step() and not transcription.result:
         transcriber.engine.step()
 
 
@@ -88,7 +88,7 @@ def test_steps_make_the_transcript_that_run_makes(transcriber, options):
     expected = begun(transcriber, samples, **options).run()
     transcription = begun(transcriber, samples, **options)
     seen = [(transcription.seconds, transcription.windows_read)]
-    while not transcription.done:
+    while not transcription.result:
         assert transcription.result is None
         advance(transcriber, transcription)
         seen.append((transcription.seconds, transcription.windows_read))
@@ -108,7 +108,7 @@ def test_the_chunks_of_all_calls_are_those_of_the_transcript(transcriber, option
     """Taken at each step, or now and then; what was taken never changes."""
     transcription = begun(transcriber, recording(2, parts=4), **options)
     taken, steps = [], 0
-    while not transcription.done:
+    while not transcription.result:
         advance(transcriber, transcription)
         steps += 1
         if steps % every == 0:
@@ -121,9 +121,9 @@ def test_the_chunks_of_all_calls_are_those_of_the_transcript(transcriber, option
 def test_chunks_come_before_the_end(transcriber):
     transcription = begun(transcriber, recording(), language="en", batch_size=1)
     early = []
-    while not transcription.done:
+    while not transcription.result:
         advance(transcriber, transcription)
-        if not transcription.done:
+        if not transcription.result:
             early += transcription.take_chunks()
     assert early == list(transcription.result.chunks)[: len(early)] != []
 

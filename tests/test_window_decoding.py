@@ -38,7 +38,7 @@ def schedule_of(windows: int, cuts=()) -> Schedule:
     """Two seconds of sound in every four, silence between."""
     sound = np.tile(np.repeat(np.float32([0.5, 0.0]), 2 * SAMPLE_RATE), windows)
     speech = [Span(n * 4 * SAMPLE_RATE, (4 * n + 2) * SAMPLE_RATE) for n in range(windows)]
-    return Schedule(sound, speech, 3 * SAMPLE_RATE, cuts)
+    return Schedule(sound, speech, 3 * SAMPLE_RATE).cut_at(cuts)
 
 
 def asked(before: HeardBefore = NOTHING_HEARD, rows: int = 9, encodings=None, **options):

@@ -37,9 +37,6 @@ LOOP_PART = (1 / 2, 2 / 3)
 class Schedule:
     """The windows of one recording, of at most `limit` samples each, over its spans of `speech`
     with a `margin` of samples on either side.
-
-    None extends over one of the `cuts`, samples in order, each within speech or where a margin
-    ends.
     """
 
     def __init__(
@@ -47,16 +44,17 @@ class Schedule:
         samples: NDArray[np.float32],
         speech: Sequence[Span],
         limit: int,
-        cuts: Sequence[int] = (),
         margin: int = MARGIN,
     ) -> None:
         self.limit = limit
         self._samples = samples
         self._planner = WindowPlanner(samples, speech, limit, margin)
-        self._begin(cuts)
+        self._begin(())
 
     def cut_at(self, cuts: Sequence[int]) -> Schedule:
-        """The same recording from its beginning, with other cuts; quicker than a new schedule."""
+        """The same recording from its beginning, with windows of which none extends over one of the
+        `cuts`: samples in order, each within speech or where a margin ends.
+        """
         again = copy(self)
         again._begin(cuts)
         return again

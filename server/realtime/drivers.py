@@ -7,11 +7,10 @@ from functools import partial
 
 from asr.frontend.vad import SpeechDetector
 from endpoint import Endpoint
-from live.driver import LiveDriver
+from live.driver import LiveDriver, Send
 from live.settings import TurnSettings
 from live.turn_detection import TurnDetector
 from runtime.openmp import set_threads
-from server.realtime.session import SendEvents
 
 # Threads that read audio and look for speech, a moment at a time each.
 THREADS = 4
@@ -29,7 +28,7 @@ class LiveDrivers:
         self._detector = detect if isinstance(detect, SpeechDetector) else SpeechDetector()
         self._workers = ThreadPoolExecutor(THREADS, "live", partial(set_threads, 1))
 
-    def __call__(self, send: SendEvents) -> LiveDriver:
+    def __call__(self, send: Send) -> LiveDriver:
         """A driver with the default settings."""
         detector = TurnDetector(self._detector, TurnSettings())
         return LiveDriver(

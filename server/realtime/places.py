@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 from errors import EndpointError
+from live.driver import LiveDriver
 from server.errors import Busy
 
 # WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long for
@@ -40,20 +40,12 @@ class Stage(IntEnum):
     GONE = 3
 
 
-class Paced(Protocol):
-    """What hears a session's audio."""
-
-    @property
-    def slowed(self) -> float:
-        """How many times as long as it asked for the client waits for new words now."""
-
-
 class LivePlace:
     """One session's place: its `stage`, which the session itself and the server move, and the
     `ending` that the last move gave. It counts its `audio_seconds`, and is heard by its `driver`.
     """
 
-    driver: Paced | None = None
+    driver: LiveDriver | None = None
 
     def __init__(self) -> None:
         self.stage, self.ending = Stage.OPEN, Ending(NORMAL)

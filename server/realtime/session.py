@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from endpoint import Endpoint
 from errors import EndpointError
+from live.driver import LiveDriver, Send
 from live.events import LiveEvent
-from live.settings import AudioFormat, LiveSettings
 from server.error_response import translated
 from server.errors import DeadlineExceeded
 from server.openai_api.models import model_id
@@ -48,39 +48,7 @@ PIECE_SECONDS = 8
 # Longer messages are read in a thread of their own.
 LONG = 2**16
 
-SendEvents = Callable[[list[LiveEvent]], Awaitable[None]]
-
-
-class Driver(Protocol):
-    """What turns a session's audio into events: `live.driver.LiveDriver`.
-
-    It begins with the default settings. Every call may raise EndpointError, but for `close`.
-    """
-
-    @property
-    def slowed(self) -> float:
-        """How many times as long as it asked for the client waits for new words now."""
-
-    async def append(self, data: bytes) -> None:
-        """Hear more audio; returns when still more may come."""
-
-    async def commit(self) -> None:
-        """The current item ends."""
-
-    async def clear(self) -> None:
-        """Forget the audio that is not committed."""
-
-    async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
-        """Hear what comes next otherwise."""
-
-    async def finish(self) -> None:
-        """No more audio comes; returns when every item is completed and told."""
-
-    async def close(self) -> None:
-        """Forget all that is under way, and free its rows."""
-
-
-OpenDriver = Callable[[SendEvents], Driver]
+OpenDriver = Callable[[Send], LiveDriver]
 
 
 class RealtimeSession:

@@ -241,11 +241,11 @@ def require_live_model(name: str | None, endpoint: Endpoint, param: str) -> None
         raise UnsupportedValue(f"{shown(name)} is not loaded; {loaded} is", param)
 
 
-def at_fault(error: ValidationError, below: str = "") -> FieldError:
-    """The first fault that pydantic found, with its path `below` that of the checked object."""
+def at_fault(error: ValidationError) -> FieldError:
+    """The first fault that pydantic found, with its path in the checked object."""
     detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
     steps = [f"[{each}]" if isinstance(each, int) else f".{shown(each)}" for each in detail["loc"]]
-    path = (below + "".join(steps)).removeprefix(".")
+    path = "".join(steps).removeprefix(".")
     kind, text = detail["type"], detail["msg"].replace("Input should", "should")
     if kind == "extra_forbidden":
         return UnknownParameter("there is no such field", path)
