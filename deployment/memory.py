@@ -1,7 +1,6 @@
 """The memory that a Whisper needs on a device, by arithmetic on its dimensions alone.
 
-The table of docs/gpu.md is that of the engine's own decoder, built without data
-(benchmarks/gpu_check/memory.py); tests hold both against each other.
+Tests hold it against the engine's own decoder, built without data.
 """
 
 from __future__ import annotations

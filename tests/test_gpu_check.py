@@ -20,6 +20,7 @@ import pytest
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
+from asr.checkpoint.assistants import decoder_alone
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.frontend.schedule import Schedule
@@ -321,72 +322,54 @@ def test_word_errors_are_those_of_jiwer():
 # Memory by shapes
 
 
-def decoder_row_bytes(model):
-    """One row's caches in float16: self- and cross-attention, and the alignment heads' queries."""
-    positions, frames = 464, 1500  # 448 + 10 drafts + 1, rounded up to 16
-    own = 2 * model.decoder_layers * model.d_model * positions
-    cross = 2 * model.decoder_layers * model.d_model * frames
-    return 2 * (own + cross + model.aligned * model.d_model // model.heads * positions)
+def built(dimensions):
+    """The checkpoint's architecture in float16, without data."""
+    config = WhisperConfig(
+        vocab_size=dimensions.vocabulary,
+        num_mel_bins=dimensions.mel_bins,
+        d_model=dimensions.d_model,
+        encoder_layers=dimensions.encoder_layers,
+        decoder_layers=dimensions.decoder_layers,
+        encoder_attention_heads=dimensions.heads,
+        decoder_attention_heads=dimensions.heads,
+        encoder_ffn_dim=4 * dimensions.d_model,
+        decoder_ffn_dim=4 * dimensions.d_model,
+    )
+    with torch.device("meta"):
+        return WhisperForConditionalGeneration(config).half()
 
 
-def decoder_weights(model):
-    """Weights of a decoder with its embeddings: two attentions, two norms and more a layer."""
-    d = model.d_model
-    layer = 2 * (4 * d * d + 3 * d) + 8 * d * d + 5 * d + 3 * 2 * d
-    return model.decoder_layers * layer + model.vocabulary * d + 448 * d + 2 * d
+def footprint_of(main, assistant, shared=True):
+    """What the endpoint's own decoders take, over models without data; which heads are aligned
+    makes no difference.
+    """
+    model = built(main)
+    heads = [(number // main.heads, number % main.heads) for number in range(main.aligned)]
+    decoder = Decoder(model, heads)
+    if assistant is None:
+        return memory.footprint([model], decoder, None)
+    other = built(assistant)
+    other = decoder_alone(other) if shared else other
+    return memory.footprint([model, other], decoder, Decoder(other))
 
 
-def encoder_weights(model):
-    d = model.d_model
-    layer = 4 * d * d + 3 * d + 8 * d * d + 5 * d + 2 * 2 * d
-    convolutions = 3 * model.mel_bins * d + d + 3 * d * d + d
-    return model.encoder_layers * layer + convolutions + 1500 * d + 2 * d
+def rows_of_table(text):
+    """The cells of the rows about models."""
+    lines = [line for line in text.splitlines() if re.match(r"\| [\w.+ -]+ \| \d", line)]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if len(row) == 3 + len(memory.BATCHES)]
 
 
-def joined_bytes(model):
-    """Query, key and value in one product, and the cross-attention's key and value in another."""
-    return 2 * 5 * model.decoder_layers * model.d_model * (model.d_model + 1)
-
-
-def expected_row(main, assistant):
-    decoders = [main] if assistant is None else [main, assistant]
-    weights = 2 * (encoder_weights(main) + sum(map(decoder_weights, decoders)))
-    models = weights + sum(map(joined_bytes, decoders))
-    per_row = sum(map(decoder_row_bytes, decoders))
-    totals = [f"{(models + size * per_row) / 1e9:.1f}" for size in (1, 8, 24, 128)]
-    name = main.name if assistant is None else f"{main.name} + {assistant.name}"
-    return [name, f"{models / 1e9:.2f}", f"{per_row / 1e6:.1f}", *totals]
-
-
-def test_the_documented_table_is_that_of_the_shapes():
-    rows = []
-    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
-        if re.match(r"\| [\w.+ -]+ \| \d", line):
-            rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    rows = [row for row in rows if len(row) == len(expected_row(*memory.PAIRS[0]))]
-    assert rows == [expected_row(*pair) for pair in memory.PAIRS]
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [(memory.BASE, None), (memory.SMALL_EN, memory.DISTIL_SMALL_EN)],
-    ids=["base", "small.en"],
-)
-def test_the_endpoints_decoder_takes_what_the_table_says(pair, monkeypatch):
-    monkeypatch.setattr(memory, "PAIRS", (pair,))
-    header, rule, row = memory.memory_table().splitlines()
-    assert [cell.strip() for cell in row.strip("|").split("|")] == expected_row(*pair)
-    assert header.count("|") == rule.count("|") == row.count("|")
+def test_the_documented_table_is_that_of_the_arithmetic():
+    table = rows_of_table(memory.memory_table())
+    assert len(table) == len(memory.PAIRS)
+    assert rows_of_table(DOCUMENT.read_text(encoding="utf-8")) == table
 
 
 @pytest.mark.parametrize("pair", memory.PAIRS, ids=lambda pair: pair[0].name)
-def test_the_arithmetic_of_a_deployment_is_the_tables(pair):
-    main, assistant = pair
-    decoders = [main] if assistant is None else [main, assistant]
-    weights = 2 * (encoder_weights(main) + sum(map(decoder_weights, decoders)))
-    need = need_of(main, assistant)
-    assert need.models == weights + sum(map(joined_bytes, decoders))
-    assert need.per_row == sum(map(decoder_row_bytes, decoders))
+def test_the_arithmetic_is_what_the_endpoints_decoders_take(pair):
+    need, taken = need_of(*pair), footprint_of(*pair)
+    assert (need.models, need.per_row) == (taken.models, taken.per_row)
     assert need.rows_in(need.smallest) == 1
     assert need.rows_in(need.smallest - 10**6) < 1
 
@@ -397,9 +380,8 @@ def test_the_largest_batch_of_the_documents_example():
 
 
 def test_an_assistant_with_an_encoder_of_its_own_is_counted_whole():
-    alone, both = need_of(memory.TURBO, None), need_of(memory.TURBO, memory.TINY)
-    own = encoder_weights(memory.TINY) + decoder_weights(memory.TINY)
-    assert both.models - alone.models == 2 * own + joined_bytes(memory.TINY)
+    pair = memory.TURBO, memory.TINY
+    assert need_of(*pair).models == footprint_of(*pair, shared=False).models
 
 
 CPU_DTYPES = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 1}

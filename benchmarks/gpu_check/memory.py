@@ -1,10 +1,8 @@
-"""How much memory models and batches take, from shapes alone: the table of docs/gpu.md.
+"""How much memory loaded models and their rows take, by the shapes of the engine's own decoders.
 
     python -m benchmarks.gpu_check.memory
 
-The endpoint's own decoder is built over models without data (torch's meta device), so the table
-follows the code. deployment/memory.py has the published dimensions, and the same by arithmetic
-alone.
+prints the table of docs/gpu.md, which is that of deployment/memory.py, by arithmetic alone.
 """
 
 from __future__ import annotations
@@ -12,18 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
-from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
+from transformers import PreTrainedModel
 
-from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel
-from asr.model.alignment_heads import AlignmentHead
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table
@@ -40,6 +34,7 @@ from deployment.memory import (
     TINY,
     TURBO,
     Dimensions,
+    need_of,
 )
 
 BATCHES = (1, 8, 24, 128)
@@ -85,35 +80,26 @@ def footprint_of(models: WhisperModels, main: Decoder, draft_model: DraftModel |
     sources = [models.model]
     if models.assistant is not None:
         sources.append(models.assistant.model)
-    return _footprint(sources, main, draft_model)
-
-
-def published_footprint(main: Dimensions, assistant: Dimensions | None) -> Footprint:
-    """The footprint of published checkpoints in float16."""
-    model = _meta_model(main)
-    decoder = Decoder(model, _any_heads(main))
-    if assistant is None:
-        return _footprint([model], decoder, None)
-    shared = decoder_alone(_meta_model(assistant))
-    return _footprint([model, shared], decoder, Decoder(shared))
+    return footprint(sources, main, draft_model)
 
 
 def memory_table() -> str:
     """The table of docs/gpu.md in Markdown."""
     rows = []
     for main, assistant in PAIRS:
-        footprint = published_footprint(main, assistant)
+        need = need_of(main, assistant)
         name = main.name if assistant is None else f"{main.name} + {assistant.name}"
-        totals = [f"{footprint.with_rows(count) / GB:.1f}" for count in BATCHES]
-        sizes = [f"{footprint.models / GB:.2f}", f"{footprint.per_row / MB:.1f}"]
+        totals = [f"{(need.models + count * need.per_row) / GB:.1f}" for count in BATCHES]
+        sizes = [f"{need.models / GB:.2f}", f"{need.per_row / MB:.1f}"]
         rows.append([name, *sizes, *totals])
     batches = [f"batch {count}, GB" for count in BATCHES]
     return table(["model", "models, GB", "MB a row", *batches], rows)
 
 
-def _footprint(
+def footprint(
     models: Sequence[PreTrainedModel], main: Decoder, draft_model: DraftModel | None
 ) -> Footprint:
+    """The same, of checkpoints' models by themselves."""
     weights: list[Tensor] = [weight for model in models for weight in model.parameters()]
     drafter = draft_model.block if isinstance(draft_model, MedusaModel) else draft_model
     decoders = [main] if drafter is None else [main, drafter]
@@ -135,31 +121,6 @@ def _footprint(
 def _count_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the tensors, each object counted once."""
     return sum(each.nbytes for each in {id(each): each for each in tensors}.values())
-
-
-def _meta_model(dimensions: Dimensions) -> PreTrainedModel:
-    """The checkpoint's architecture in float16, without data."""
-    config = WhisperConfig(
-        vocab_size=dimensions.vocabulary,
-        num_mel_bins=dimensions.mel_bins,
-        d_model=dimensions.d_model,
-        encoder_layers=dimensions.encoder_layers,
-        decoder_layers=dimensions.decoder_layers,
-        encoder_attention_heads=dimensions.heads,
-        decoder_attention_heads=dimensions.heads,
-        encoder_ffn_dim=4 * dimensions.d_model,
-        decoder_ffn_dim=4 * dimensions.d_model,
-    )
-    with torch.device("meta"):
-        model: Any = WhisperForConditionalGeneration(config)
-    half: PreTrainedModel = model.half()
-    return half
-
-
-def _any_heads(dimensions: Dimensions) -> list[AlignmentHead]:
-    """As many heads as are aligned; which ones makes no difference to memory."""
-    numbers = range(dimensions.aligned)
-    return [(number // dimensions.heads, number % dimensions.heads) for number in numbers]
 
 
 if __name__ == "__main__":
