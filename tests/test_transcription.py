@@ -141,7 +141,7 @@ def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone, se
     chance = random.Random(seed)
     beside = [begun(transcriber, samples, **options) for samples, options, _ in alone]
     most = 0
-    while running := [each for each in beside if not each.done]:
+    while running := [each for each in beside if not each.result]:
         advance(transcriber, chance.choice(running))
         if chance.random() < 0.2:
             transcriber.engine.step()
@@ -161,9 +161,9 @@ def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
     running, waiting = rows(transcriber)
     closed.close()
     assert not closed.step()
-    assert not closed.done
+    assert not closed.result
     assert rows(transcriber) == (running, waiting)
-    while not kept.done:
+    while not kept.result:
         advance(transcriber, kept)
     assert said(kept.result) == said(expected)
 
