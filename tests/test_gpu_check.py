@@ -348,8 +348,8 @@ def footprint_of(main, assistant, shared=True):
     decoder = Decoder(model, heads)
     if assistant is None:
         return memory.footprint([model], decoder, None)
-    other = built(assistant)
-    other = decoder_alone(other) if shared else other
+    with torch.device("meta"):
+        other = decoder_alone(built(assistant)) if shared else built(assistant)
     return memory.footprint([model, other], decoder, Decoder(other))
 
 
