@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from errors import EndpointError
-from live.driver import LiveDriver
 from server.errors import Busy
+
+if TYPE_CHECKING:
+    from live.driver import LiveDriver
 
 # WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long for
 # the client, and the server has failed.
