@@ -23,6 +23,7 @@ from config import (
     ModelSettings,
     nvidia_device_present,
 )
+from payload.vad_parameters import VadParameters
 from server.settings import ServerSettings
 
 DEFAULTS = {
@@ -141,6 +142,8 @@ def typed(name, value):
         return float(value)
     if isinstance(value, str) and name in BOOLEANS and value.lower() in ("true", "false"):
         return value.lower() == "true"
+    if name == "vad_parameters" and isinstance(value, dict):
+        return VadParameters(**value)
     return value
 
 
