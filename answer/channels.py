@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import chain, islice
 
-from answer.response import Answer
+from answer.response import Answer, clamp_times
 from diarization_utils import as_word, during
 from transcript import (
     Channel,
@@ -32,8 +32,9 @@ Name = Callable[[str | None], str]
 def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
     """The answers for all channels, which have these `names`, as one without segments.
 
-    Words have their speakers, and are marked where another channel speaks; chunks are in order of
-    time. Warnings of single channels begin with their names.
+    Words have their speakers, and are marked where another channel speaks. Chunks are in order of
+    the times that the answer tells, and so is the text. Warnings of single channels begin with
+    their names.
     """
     named = [
         _named(answer, place, _speaker_names(answer, name))
@@ -74,15 +75,20 @@ def _speaker_names(answer: Answer, channel: str) -> Name:
 
 def _named(answer: Answer, channel: int, name: Name) -> Answer:
     chunks = tuple(
-        replace(
-            chunk,
-            channel=channel,
-            words=tuple(
-                replace(word, speaker=name(word.speaker))
-                for word in chunk.words or [as_word(chunk)]
-            ),
+        clamp_times(
+            [
+                replace(
+                    chunk,
+                    channel=channel,
+                    words=tuple(
+                        replace(word, speaker=name(word.speaker))
+                        for word in chunk.words or [as_word(chunk)]
+                    ),
+                )
+                for chunk in answer.transcript.chunks
+            ],
+            answer.duration,
         )
-        for chunk in answer.transcript.chunks
     )
     turns = answer.turns
     if turns is None:

@@ -54,7 +54,7 @@ class Answer:
 def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     """The JSON object that answers a request with the parameters `config`."""
     duration = round(float(answer.duration), 2)
-    chunks = sorted(clamp_times(answer.transcript.chunks, duration), key=_start)
+    chunks = clamp_times(answer.transcript.chunks, duration)
     segments = sorted(clamp_times(answer.segments or (), duration), key=_start)
     by_word = config.return_timestamps == "word"
     spoken = config.multilingual
@@ -147,8 +147,9 @@ def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
     channel.
 
     A time before the one that precedes it, or NaN, becomes that one. Each lasts 20 ms at least, or
-    an equal share of a recording that is too short for that.
+    an equal share of a recording that is too short for that. Clamped again they stay as they are.
     """
+    duration = round(float(duration), 2)
     clamped = {
         channel: iter(_clamp_channel(own, duration)) for channel, own in by_channel(blocks).items()
     }

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from answer.attribution import attributed
 from answer.response import Answer, clamp_times, response
 from answer.subtitles import FORMATS
 from config import InferenceConfig
+from diarization.known_speakers import KnownVoices
 from diarization_utils import speaker_segments
 from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Unspoken, Word
 
@@ -249,3 +251,28 @@ def test_times_in_order_are_not_changed(hundredths):
         for start, end in zip(moments[::2], moments[1::2], strict=False)
     ]
     assert clamp_times(chunks, 100.0) == chunks
+
+
+lengths = st.floats(0, 1.2)
+uttered = st.lists(st.tuples(lengths, lengths), max_size=6)
+
+
+@given(st.lists(uttered, min_size=2, max_size=3), st.floats(0.1, 1), st.booleans())
+def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration, by_speaker):
+    """Also where times beyond the end of the audio become earlier ones."""
+    heard = []
+    for place, said in enumerate(channels):
+        moments = sorted(moment for each in said for moment in each)
+        times = zip(moments[::2], moments[1::2], strict=True)
+        chunks = [Chunk(f" {place}-{n}", *each) for n, each in enumerate(times)]
+        heard.append(Transcript(tuple(chunks), "en"))
+    config = InferenceConfig.read(
+        {"channels": "separate", "return_timestamps": "word", "group_by_speaker": by_speaker}
+    )
+    found = attributed(duration, heard, [None] * len(heard), KnownVoices(()), config)
+    answer = response(found, config)
+    assert "".join(chunk["text"] for chunk in answer["chunks"]) == answer["text"]
+    assert len(answer["text"].split()) == sum(map(len, channels))
+    for key in ("chunks", "words", "speakers"):
+        starts = [entry["timestamp"][0] for entry in answer[key]]
+        assert starts == sorted(starts), key
