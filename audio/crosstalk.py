@@ -2,13 +2,16 @@
 
 A headset leaks into its neighbour's microphone, a line echoes the other party: the same words on
 two channels would be written twice, and decoded twice. Which channel they belong to is decided by
-the samples alone. Where a channel is clearly softer than another, and what it holds is nearly all a
+the samples alone. Where a channel is softer than another, and what it holds is nearly all a
 filtered and delayed copy of that one, it is silenced there. Speech of its own, which no filter
 makes of another channel, keeps its place, and so does the crosstalk below it.
 
-The filter is found anew for each block: its delay by the phase of the cross-spectrum (Knapp and
-Carter, "The generalized correlation method for estimation of time delay", 1976), its frequency
-response by least squares over the frames in which the other channel is louder.
+The delay is found anew for each block, by the phase of the cross-spectrum (Knapp and Carter, "The
+generalized correlation method for estimation of time delay", 1976). The filter's frequency response
+is found for each frame, by least squares over the frames in which the other channel is louder: over
+those around it, since clocks drift and delays change, and with less weight over all of the block.
+The frame itself is not among them, so that what fits by chance alone does not explain it. A codec
+adds noise to an echo where that has power: what is left below the copy's spectrum is no speech.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
+from scipy.ndimage import uniform_filter1d
 
 from audio.decode import Audio
 from timebase import SAMPLE_RATE
@@ -33,9 +37,15 @@ FRAME, HOP, BLOCK = 4096, 2048, 16 * SAMPLE_RATE
 LONGEST_DELAY = SAMPLE_RATE // 2  # either way
 # Speech, without hum: bins of a frame.
 BAND = slice(200 * FRAME // SAMPLE_RATE, 4000 * FRAME // SAMPLE_RATE)
-# By how much (3 dB, and at most 60 dB) another channel is louder where this one may hold its
-# crosstalk, and by how much more of that than of anything else it then holds.
+# By how much (3 dB, and at most 60 dB) another channel is louder where this one tells of the
+# filter, and by how much more crosstalk than anything else a frame holds that is silenced.
 LOUDER, FAINTEST, MORE = 2.0, 1e-6, 3.0
+# A frame's filter is that of the frames up to NEAR away, each of which counts 1, and of the whole
+# block, each by ELSEWHERE; neighbours share samples and do not count.
+NEAR, ELSEWHERE = 8, 0.01
+# Bins on either side over which powers are averaged before they are compared: 16 Hz, less than the
+# harmonics of a voice are apart.
+HIDDEN = 4
 # Frames over which both are averaged, and the fewest that are silenced or tell of a filter.
 AVERAGED, FEWEST = 3, 3
 # The filter is found so often, each time more by the frames that it explains.
@@ -121,12 +131,16 @@ def _find_crosstalk(target: Samples, source: Samples, first: int) -> NDArray[np.
         return nothing
     # By half of the frames: in others the target may speak, or not hear the source yet.
     expected = loud * np.median((power / np.maximum(loud, TINY))[louder])
+    cross, across = here * there.conj(), _squared(there)
     rest = power
     for _ in range(REFINED):
-        weights = louder / (rest + expected + TINY)
-        copied = there * _response(there, here, weights.astype(np.float32))
+        weights = (louder / (rest + expected + TINY)).astype(np.float32)
+        copied = there * _responses(cross, across, weights)
         rest = _power(here - copied)
-    return _without_short_runs(louder & (_power(copied) > MORE * rest))
+    echo = np.minimum(_smoothed(copied), _smoothed(here))
+    own = np.maximum(_smoothed(here - copied) - echo, 0)
+    held = _averaged(echo) > MORE * _averaged(own)
+    return _without_short_runs(held & _between(power, loud, 1.0))
 
 
 def _cut(samples: Samples, first: int) -> Samples:
@@ -159,9 +173,11 @@ def _delay(heard: Samples, source: Samples) -> int | None:
     return int(np.argmax(near)) - LONGEST_DELAY
 
 
-def _between(power: NDArray[np.float64], loud: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where something of `power` may be the crosstalk of what is so loud."""
-    between: NDArray[np.bool_] = (power > FAINTEST * loud) & (LOUDER * power < loud)
+def _between(
+    power: NDArray[np.float64], loud: NDArray[np.float64], louder: float = LOUDER
+) -> NDArray[np.bool_]:
+    """Where something of `power` may be the crosstalk of what is so loud, by `louder` at least."""
+    between: NDArray[np.bool_] = (power > FAINTEST * loud) & (louder * power < loud)
     return between
 
 
@@ -177,17 +193,38 @@ def _spectra(samples: Samples) -> Spectra:
     return spectra
 
 
+def _squared(spectra: Spectra) -> Samples:
+    """The power of each bin, (frames, bins)."""
+    return np.square(spectra.real) + np.square(spectra.imag)
+
+
+def _smoothed(spectra: Spectra) -> Samples:
+    """The power of each bin and those around it, (frames, bins)."""
+    smoothed: Samples = uniform_filter1d(_squared(spectra), 2 * HIDDEN + 1, axis=1)
+    return smoothed
+
+
 def _power(spectra: Spectra) -> NDArray[np.float64]:
     """The power of each frame and its neighbours, (frames,)."""
-    power = np.square(np.abs(spectra), dtype=np.float64).sum(axis=1)
-    return np.convolve(power, np.ones(AVERAGED), "same")
+    return _averaged(_squared(spectra))
 
 
-def _response(source: Spectra, heard: Spectra, weights: NDArray[np.float32]) -> Spectra:
-    """The response that makes most of `heard` from `source`, (bins,), by `weights` of frames."""
-    power = weights @ np.square(np.abs(source)) + TINY
-    response: Spectra = weights @ (heard * source.conj()) / power
-    return response
+def _averaged(power: Samples) -> NDArray[np.float64]:
+    """What all bins of each frame and its neighbours have, (frames,), of `power` (frames, bins)."""
+    return np.convolve(power.sum(axis=1, dtype=np.float64), np.ones(AVERAGED), "same")
+
+
+def _responses(cross: Spectra, across: Samples, weights: Samples) -> Spectra:
+    """The response of each frame that makes most of the target from the source, (frames, bins), by
+    `weights` of frames, of their cross-spectrum and the source's power, `across`.
+    """
+    places = np.arange(len(weights))
+    away = np.abs(places[:, None] - places)
+    shares = np.where(away <= NEAR, 1 + ELSEWHERE, ELSEWHERE) * (away > 1)
+    told = shares.astype(np.float32) * weights
+    both = (told @ cross.view(np.float32)).view(np.complex64)  # real and imaginary parts alike
+    responses: Spectra = both / (told @ across + TINY)
+    return responses
 
 
 def _without_short_runs(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
