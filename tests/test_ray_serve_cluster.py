@@ -25,7 +25,7 @@ import yaml
 pytest.importorskip("grpc_reflection")
 
 from config import DEMO_MODELS, ModelSettings
-from server.ray_serve import FILE, OF_ONE_PROCESS
+from server.ray_serve import FILE, OF_ONE_PROCESS, application
 from server.serving import load_app
 from server.settings import ServerSettings
 from testing.audio_files import conversation, wav_file
@@ -120,6 +120,14 @@ def wait_until(is_so):
 def ask(url: str, recording: bytes, number: int = 0) -> httpx2.Response:
     headers = {"content-type": "audio/wav", "x-request-id": f"request-{number}"}
     return httpx2.post(f"{url}/?language=en", content=recording, headers=headers, timeout=SECONDS)
+
+
+def test_serve_deploy_takes_the_file():
+    """Its own reading of the file, and what it calls then."""
+    schema = pytest.importorskip("ray.serve.schema")
+    (told,) = schema.ServeDeploySchema.model_validate(yaml.safe_load(FILE.read_text())).applications
+    assert told.import_path == f"{application.__module__}:{application.__name__}"
+    application(told.args)
 
 
 def test_answers_are_those_of_one_process(both, recording, monkeypatch):
