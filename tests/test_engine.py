@@ -277,6 +277,15 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     assert len(passes) == 1
 
 
+def test_a_language_is_heard_without_projecting_what_was_encoded(monkeypatch):
+    """Keys and values of all its frames would cost a ninth of encoding a window, or more."""
+    engine = engine_of(TINY)
+    monkeypatch.setattr(engine.main, "allocate", None)
+    monkeypatch.setattr(engine.main, "fill_cross_kv", None)
+    heard = engine.detect_language(oracle.noise_windows(1)[0])
+    assert heard.language in engine.models.special_tokens.languages
+
+
 def test_each_window_is_encoded_once_even_when_decoded_again():
     engine = engine_of(TINY)
     heard = []

@@ -83,7 +83,7 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         )
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
-    posterior = language_posterior(state.main.view(0, 1), encoded[:1], models.special_tokens)
+    posterior = language_posterior(state.main.decoder, encoded[:1], models.special_tokens)
     among = list(models.special_tokens.languages.values())
     start = torch.tensor([[models.special_tokens.start_of_transcript]])
     logits = models.model(encoder_outputs=(encoded[:1],), decoder_input_ids=start).logits[0, 0]
@@ -93,6 +93,16 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     assert posterior.language == list(models.special_tokens.languages)[int(shares.argmax())]
     assert posterior.probability == pytest.approx(float(shares.max()))
     assert posterior.no_speech_prob == pytest.approx(float(starts[0, 0]))
+
+
+@torch.inference_mode()
+def test_frames_that_are_repeated_change_no_language():
+    models = models_of(TINY)
+    (encoded,) = Encoder(models).encode(oracle.noise_windows(1), drafted=False).main
+    decoder, part = Decoder(models.model), encoded[None, :500]
+    heard = language_posterior(decoder, part, models.special_tokens)
+    again = language_posterior(decoder, part.repeat(1, 3, 1), models.special_tokens)
+    assert heard.probabilities == pytest.approx(again.probabilities)
 
 
 def numbered_prompts(special, count):

@@ -28,7 +28,6 @@ from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import LanguagePosterior, language_posterior
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
-from asr.engine.row_state import ModelWithCache
 from asr.engine.runner import StepRunner
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 from asr.engine.sequence import Lane
@@ -184,9 +183,7 @@ class DecodeEngine:
     ) -> LanguagePosterior:
         encoder = self.context.encoder
         encoded = encoder.encode([samples], drafted=False, frames=[frames]).main
-        main = ModelWithCache(self.main, self.main.allocate(1, 1))
-        main.decoder.fill_cross_kv(encoded, main.cache)
-        return language_posterior(main, encoded, self.models.special_tokens)
+        return language_posterior(self.main, encoded, self.models.special_tokens)
 
 
 def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:

@@ -28,9 +28,10 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import Choice, LogitFilter, upcast
-from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
+from asr.engine.row_state import BeamState, SequenceState
 from asr.engine.sequence import Sequence
 from asr.engine.speculative import accept, count_agreed, sample_first
+from asr.model.decoder import Decoder
 from asr.model.encoder import EncoderOutput
 
 # Positions whose scores over the vocabulary are held at once.
@@ -345,12 +346,13 @@ class LanguagePosterior(NamedTuple):
 
 
 def language_posterior(
-    main: ModelWithCache, encoded: Tensor, special_tokens: SpecialTokens
+    decoder: Decoder, encoded: Tensor, special_tokens: SpecialTokens
 ) -> LanguagePosterior:
-    """The languages of the window in the first row (openai/whisper, `detect_language`)."""
-    start = torch.tensor([[special_tokens.start_of_transcript]], device=encoded.device)
-    hidden = main.decoder.forward(start, torch.zeros_like(start), main.cache, 1)
-    logits = main.decoder.logits(hidden[:, 0], whisper_alone=True)
+    """The languages of a window, `encoded` (1, frames, d_model) (openai/whisper,
+    `detect_language`).
+    """
+    hidden = decoder.first(special_tokens.start_of_transcript, encoded)
+    logits = decoder.logits(hidden, whisper_alone=True)
     codes, ids = zip(*special_tokens.languages.items(), strict=True)
     probabilities = upcast(logits[0, list(ids)]).softmax(dim=-1)
     no_speech_prob = _probability(logits, special_tokens.no_speech)

@@ -125,6 +125,16 @@ class Decoder:
         )
         return self.norm(self.through_layers(x, positions, cache, kv_len))
 
+    def first(self, token: int, encoded: Tensor) -> Tensor:
+        """Hidden states (rows, d_model) after `token` as the first one, without a cache, of the
+        encoder's output (rows, frames, d_model).
+        """
+        x = self.token_embeddings[token] + self.position_embeddings[0]
+        x = x.expand(len(encoded), 1, -1)
+        for layer in self.layers:
+            x = layer.first(x, encoded)
+        return self.norm(x)[:, 0]
+
     def through_layers(self, x: Tensor, positions: Tensor, cache: KVCache, kv_len: int) -> Tensor:
         """The layers alone, (rows, positions, d_model) in and out; see `forward`."""
         context = self._context(positions, kv_len, cache.selected)

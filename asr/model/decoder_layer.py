@@ -74,6 +74,10 @@ class SelfAttention:
         )
         return self.out(_merge_heads(mixed))
 
+    def first(self, x: Tensor) -> Tensor:
+        """Of a text's first position, which attends to itself alone; nothing is cached."""
+        return self.out(self.query_key_value(self.norm(x)).chunk(3, dim=2)[2])
+
 
 class CrossAttention:
     """Attention to the audio, whose keys and values are projected once a window.
@@ -89,7 +93,7 @@ class CrossAttention:
         dtype: torch.dtype | None,
     ) -> None:
         own = source.encoder_attn
-        self.heads: int = own.num_heads
+        self.source, self.heads = own, int(own.num_heads)
         self.aligned = torch.tensor(aligned, dtype=torch.long, device=own.q_proj.weight.device)
         self.aligned_places = slice(first_aligned, first_aligned + len(aligned))
         self.norm = Norm.of(source.encoder_attn_layer_norm)
@@ -117,6 +121,21 @@ class CrossAttention:
         query = query.reshape(keys.shape[0], -1, *query.shape[2:])
         mixed = _merge_heads(attention(query.transpose(1, 2), keys, values))
         return self.out(mixed.reshape(x.shape))
+
+    def first(self, x: Tensor, encoded: Tensor) -> Tensor:
+        """Of one position (rows, 1, d_model) in the encoder's output (rows, frames, d_model), whose
+        keys and values nobody else asks for: query and sum are projected, not every frame.
+        """
+        (query,) = _split_heads(self.query(self.norm(x)), self.heads)
+        keys, values = (
+            each.weight.view(self.heads, -1, each.in_features)
+            for each in (self.source.k_proj, self.source.v_proj)
+        )
+        scale = float(query.shape[-1] ** -0.5)
+        asked = torch.einsum("rhs,hsd->rhd", query[:, 0] * scale, keys)
+        heard = (asked @ encoded.transpose(1, 2)).softmax(dim=-1) @ encoded
+        mixed = torch.einsum("rhd,hsd->rhs", heard, values).flatten(1) + self.source.v_proj.bias
+        return self.out(mixed[:, None])
 
     def project(self, encoded: Tensor) -> tuple[Tensor, ...]:
         """Keys and values (rows, heads, frames, head size) of (rows, frames, d_model)."""
@@ -181,6 +200,12 @@ class DecoderLayer:
         """(rows, positions, d_model) in and out; `number` is the layer's place in the cache."""
         x = x + self.self_attention.forward(x, cache, number, context)
         x = x + self.cross_attention.forward(x, cache, number, context)
+        return x + self.feed_forward.forward(x)
+
+    def first(self, x: Tensor, encoded: Tensor) -> Tensor:
+        """The same of a text's first position (rows, 1, d_model), without a cache."""
+        x = x + self.self_attention.first(x)
+        x = x + self.cross_attention.first(x, encoded)
         return x + self.feed_forward.forward(x)
 
 
