@@ -14,6 +14,7 @@ import joblib
 import torch
 
 from errors import StartError
+from runtime.host_memory import keep_freed
 
 logger = logging.getLogger("endpoint")
 
@@ -79,7 +80,10 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def prepare_device(device: torch.device) -> None:
-    """Set what belongs to the whole process: threads, and which attention kernels CUDA uses."""
+    """Set what belongs to the whole process: threads, what the allocator keeps, and which attention
+    kernels CUDA uses.
+    """
+    keep_freed()
     usable = joblib.cpu_count()
     if torch.get_num_threads() > usable:
         # OpenMP counts the processors of the affinity mask; a container's quota may be smaller.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,24 @@ from runtime.host_memory import HostMemory, host_memory, return_freed
 
 GIB = 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc")
+glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other allocators do as they like"
+)
+REPOSITORY = Path(__file__).resolve().parent.parent
+# Pages that come with the same blocks of 12 MiB again and again, after the first time.
+PAGES = """
+import resource
+from runtime.host_memory import keep_freed
+
+def written():
+    for _ in range(10):
+        blocks = [bytearray(b"1") * (12 << 20) for _ in range(4)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+{prepare}
+before = written()
+print(written() - before)
+"""
 
 
 @pytest.fixture
@@ -104,7 +123,15 @@ def test_this_machine_tells():
     assert 0 < host.free <= host.total
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators do as they like")
+@glibc
+@pytest.mark.parametrize(("prepare", "kept"), [("keep_freed()", True), ("", False)])
+def test_what_is_freed_is_kept_for_the_next_window(prepare, kept):
+    command = [sys.executable, "-c", PAGES.format(prepare=prepare)]
+    done = subprocess.run(command, capture_output=True, check=True, cwd=REPOSITORY)
+    assert (int(done.stdout) < 100) is kept
+
+
+@glibc
 def test_what_was_freed_between_what_is_held_is_given_back():
     """Blocks of 1 MiB come from a heap once a larger one was freed."""
     torch.ones(20 << 18)
