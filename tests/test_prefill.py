@@ -61,7 +61,10 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     longest = max(map(len, prompts))
     batch = PrefillBatch.of(inputs, PrefillShape(longest, 0), 464, EncoderOutput(encoded))
     filters = LogitFilter.of(special, state.main.decoder.token_embeddings)
+    products, output = [], state.main.decoder.output
+    state.main.decoder.output = lambda *given: products.append(given) or output(*given)
     starts = prefill(state, batch, filters, special)
+    assert len(products) == 1  # over the vocabulary
     for row, prompt in enumerate(prompts):
         logits = models.model(
             encoder_outputs=(encoded[row, None],), decoder_input_ids=torch.tensor([prompt])

@@ -216,8 +216,9 @@ def prefill(
     hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), shape.prompt_len)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
-    at_start = main.decoder.logits(hidden[every, start], whisper_alone=True)
-    unfiltered = main.decoder.logits(hidden[every, rows.prompt_len - 1])
+    # One product for both: it reads the vocabulary's weights, the largest of all, once.
+    read = hidden[every, start], main.decoder.headed(hidden[every, rows.prompt_len - 1])
+    at_start, unfiltered = main.decoder.scores(torch.stack(read, dim=1)).unbind(dim=1)
     if state.beams is not None:
         _begin_beams(state, state.beams, unfiltered, shape, filters)
     else:
@@ -352,7 +353,7 @@ def language_posterior(
     `detect_language`).
     """
     hidden = decoder.first(special_tokens.start_of_transcript, encoded)
-    logits = decoder.logits(hidden, whisper_alone=True)
+    logits = decoder.scores(hidden)
     codes, ids = zip(*special_tokens.languages.items(), strict=True)
     probabilities = upcast(logits[0, list(ids)]).softmax(dim=-1)
     no_speech_prob = _probability(logits, special_tokens.no_speech)

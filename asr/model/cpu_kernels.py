@@ -34,6 +34,7 @@ from transformers.activations import GELUActivation
 PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3
 # Query positions whose scores are held at once: 3 MB for a window's 1,500 frames, which fit caches.
 QUERY_BLOCK = 500
+BLOCK = 256  # values, among whose largest the largest of all are looked for
 # Elements of a weight from which quantizing its input costs less than int8 gains over bfloat16.
 INT8_FROM_ELEMENTS = 1 << 19
 INT8_LARGEST, INT8_ZERO, SMALLEST_SCALE = 127, 128, 1e-30
@@ -307,6 +308,26 @@ def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             weights = _onednn_linear(block, key, None).softmax(dim=-1)
             target.copy_(_onednn_linear(weights, value, None))
     return mixed
+
+
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`values.topk(count)` of (.., n), or of all where these are fewer: values and indices.
+
+    They are in the `count` blocks with the largest maxima, or in what is left beside blocks. With a
+    vocabulary's ids that takes a third of the time of looking among all.
+    """
+    size = values.shape[-1]
+    whole = size // BLOCK * BLOCK
+    if whole <= count * BLOCK:
+        found, places = values.topk(min(count, size))
+        return found, places
+    inside = values[..., :whole].view(*values.shape[:-1], -1, BLOCK)
+    near = inside.amax(dim=-1).topk(count).indices[..., None]
+    places = BLOCK * near + torch.arange(BLOCK, device=values.device)
+    left = torch.arange(whole, size, device=values.device).expand(*values.shape[:-1], -1)
+    places = torch.cat((places.flatten(-2), left), dim=-1)
+    found, index = values.gather(-1, places).topk(count)
+    return found, places.gather(-1, index)
 
 
 def _scale(query: Tensor) -> float:

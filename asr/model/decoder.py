@@ -22,6 +22,7 @@ from asr.model.cpu_kernels import (
     empty_keys,
     empty_transposed,
     encoder_batch_size,
+    largest,
 )
 from asr.model.decoder_layer import AttentionContext, DecoderLayer, Norm
 from asr.model.kv_cache import KVCache
@@ -142,21 +143,24 @@ class Decoder:
             x = layer.forward(x, cache, number, context)
         return x
 
-    def logits(
-        self, hidden: Tensor, bias: Tensor | None = None, whisper_alone: bool = False
-    ) -> Tensor:
+    def headed(self, hidden: Tensor) -> Tensor:
+        """What tokens are chosen by: the base head's output where there is one."""
+        return hidden if self.base_head is None else self.base_head(hidden)
+
+    def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The `scores` by which tokens are chosen."""
+        return self.scores(self.headed(hidden), bias)
+
+    def scores(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
         """Scores over the vocabulary; adding `bias` (vocabulary,) is part of the product.
 
-        They are those of the base head's output where there is one, except with `whisper_alone`.
         In a lower precision the highest are computed again, in float32: scores of 30 and more are
         off by 0.06 in bfloat16 and 0.2 in int8, and every 50th choice would be another.
         """
-        if self.base_head is not None and not whisper_alone:
-            hidden = self.base_head(hidden)
         scores = self.output(hidden, bias)
         if not self.rounded:
             return scores
-        highest = scores.topk(min(EXACT_SCORES, scores.shape[-1]), dim=-1).indices
+        _, highest = largest(scores, EXACT_SCORES)
         exact = (self.output_embeddings[highest] @ hidden[..., None]).squeeze(-1)
         return scores.scatter_(-1, highest, exact if bias is None else exact + bias[highest])
 
