@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Sequence
 from itertools import product, takewhile
 from pathlib import Path
@@ -25,6 +26,7 @@ from invariance import (
     moved_words,
     other_words,
     table_of_options,
+    timed_words,
 )
 from numpy.typing import NDArray
 
@@ -235,3 +237,39 @@ def plain(handler, excerpts) -> dict[str, Answer]:
         recording.name: handler(body(samples, words_of(recording)))
         for recording, samples in excerpts.items()
     }
+
+
+@pytest.fixture(scope="module")
+def words_of_jfk(handler, heard) -> tuple[Samples, list[tuple[str, float, float]]]:
+    recording, samples = next(each for each in heard.items() if each[0].name == "jfk.flac")
+    return samples, timed_words(handler(body(samples, words_of(recording))))
+
+
+BESIDE = 0.02  # seconds before a word that is cut out, twice as many behind it
+
+
+@pytest.mark.parametrize(
+    ("phrase", "times", "pause"),
+    [
+        ("country", 20, 0.15),
+        ("country", 20, 0.4),
+        ("country", 50, 0.4),
+        ("ask what you can do", 30, 0.4),
+    ],
+)
+def test_what_is_said_again_and_again_is_written_about_as_often(
+    handler, words_of_jfk, phrase, times, pause
+):
+    """Words of the recording, spliced with pauses between them."""
+    samples, words = words_of_jfk
+    plain = [re.sub(r"\W", "", word).lower() for word, *_ in words]
+    part = phrase.split()
+    first = next(at for at in range(len(plain)) if plain[at : at + len(part)] == part)
+    begin, end = words[first][1], words[first + len(part) - 1][2]
+    once = samples[round((begin - BESIDE) * SAMPLE_RATE) : round((end + 2 * BESIDE) * SAMPLE_RATE)]
+    spliced = np.tile(np.pad(once, (0, round(pause * SAMPLE_RATE))), times)
+    around = np.pad(spliced, round(AROUND * SAMPLE_RATE))
+    options = {"language": "en", "return_timestamps": "word", "diarize": False}
+    said = re.findall(r"\w+", handler(body(around, options))["text"].lower())
+    found = [each for each in said if each == part[-1]]
+    assert abs(len(found) - times) <= times // 5, len(found)
