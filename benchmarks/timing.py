@@ -91,9 +91,19 @@ def peak_memory(action: Action, device: torch.device) -> float:
         before = torch.cuda.memory_allocated(device)
         action()
         return float(torch.cuda.max_memory_allocated(device) - before) / MIB
-    ctypes.CDLL(None).malloc_trim(0)
-    RESET_PEAK.write_text("5")  # proc(5): the peak becomes the present
+    reset_peak()
     held = psutil.Process().memory_info().rss
     action()
+    return resident_peak() - float(held) / MIB
+
+
+def reset_peak() -> None:
+    """Give free memory back to the system and let the peak begin at what is held now."""
+    ctypes.CDLL(None).malloc_trim(0)
+    RESET_PEAK.write_text("5")  # proc(5): the peak becomes the present
+
+
+def resident_peak() -> float:
+    """MiB of the process's resident memory at the highest since `reset_peak`."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024 - float(held) / MIB
+    return int(line.split()[1]) / 1024

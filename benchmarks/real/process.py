@@ -7,7 +7,6 @@ One that waits for its turn sleeps and takes no time from the others.
 
 from __future__ import annotations
 
-import ctypes
 import time
 import warnings
 from contextlib import suppress
@@ -17,9 +16,7 @@ from multiprocessing.connection import Connection
 
 from benchmarks.real.engines import MAKERS, Setting, Spec
 from benchmarks.real.manifest import Recording
-from benchmarks.timing import MIB, RESET_PEAK, STATUS
-
-KIB = 1024
+from benchmarks.timing import reset_peak, resident_peak
 
 
 @dataclass(frozen=True)
@@ -89,24 +86,12 @@ def _serve(connection: Connection, spec: Spec, setting: Setting) -> None:
             connection.send(None)
             while True:
                 recording = connection.recv()
-                _reset_peak()
+                reset_peak()
                 started = time.perf_counter()
                 text = engine.transcribe(recording)
-                connection.send(Heard(text, time.perf_counter() - started, _peak()))
+                connection.send(Heard(text, time.perf_counter() - started, resident_peak()))
         except (EOFError, BrokenPipeError):
             raise
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             connection.send(EngineFailed(f"{spec.name}: {reason}"))
-
-
-def _reset_peak() -> None:
-    """Give free memory back to the system and let the peak begin at what is held now."""
-    ctypes.CDLL(None).malloc_trim(0)
-    RESET_PEAK.write_text("5")
-
-
-def _peak() -> float:
-    """MiB of resident memory at the highest since `_reset_peak`."""
-    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * KIB / MIB
