@@ -7,7 +7,8 @@ sampling rates or models. Times are rounded only in the response.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, fields
 
 # What ends a sentence in the scripts that Whisper writes.
 SENTENCE_ENDS = (
@@ -159,6 +160,13 @@ class DecodeStats:
     def tokens_per_step(self) -> float:
         """Mean tokens that a row gained in a step that drafted for it; 1 where no step did."""
         return 1 + self.accepted / max(1, self.drafted_rows)
+
+    def add(self, more: DecodeStats) -> None:
+        """Count what another request took, too."""
+        for each in fields(self):
+            before, added = getattr(self, each.name), getattr(more, each.name)
+            total = Counter(before) + Counter(added) if isinstance(added, dict) else before + added
+            setattr(self, each.name, total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ is called after it, and who was recognised by name has that name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain, islice
 
 from answer.response import Answer, clamp_times
@@ -132,23 +132,10 @@ def _transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, ...]) ->
     """What all channels say, in the language of the one that says most."""
     most = max(transcripts, key=lambda each: sum(end - start for start, end in each.speech))
     speech = sorted(chain.from_iterable(each.speech for each in transcripts))
-    stats = _added([each.stats for each in transcripts])
+    stats = DecodeStats()
+    for each in transcripts:
+        stats.add(each.stats)
     return replace(most, chunks=chunks, warnings=(), speech=tuple(speech), stats=stats)
-
-
-def _added(stats: Sequence[DecodeStats]) -> DecodeStats:
-    """The sums of all counts and times."""
-    total = DecodeStats()
-    for each in stats:
-        for field in fields(DecodeStats):
-            added = getattr(each, field.name)
-            if isinstance(added, dict):
-                for drafts, steps in added.items():
-                    before = total.steps_by_drafts.get(drafts, 0)
-                    total.steps_by_drafts[drafts] = before + steps
-            else:
-                setattr(total, field.name, getattr(total, field.name) + added)
-    return total
 
 
 def _known_speakers(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpeaker, ...]:

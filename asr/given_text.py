@@ -175,14 +175,10 @@ def split_text(
     without Whisper's timestamps.
     """
     found: list[GivenWord] = []
-
-    def decode(tokens: list[int]) -> str:
-        return str(models.tokenizer.decode(tokens))
-
     # Tokens of their own, whatever the tokenizer is told.
     for part in _parts(TIMESTAMP.sub(" ", text)):
         tokens = models.tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
-        for word in split_words(tokens, decode, language):
+        for word in split_words(tokens, models.text_of, language):
             found.append(
                 GivenWord(word.text, tuple(tokens[word.first : word.stop]), _letters(word.text))
             )

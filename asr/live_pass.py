@@ -165,7 +165,7 @@ def _read(
         () if holds_no_speech(result) else _words(result, passage, reader),
         result.no_speech_prob,
         result.avg_logprob,
-        letter_compression_ratio(str(reader.models.tokenizer.decode(text))),
+        letter_compression_ratio(reader.models.text_of(text)),
         language,
         detected and detected.probability,
     )

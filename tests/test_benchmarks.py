@@ -23,7 +23,7 @@ from benchmarks.report import read, save, table
 from benchmarks.speed import __main__ as speed_benchmark
 from benchmarks.speed import engines
 from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
-from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline, add_stats
+from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.figures import charts as speed_charts
 from benchmarks.timing import Ratio, peak_memory, ratio, repeats_within, time_interleaved
 from demo.build.voices import Voice, speak
@@ -100,7 +100,7 @@ def test_statistics_of_calls_add_up():
         call = DecodeStats(
             steps=2, tokens=6, drafted=4, accepted=accepted, drafted_rows=2, steps_by_drafts={2: 2}
         )
-        add_stats(total, call)
+        total.add(call)
     assert total.acceptance == 0.5
     assert total.tokens_per_step == 2
     assert (total.steps, total.steps_by_drafts) == (4, {2: 4})

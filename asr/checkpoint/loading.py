@@ -6,6 +6,7 @@ effect of its own. What decoding needs from it is read once into `SpecialTokens`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,6 +106,10 @@ class WhisperModels:
     def timestamps(self) -> range:
         """The tokens that tell a time: the last ones there are."""
         return range(self.special_tokens.timestamp_begin, self.model.config.vocab_size)
+
+    def text_of(self, tokens: Iterable[int]) -> str:
+        """What tokens say."""
+        return str(self.tokenizer.decode(list(tokens)))
 
 
 def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:

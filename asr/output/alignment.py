@@ -161,17 +161,13 @@ def _words_to_align(
     result: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[WordToAlign]:
     """Every word of the segments, in order."""
-
-    def decode(tokens: list[int]) -> str:
-        return str(models.tokenizer.decode(tokens))
-
     end_of_text = models.special_tokens.end_of_text
     rows = np.flatnonzero(np.array(result.tokens) < end_of_text)  # of the text tokens left
     found: list[WordToAlign] = []
     for number, segment in enumerate(segments):
         text = [token for token in segment.tokens if token < end_of_text]
         earliest, latest = max(0, _frame(segment.start - SLACK)), _frame(segment.end + SLACK)
-        for word in split_words(text, decode, language):
+        for word in split_words(text, models.text_of, language):
             found.append(WordToAlign(number, word, rows[word.first : word.stop], earliest, latest))
         rows = rows[len(text) :]
     return found

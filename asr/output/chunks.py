@@ -140,13 +140,15 @@ class ChunkReader:
         if self.words:
             words = timed_words(result, segments, samples, self.models, self.language)
         end_of_text = self.models.special_tokens.end_of_text
-        ratio = compression_ratio(self._decode([t for t in result.tokens if t < end_of_text]))
+        ratio = compression_ratio(
+            self.models.text_of([t for t in result.tokens if t < end_of_text])
+        )
         likely = iter(self.log_probs(result))
         found: list[Chunk] = []
         for segment, words_of_segment in zip(segments, words, strict=True):
             tokens = tuple(token for token in segment.tokens if token < end_of_text)
             log_probs = tuple(islice(likely, len(tokens)))
-            text = self._decode(tokens)
+            text = self.models.text_of(tokens)
             if text.strip() and segment.end > segment.start:
                 chunk = _chunk(window, segment, text, words_of_segment, result)
                 found.append(
@@ -164,7 +166,7 @@ class ChunkReader:
         if before in (0, len(chunk.words)):
             return [] if before else [chunk]
         words = chunk.words[before:]
-        first = split_words(chunk.tokens, self._decode, self.language)[before].first
+        first = split_words(chunk.tokens, self.models.text_of, self.language)[before].first
         tokens, log_probs = chunk.tokens[first:], chunk.log_probs[first:]
         text = "".join(word.text for word in words)
         return [
@@ -195,9 +197,6 @@ class ChunkReader:
             and not result.repetitive
             and not self.fallback.rejects_start(result.start_logprob, result.no_speech_prob)
         )
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.models.tokenizer.decode(list(tokens)))
 
 
 def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK) -> bool:

@@ -40,9 +40,6 @@ def split_sentences(
     """
     end_of_text = models.special_tokens.end_of_text
 
-    def decode(tokens: list[int]) -> str:
-        return str(models.tokenizer.decode(tokens))
-
     found: list[Segment] = []
     timed = timed_words(result, segments, samples, models, language)
     for segment, words in zip(segments, timed, strict=True):
@@ -50,7 +47,7 @@ def split_sentences(
         if not words:
             found.append(segment)
             continue
-        parts = split_words(tokens, decode, language)
+        parts = split_words(tokens, models.text_of, language)
         first = 0
         for number, (word, part) in enumerate(zip(words, parts, strict=True)):
             if _ends(word, words[number + 1] if number + 1 < len(words) else None):

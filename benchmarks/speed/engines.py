@@ -219,7 +219,7 @@ class Ours:
 
     def _count(self, stats: DecodeStats, assisted: bool) -> None:
         if assisted:
-            add_stats(self.assisted_stats, stats)
+            self.assisted_stats.add(stats)
 
 
 def decode(
@@ -245,11 +245,3 @@ def decode(
             for request, result in session.step():
                 decoded[request.key] = result.tokens
     return [decoded[request.key] for request in requests], session.stats
-
-
-def add_stats(total: DecodeStats, more: DecodeStats) -> None:
-    """Add the drafting of one call to a total: steps, tokens and drafts, not seconds."""
-    for name in ("steps", "tokens", "drafted", "accepted", "drafted_rows"):
-        setattr(total, name, getattr(total, name) + getattr(more, name))
-    for drafts, steps in more.steps_by_drafts.items():
-        total.steps_by_drafts[drafts] = total.steps_by_drafts.get(drafts, 0) + steps
