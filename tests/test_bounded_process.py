@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 from tagged_files import TAGGED
+from test_container_bombs import box, mp4
 from untrusted import FUNCTIONS
 
 from audio import bounded_process
@@ -48,6 +49,12 @@ class TestFiles:
         monkeypatch.setattr(bounded_process, "BUDGET", 0.2)
         with pytest.raises(InvalidAudio, match="too long to read"):
             decode_audio(TAGGED[name](150_000), 16_000, LIMITS)
+
+    def test_empty_tracks_by_the_ten_thousand_are_refused(self, monkeypatch):
+        """The search for an index that would exhaust memory is bounded, too."""
+        monkeypatch.setattr(bounded_process, "BUDGET", 0.2)
+        with pytest.raises(InvalidAudio, match="too long to read"):
+            decode_audio(mp4(box(b"trak") * 200_000), 16_000, LIMITS)
 
     def test_others_are_decoded_meanwhile_and_afterwards(self, monkeypatch, source):
         """All at once in one thread each: as many bad files as processes hold up one good one by
