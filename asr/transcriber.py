@@ -174,7 +174,8 @@ class Transcriber:
         pad = None if options.vad is None else options.vad.speech_pad_ms
         margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
         limit = int(window_seconds * SAMPLE_RATE)
-        schedule = Schedule(samples, speech, limit, margin)
+        detected = options.vad is not None
+        schedule = Schedule(samples, speech, limit, margin, detected)
         return Transcription(
             self.engine,
             schedule,

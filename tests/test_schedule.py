@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.schedule import Schedule
+from asr.frontend.schedule import LEAST_PART, UNWRITTEN, Schedule
 from asr.frontend.windows import MARGIN, Span, Window
 from testing.tiny_whispers import hears_sound
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
@@ -198,7 +198,7 @@ def test_speech_after_a_long_pause_is_decoded_again_if_decoding_ended_at_the_pau
     assert not schedule.complete(first, 4 * SAMPLE_RATE)
     second = schedule.pop_ready(1)[0]
     assert (second.start, second.stop) == (20 * SAMPLE_RATE - MARGIN, first.stop)
-    assert not schedule.complete(second, 21 * SAMPLE_RATE)
+    assert not schedule.complete(second, 24 * SAMPLE_RATE)
     assert schedule.pop_ready(1) == []
 
 
@@ -210,6 +210,43 @@ def test_speech_after_a_long_pause_is_not_decoded_twice():
     )
     schedule.complete(schedule.pop_ready(1)[0], 24 * SAMPLE_RATE)
     assert schedule.pop_ready(1) == []
+
+
+def test_speech_that_goes_on_behind_the_end_of_a_text_is_decoded_next():
+    for left, again in ((UNWRITTEN, True), (UNWRITTEN - SAMPLES_PER_TOKEN, False)):
+        schedule = schedule_of(np.concatenate([sound(30), silence(1), sound(8)]), 30)
+        first = schedule.pop_ready(1)[0]
+        speech_end = 30 * SAMPLE_RATE
+        assert not schedule.complete(first, speech_end - left)
+        following = schedule.pop_ready(1)[0]
+        assert (following.start < speech_end) is again
+        assert not again or following.start == speech_end - left
+
+
+def test_speech_before_a_long_pause_that_is_not_written_comes_before_what_follows_the_pause():
+    speech = [Span(0, 10 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)]
+    schedule = Schedule(sound(30, 0.01), speech, 30 * SAMPLE_RATE)
+    schedule.complete(schedule.pop_ready(1)[0], 5 * SAMPLE_RATE)
+    assert schedule.pop_ready(1)[0].start == 5 * SAMPLE_RATE
+
+
+def test_where_no_speech_was_looked_for_the_end_of_a_text_is_that_of_its_window():
+    samples = sound(30)
+    schedule = Schedule(samples, [Span(0, len(samples))], 30 * SAMPLE_RATE, detected=False)
+    schedule.complete(schedule.pop_ready(1)[0], 12 * SAMPLE_RATE)
+    assert schedule.pop_ready(1) == []
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0, 1), st.integers(1, 100))
+def test_texts_that_end_early_are_decoded_a_bounded_number_of_times(part, seconds):
+    schedule = schedule_of(sound(seconds), 10)
+    decoded = []
+    while windows := schedule.pop_ready(1):
+        decoded += windows
+        seek = round(windows[0].start + part * (windows[0].stop - windows[0].start))
+        schedule.complete(windows[0], seek)
+    assert len(decoded) <= LEAST_PART * (seconds / 10 + 2)
 
 
 def test_long_pauses_are_replaced_by_silence_and_everything_else_is_unchanged():

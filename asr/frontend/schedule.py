@@ -6,7 +6,8 @@ segment that has a start and no end; that segment is decoded again at the head o
 or its words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the same way).
 
 A long pause inside a window is replaced by silence. Where Whisper took it for the end of the
-window, the speech after it is decoded again.
+window, the speech after it is decoded again. So is speech that goes on behind the end of a text:
+Whisper stops early above all where something is said again and again.
 
 A decoder takes windows and says up to which sample each was decoded; it knows nothing of regions.
 Fixed batches and batches that refill each row as soon as it is free therefore use the same
@@ -30,6 +31,9 @@ from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 # of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
+# Speech behind the end of a text that is decoded next, in a window that has advanced by 1/8.
+UNWRITTEN = 2 * SAMPLE_RATE
+LEAST_PART = 8
 # A window whose text looped is decoded again from its second half on: at most once more each.
 LOOP_PART = (1 / 2, 2 / 3)
 
@@ -37,6 +41,8 @@ LOOP_PART = (1 / 2, 2 / 3)
 class Schedule:
     """The windows of one recording, of at most `limit` samples each, over its spans of `speech`
     with a `margin` of samples on either side.
+
+    Where speech was not `detected`, whatever is behind the end of a text may be silence.
     """
 
     def __init__(
@@ -45,8 +51,9 @@ class Schedule:
         speech: Sequence[Span],
         limit: int,
         margin: int = MARGIN,
+        detected: bool = True,
     ) -> None:
-        self.limit = limit
+        self.limit, self._detected = limit, detected
         self._samples = samples
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
@@ -162,15 +169,21 @@ class Schedule:
         return unfinished and start < window.stop
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Where decoding goes on: at the unfinished segment, or after a long pause that Whisper
-        took for the end of the window.
+        """Where decoding goes on: at the unfinished segment, where speech goes on that was not
+        written, or after a long pause that Whisper took for the end of the window.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop
-        for pause in self._planner.long_pauses(window.start, window.stop):
-            if pause.stop >= seek:
-                return pause.stop
-        return window.stop
+        pauses = self._planner.long_pauses(window.start, window.stop)
+        following = next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
+        return seek if self._leaves_speech(window, seek, following) else following
+
+    def _leaves_speech(self, window: Window, seek: int, following: int) -> bool:
+        """Whether much of what is said between `seek` and `following` is not written."""
+        advance, length = seek - window.start, window.stop - window.start
+        if not self._detected or LEAST_PART * advance < length:
+            return False
+        return self._planner.count_speech(seek, following) >= UNWRITTEN
 
     def _after_loop(self, window: Window, seek: int) -> int:
         """Where decoding goes on after a loop that began at `seek`: there, or if that is in the

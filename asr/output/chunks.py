@@ -97,9 +97,9 @@ class ChunkReader:
             every = closed if unfinished is None else (*closed, unfinished)
             closed = tuple(split_sentences(result, every, samples, self.models, self.language))
             end = closed[-1].end if closed else 0.0
-            if not result.cut:
-                return ReadWindow(closed)
             cut_at = window.start + round(end * SAMPLE_RATE)
+            if not result.cut:
+                return ReadWindow(closed, seek=cut_at if closed else None)
             # What was heard again and again goes on behind the last time that was written.
             rest = () if result.repetitive else (Segment((), end, window.seconds),)
             return ReadWindow(closed, rest, cut_at, looped=result.repetitive)
