@@ -30,6 +30,7 @@ from diarization.diarizer import (
     Vector,
 )
 from diarization.embeddings import share_frames
+from diarization.long_recordings import spare_memory
 from diarization.networks import has_networks, load_network
 from diarization.same_voice import same_voice
 from errors import StartError
@@ -175,6 +176,7 @@ def load_pyannote(
             )
         pipeline.to(device)
         share_frames(pipeline)
+        spare_memory(pipeline)
         complete_voices(pipeline)
     batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
     diarizer = PyannoteDiarizer(pipeline, batch_size, create_stream(device))

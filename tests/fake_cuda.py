@@ -407,7 +407,9 @@ def _fake_heads(medusa: MedusaHeads, kind: str | None) -> MedusaHeads:
 
 
 def to_fake_cuda(model: torch.nn.Module) -> None:
-    """Put fake tensors in place of all weights: modules of fake tensors cannot be moved."""
+    """Put fake tensors in place of all weights and buffers: modules of fake tensors cannot be
+    moved.
+    """
     made: dict[torch.Tensor, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():
@@ -415,6 +417,10 @@ def to_fake_cuda(model: torch.nn.Module) -> None:
                 empty = torch.empty(weight.shape, dtype=weight.dtype, device="cuda")
                 made[weight] = torch.nn.Parameter(empty, requires_grad=False)
             module._parameters[name] = None if weight is None else made[weight]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                empty = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
+                module._buffers[name] = empty
 
 
 def _device(tensor: torch.Tensor) -> torch.device:

@@ -24,6 +24,7 @@ from config import DEMO_MODELS
 from demo.build.diarization_error import draw_dialogues
 from diarization.diarizer import SpeakerHints
 from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
+from diarization.long_recordings import spare_memory
 from diarization.pyannote_pipeline import PyannoteDiarizer
 from runtime.versions import load_pyannote_pipeline
 
@@ -317,6 +318,7 @@ def test_turns_equal_those_of_stock_pyannote(folders, dialogue, options):
     stock = PyannoteDiarizer(quietly_loaded(folders[options]), 8)
     pipeline = quietly_loaded(folders[options])
     assert share_frames(pipeline)
+    spare_memory(pipeline)
     ours = PyannoteDiarizer(pipeline, 8)
     for hints in HINTS[options]:
         found = ours.diarize(dialogue, hints)

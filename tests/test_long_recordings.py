@@ -1,0 +1,82 @@
+"""Turns put together from windows, against pyannote's own."""
+
+from __future__ import annotations
+
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyannote.audio.pipelines import SpeakerDiarization
+from pyannote.core import SlidingWindow, SlidingWindowFeature
+
+from diarization.long_recordings import spare_memory
+
+RESOLUTION = SlidingWindow(start=0.0, duration=0.2, step=0.1)  # of frames; 20 in a window
+
+
+class Pipeline:
+    """The parts of a SpeakerDiarization that `reconstruct` uses."""
+
+    to_diarization = staticmethod(SpeakerDiarization.to_diarization)
+    reconstruct = SpeakerDiarization.reconstruct
+
+
+def spared():
+    pipeline = Pipeline()
+    spare_memory(pipeline)
+    assert "reconstruct" in vars(pipeline)
+    return pipeline
+
+
+def heard(seed, windows, voices, step=1.0):
+    """Who speaks in windows of 2 s of which one begins every `step`, who they are, and how many
+    speak at once.
+    """
+    random = np.random.default_rng(seed)
+    activity = (random.random((windows, 20, 3)) < 0.4).astype(np.float32)
+    activity *= random.random((windows, 1, 3)) < 0.8
+    window = SlidingWindow(start=0.0, duration=2.0, step=step)
+    segmentations = SlidingWindowFeature(activity, window)
+    clusters = random.integers(voices, size=(windows, 3))
+    clusters[0, 0] = voices - 1
+    clusters[activity.sum(axis=1) == 0] = -2
+    count = SpeakerDiarization.speaker_count(segmentations, RESOLUTION, warm_up=(0.0, 0.0))
+    return segmentations, clusters, count
+
+
+@given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 5))
+def test_turns_are_put_together_as_by_pyannote(seed, windows, voices):
+    segmentations, clusters, count = heard(seed, windows, voices)
+    if clusters.max() < 0:
+        return
+    stock = Pipeline().reconstruct(segmentations, clusters, count)
+    ours = spared().reconstruct(segmentations, clusters, count)
+    np.testing.assert_array_equal(ours.data, stock.data)
+    assert vars(ours.sliding_window) == vars(stock.sliding_window)
+
+
+def test_windows_are_not_written_down_for_every_voice():
+    windows, voices = 200, 40
+    segmentations, clusters, count = heard(0, windows, voices, step=0.2)
+    peaks = []
+    for pipeline in (spared(), Pipeline()):
+        tracemalloc.start()
+        try:
+            pipeline.reconstruct(segmentations, clusters, count)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[0] < peaks[1] / 2
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [object(), SimpleNamespace(reconstruct=lambda one: one)],
+)
+def test_pipelines_of_another_kind_are_left_unchanged(pipeline):
+    before = dict(getattr(pipeline, "__dict__", {}))
+    spare_memory(pipeline)
+    assert dict(getattr(pipeline, "__dict__", {})) == before
