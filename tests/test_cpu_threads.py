@@ -6,13 +6,20 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from asr.model import cpu_threads
-from asr.model.cpu_threads import CpuSample, CpuThreads, others, threads_beside
+from asr.model.cpu_threads import (
+    CpuSample,
+    CpuThreads,
+    others,
+    seconds_of_other_threads,
+    threads_beside,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,7 @@ def test_every_thread_has_a_processor_of_its_own_and_one_is_left(most, busy, pro
 def clock(monkeypatch):
     """A clock that stands until it is set; torch's threads are recorded, not changed."""
     now = {"time": 0.0, "own": 0.0, "threads": 2}
+    monkeypatch.setattr(cpu_threads, "seconds_of_other_threads", lambda: 0.0)
     monkeypatch.setattr(cpu_threads.time, "perf_counter", lambda: now["time"])
     monkeypatch.setattr(cpu_threads.time, "process_time", lambda: now["own"])
     monkeypatch.setattr(cpu_threads.torch, "get_num_threads", lambda: now["threads"])
@@ -134,3 +142,21 @@ def test_a_busy_process_is_seen():
             pass
         busy.kill()
     assert others(before, after) > 0.3
+
+
+def compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux counts so")
+def test_what_another_thread_computes_is_not_our_own():
+    with ThreadPoolExecutor(1) as other:
+        other.submit(compute, 0.0).result()
+        before = seconds_of_other_threads()
+        compute(0.2)
+        ours = seconds_of_other_threads() - before
+        other.submit(compute, 0.3).result()
+        assert ours < 0.1
+        assert seconds_of_other_threads() - before >= 0.25

@@ -1,4 +1,4 @@
-"""As many threads as other processes leave processors.
+"""As many threads as others leave processors: other processes, and other threads of this one.
 
 A parallel product waits for its slowest thread. Where another process is busy on one of our
 processors, one thread in every product is descheduled for milliseconds, and all others wait for it:
@@ -6,14 +6,17 @@ two threads beside a busy neighbour on two processors are slower than one
 (`benchmarks/speed/cpu.py`).
 
 What others use is measured, not guessed. The kernel counts what each processor did (/proc/stat),
-and the process what it used itself; the difference, over a fraction of a second, is how many
-processors others keep busy. Where the kernel does not count so, nothing changes.
+and what each thread of this process used; what is not the calling thread's, nor OpenMP's beneath
+it, is how many processors others keep busy, over a fraction of a second. A thread that reads audio
+disturbs as another process does. Where the kernel does not count so, nothing changes.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +27,15 @@ from runtime.openmp import set_threads
 # Seconds between counts, and age at which the last one says nothing about now. Between requests
 # nothing is counted, and the next one begins with what was so since the last.
 INTERVAL, STALE = 0.1, 60.0
+THREADS = Path("/proc/self/task")
 IDLE_FIELDS = (3, 4)  # of a line of /proc/stat: idle, waiting for input or output
 
 
 @dataclass(frozen=True)
 class CpuSample:
-    """Seconds that our `processors` were busy and that this process computed, up to `taken`."""
+    """Seconds that our `processors` were busy, and in which the thread that samples and OpenMP's
+    computed, its `own`, up to `taken`.
+    """
 
     taken: float
     busy: float
@@ -87,11 +93,25 @@ class CpuThreads:
         if processors < self.most:  # a container's view of them: it tells nothing of the others
             return None
         busy = ticks / os.sysconf("SC_CLK_TCK")
-        return CpuSample(now, busy, time.process_time(), processors)
+        return CpuSample(now, busy, time.process_time() - seconds_of_other_threads(), processors)
+
+
+def seconds_of_other_threads() -> float:
+    """What Python's other threads that live have computed; those of OpenMP are none of Python's."""
+    clock = os.sysconf("SC_CLK_TCK")
+    ticks = 0
+    for thread in threading.enumerate():
+        if thread.native_id is None or thread is threading.current_thread():
+            continue
+        with suppress(OSError):  # it has ended
+            line = (THREADS / str(thread.native_id) / "stat").read_text()
+            user, system = line.rpartition(")")[2].split()[11:13]
+            ticks += int(user) + int(system)
+    return ticks / clock
 
 
 def others(before: CpuSample, after: CpuSample) -> float:
-    """How many processors other processes kept busy between two samples."""
+    """How many processors others kept busy between two samples."""
     busy, own = after.busy - before.busy, after.own - before.own
     return max(0.0, busy - own) / (after.taken - before.taken)
 
