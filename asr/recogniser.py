@@ -10,6 +10,7 @@ leave these a quarter of the time: one small step, or one thing that the engine 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import traceback
 import weakref
@@ -126,7 +127,8 @@ class Recogniser:
         """
         self._loop = Loop(threads)
         # The thread holds on to the loop, not to this: it ends when nobody holds on to this.
-        self._end = weakref.finalize(self, self._loop.inbox.put, None)
+        self._end = weakref.finalize(self, self._loop.end)
+        self._end.atexit = False  # its thread then rests to the end
         try:
             self.transcriber = self.run(load)
         except BaseException:
@@ -239,6 +241,15 @@ class Loop:
             self.check_alive()
             self._live_coming += isinstance(asked, Job) and asked.live
             self.inbox.put(asked)
+
+    def end(self) -> None:
+        """Let the thread end after its current turn; the interpreter waits for that.
+
+        A thread that frees models while the interpreter ends would never get its lock back, and
+        that aborts the process.
+        """
+        self.inbox.put(None)
+        atexit.register(self.thread.join)
 
     def check_alive(self) -> None:
         """Raises ModelError where the thread has stopped."""
