@@ -208,9 +208,12 @@ class PlainBatches(dict[Lane, PlainBatch]):
 
 
 def executor_of(
-    device: Device, limits: Limits = DEFAULT_LIMITS, scheduler: type[Scheduler] = Scheduler
+    device: Device,
+    limits: Limits = DEFAULT_LIMITS,
+    scheduler: type[Scheduler] = Scheduler,
+    rows_cost: bool = False,
 ) -> Executor[PlainBatch]:
-    return Executor(scheduler(limits, device.clock), PlainBatches(device))
+    return Executor(scheduler(limits, device.clock, rows_cost), PlainBatches(device))
 
 
 def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:

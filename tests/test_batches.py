@@ -111,7 +111,7 @@ def test_what_begins_again_has_the_same_answers(step):
             answers |= {request.key: result for request, result in session.step()}
         for lane in engine.scheduler.lanes:
             engine.scheduler.preempt(lane)
-            engine.batch(*lane).clear()
+            engine.batches[lane].clear()
         while not session.done:
             answers |= {request.key: result for request, result in session.step()}
     assert tokens_of(answers) == alone(RETRIED)
@@ -152,7 +152,7 @@ def allocate_at_most(monkeypatch, engine, most):
     allocate = DecodeState.allocate
 
     def limited(main, assistant, rows, drafts, num_beams=1):
-        held = [engine.batch(*each).memory for each in engine.scheduler.lanes]
+        held = [engine.batches[each].memory for each in engine.scheduler.lanes]
         if sum(each.capacity * each.num_beams for each in held) + rows * num_beams > most:
             raise torch.OutOfMemoryError
         return allocate(main, assistant, rows, drafts, num_beams)

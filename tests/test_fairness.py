@@ -9,6 +9,7 @@ import math
 import statistics
 from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,9 +23,23 @@ from asr.engine.session import Client
 from asr.engine.shares import LIVE_LINGERS, SHARE_BESIDE_LIVE
 from transcript import Transcript
 
-# Seconds, as Whisper base takes them on two processors: a window's encoding, a step and a row more
-# in it, a window's reading. A window has so many steps.
-ENCODE, STEP, ROW, READ = 0.25, 0.03, 0.002, 0.01
+
+class Costs(NamedTuple):
+    """Seconds that a window's encoding takes, a step, each row in it, and a window's reading."""
+
+    encode: float
+    step: float
+    row: float
+    read: float
+
+    def alone(self, windows_encoded: int) -> float:
+        """What a recording of 8 s takes if nobody else is there."""
+        return windows_encoded * self.encode + STEPS[8] * (self.step + self.row) + self.read
+
+
+# As Whisper base and the demo models take them on two processors.
+BASE, DEMO = Costs(0.25, 0.03, 0.002, 0.01), Costs(0.063, 0.0025, 0.0009, 0.002)
+# A window has so many steps.
 STEPS = {8: 40, 30: 120}
 ROWS = 32
 
@@ -35,9 +50,9 @@ class Engine:
     `on_step` is called after each step, and `on_time` while time passes.
     """
 
-    def __init__(self) -> None:
-        self.time, self.steps = 0.0, 0
-        self.scheduler = Scheduler(Limits(shared=True), lambda: self.time)
+    def __init__(self, costs: Costs = BASE) -> None:
+        self.costs, self.time, self.steps = costs, 0.0, 0
+        self.scheduler = Scheduler(Limits(shared=True), lambda: self.time, rows_cost=True)
         self.executor = Executor(self.scheduler, Batches(self))
         self.on_step = self.on_time = lambda: None
 
@@ -70,12 +85,13 @@ class Batch:
         for entered, each in enumerate(plan.entering):
             if entered and self.engine.time >= plan.until:
                 return entered
-            self.engine.spend(ENCODE)
+            self.engine.spend(self.engine.costs.encode)
             self.left[each] = STEPS[len(each.request.samples)]
         return len(plan.entering)
 
     def step(self) -> list[Finished]:
-        self.engine.spend(STEP + ROW * len(self.left))
+        costs = self.engine.costs
+        self.engine.spend(costs.step + costs.row * len(self.left))
         ended = [each for each, left in self.left.items() if left == 1]
         self.left = {each: left - 1 for each, left in self.left.items() if left > 1}
         return [(each, None) for each in ended]
@@ -116,7 +132,7 @@ class Recording:
     def step(self) -> bool:
         if self.hears:
             self.hears -= 1
-            self.engine.spend(ENCODE)
+            self.engine.spend(self.engine.costs.encode)
             return True
         if self.asked_at is None:
             self.asked_at = self.engine.time
@@ -124,7 +140,7 @@ class Recording:
         if not self.client.finished:
             return False
         self.client.finished.popleft()
-        self.engine.spend(READ)
+        self.engine.spend(self.engine.costs.read)
         self.windows_read += 1
         self.windows_left -= 1
         if not self.windows_left:
@@ -145,18 +161,20 @@ class Recording:
         self.engine.executor.cancel(self.client)
 
 
-def seconds_of_short_ones(long, count=30, pause=17):
-    """What each of `count` short requests takes, one every `pause` steps and more, beside `long`
-    ones; and the windows of these that were read meanwhile.
+def seconds_of_short_ones(long, costs, count=30, pause=5.0):
+    """What each of `count` short requests takes, one `pause` times the seconds of one alone after
+    the other, beside `long` ones; and the windows of these that were read meanwhile.
     """
-    engine, took, ended = Engine(), [], SimpleQueue()
+    engine, took, ended = Engine(costs), [], SimpleQueue()
     others = [Recording(engine, 20, 30) for _ in range(long)]
-    waiting = iter(range(count))
+    due = [count, 0.0]  # that are still to come, and when the next one does
 
     def ask():
-        if engine.steps % pause or next(waiting, None) is None:
+        left, when = due
+        if not left or engine.time < when:
             return
         came = engine.time
+        due[:] = left - 1, came + pause * costs.alone(2)
 
         def note(_):
             took.append(engine.time - came)
@@ -174,20 +192,21 @@ def seconds_of_short_ones(long, count=30, pause=17):
     return took, sum(each.windows_read for each in others)
 
 
-def test_beside_a_hundred_long_ones_a_short_one_takes_at_most_five_times_as_long():
-    alone = ENCODE + ENCODE + STEPS[8] * (STEP + ROW) + READ
-    took, read = seconds_of_short_ones(100)
-    assert statistics.quantiles(took, n=20)[-1] <= 5 * alone
+@pytest.mark.parametrize("costs", [BASE, DEMO], ids=["base", "demo"])
+def test_beside_a_hundred_long_ones_a_short_one_takes_at_most_three_times_as_long(costs):
+    """Reading of files apart: five times are allowed for all together."""
+    took, read = seconds_of_short_ones(100, costs)
+    assert statistics.quantiles(took, n=20)[-1] <= 3 * costs.alone(2)
     assert read > 0
 
 
 def test_long_ones_get_on_beside_short_ones_without_end():
     """Short ones come faster than they can be answered."""
-    _, read = seconds_of_short_ones(3, count=200, pause=3)
+    _, read = seconds_of_short_ones(3, BASE, count=200, pause=0.5)
     assert read >= 10
 
 
-LIVE = ENCODE + STEPS[8] * (STEP + ROW) + READ  # a live window alone, whose language is known
+LIVE = BASE.alone(1)  # a live window, whose language is known
 
 
 def live_ones(others, pause, count=30, speakers=1):
@@ -231,8 +250,8 @@ def live_ones(others, pause, count=30, speakers=1):
 @pytest.mark.parametrize("hears", [0, 1, 20])
 def test_a_live_window_beside_a_file_waits_for_one_thing_and_takes_half_as_long_again(pause, hears):
     """A file of ten minutes, or one in which many languages are looked for."""
-    largest_step = STEP + ROW * 24
-    once = ENCODE if pause < LIVE_LINGERS else ENCODE + largest_step
+    largest_step = BASE.step + BASE.row * 24
+    once = BASE.encode if pause < LIVE_LINGERS else BASE.encode + largest_step
 
     def files(engine):
         return [Recording(engine, 2000, 30, hears=hears) for _ in range(2)]

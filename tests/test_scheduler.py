@@ -5,6 +5,7 @@ size, and what becomes of a batch that failed.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import weakref
 from collections import Counter, deque
@@ -30,15 +31,15 @@ from asr.engine.session import Client
 GOOD = DecodeResult((1,), 0.0, (), 0.0)
 REJECTED = DecodeResult((1,), 0.0, (), 0.0, text_logprob=-9.0)
 BEAMS = 5  # of a retry
-PLAIN, IN_BEAMS, LIVE = Lane(1), Lane(BEAMS), Lane(1, live=True)
+PLAIN, IN_BEAMS, LIVE, LONG = Lane(1), Lane(BEAMS), Lane(1, live=True), Lane(1, long=True)
 
 
 class Drive:
     """A scheduler and clients by name."""
 
-    def __init__(self, **limits):
+    def __init__(self, rows_cost=False, **limits):
         self.clock = Clock()
-        self.scheduler = Scheduler(Limits(**limits), self.clock)
+        self.scheduler = Scheduler(Limits(**limits), self.clock, rows_cost)
         self.clients = {}
 
     def add(self, name, count=1, long=False, **options):
@@ -46,7 +47,8 @@ class Drive:
         if name not in self.clients:
             self.clients[name] = Client(DecodeOptions(**options))
         client = self.clients[name]
-        added = [Sequence(client, request_of(long=long)) for _ in range(count)]
+        apart = self.scheduler.long_apart
+        added = [Sequence(client, request_of(long=long), apart) for _ in range(count)]
         self.scheduler.add(added)
         return added
 
@@ -249,6 +251,47 @@ def test_the_last_windows_of_a_long_recording_are_no_short_one():
     drive.add("L", 3)
     drive.finish(*drive.enter(rows=1, took=2.0))
     assert len(drive.enter(rows=8)) == 5
+
+
+def test_where_rows_cost_long_recordings_have_rows_apart_if_others_may_come():
+    for shared, rows_cost in itertools.product([False, True], repeat=2):
+        drive = Drive(shared=shared, rows_cost=rows_cost)
+        (long,), (short,) = drive.add("L", 1, long=True), drive.add("s")
+        (live,) = drive.add("l", long=True, live=True)
+        assert long.lane == (LONG if shared and rows_cost else PLAIN)
+        assert (short.lane, live.lane) == (PLAIN, LIVE)
+
+
+def test_long_recordings_apart_rest_beside_short_ones_three_times_as_long_as_they_took():
+    drive = Drive(shared=True, rows_cost=True, max_rows=8)
+    scheduler, clock = drive.scheduler, drive.clock
+    drive.add("L", 9, long=True)
+    assert len(drive.enter(lane=LONG)) == 8
+    scheduler.count_other(LONG, clock.now - 2.0)
+    assert scheduler.allows_lane(LONG)
+    (short,) = drive.add("s")
+    for later, allowed in ((0.0, False), (5.9, False), (0.1, True)):
+        clock.now += later
+        assert scheduler.allows_lane(LONG) is allowed
+        assert scheduler.allows_lane(PLAIN)
+    scheduler.count_other(LONG, clock.now - 2.0)
+    drive.finish(*drive.enter())
+    assert short.status is Status.DONE
+    assert scheduler.allows_lane(LONG)
+
+
+def test_long_recordings_do_not_rest_for_their_own_last_windows_or_who_may_not_enter():
+    drive = Drive(shared=True, rows_cost=True)
+    scheduler, clock = drive.scheduler, drive.clock
+    drive.add("L", 3, long=True)
+    drive.enter(lane=LONG)
+    drive.add("L", 3)
+    scheduler.count_other(LONG, clock.now - 2.0)
+    assert scheduler.allows_lane(LONG)
+    drive.add("s")
+    assert not scheduler.allows_lane(LONG)
+    scheduler.wait_for_others(LONG)
+    assert scheduler.allows_lane(LONG)
 
 
 # Encoding beside others

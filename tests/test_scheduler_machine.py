@@ -2,7 +2,8 @@
 
 Clients come with windows whose texts are accepted, rejected or fail, leave, and run out of memory;
 after each event everything is where its status says, and in the end everybody has been answered.
-Some are live: these go before all others, which do one thing after the other beside them.
+Some are live: these go before all others, which do one thing after the other beside them. Where
+rows cost time, those of long recordings have a part of it beside short ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import GATHERING_STEPS, Limits, Scheduler
 from asr.engine.sequence import FOLLOWING, Sequence, Status
 from asr.engine.session import Client
-from asr.engine.shares import LIVE_STEPS, SHARE_BESIDE_LIVE
+from asr.engine.shares import LIVE_STEPS, LONG_SHARE, SHARE_BESIDE_LIVE
 from errors import OutOfMemory
 
 MOST_STEPS = 6
@@ -51,8 +52,8 @@ QUEUED = {Status.WAITING, Status.RETRYING}
 class WatchedScheduler(Scheduler):
     """Keeps account, in `overtaken`, of whom others of their lane went before."""
 
-    def __init__(self, limits, clock):
-        super().__init__(limits, clock)
+    def __init__(self, limits, clock, rows_cost):
+        super().__init__(limits, clock, rows_cost)
         self.given = 0  # rows so far
         self.came = {}  # by client: the rows given when it came, or was given one last
         self.overtaken = Counter()  # by client that has no row: rows given to later ones
@@ -86,6 +87,16 @@ class WatchedScheduler(Scheduler):
         present = not all(self._lanes[lane].empty for lane in self.live_lanes)
         return present and not self._starved
 
+    @property
+    def short_ones_may_run(self):
+        """Whether somebody has only short ones, apart from the long ones of others, and there is
+        memory for them.
+        """
+        if not self.long_apart or self._starved:
+            return False
+        others = [each for lane in self._lanes.values() for each in lane if not each.lane.live]
+        return bool({e.client for e in others} - {e.client for e in others if e.lane.long})
+
     def _give_row(self, sequence):
         self.given += 1
         running = {each.client for lane in self._lanes.values() for each in lane.running}
@@ -112,6 +123,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.watch.start()
         self.beside_live = 0.0  # seconds for which there have been live ones
         self.of_others = 0.0  # those of them in which others did something
+        self.beside_short = 0.0  # seconds for which there have been short ones that may run
+        self.of_long = 0.0  # those of them that lanes of long ones took
 
     def assigned(self):
         """`Sequence.__setattr__` that follows every status."""
@@ -128,14 +141,15 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(
         limits=st.builds(Limits, max_rows=st.sampled_from([1, 2, 4, 32]), shared=st.booleans()),
+        rows_cost=st.booleans(),
         tells=st.booleans(),
         scratch=st.sampled_from([0, 0, 1]),
         may_be_lost=st.sampled_from([False, False, False, True]),
     )
-    def start(self, limits, tells, scratch, may_be_lost):
+    def start(self, limits, rows_cost, tells, scratch, may_be_lost):
         self.limits, self.may_be_lost = limits, may_be_lost
         self.device.tells, self.device.scratch = tells, scratch
-        self.executor = executor_of(self.device, limits, WatchedScheduler)
+        self.executor = executor_of(self.device, limits, WatchedScheduler, rows_cost)
         self.scheduler = self.executor.scheduler
 
     # Events
@@ -179,6 +193,7 @@ class EngineMachine(RuleBasedStateMachine):
         busy, given = self.scheduler.busy, self.scheduler.given
         failures, done = self.device.failures, len(self.device.works)
         small, live_ones = self.scheduler.beside_live.small, self.scheduler.live_ones_may_run
+        short_ones = self.scheduler.short_ones_may_run
         rows = self.executor.step(newcomers, live)
         failed = self.device.failures > failures
         moved = rows or self.scheduler.given > given or failed
@@ -191,6 +206,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.beside_live = self.of_others = 0.0
         else:
             self.others_wait_for_live_ones(works, others)
+        if failed or lost or not (short_ones and self.scheduler.short_ones_may_run):
+            self.beside_short = self.of_long = 0.0
+        else:
+            self.long_ones_leave_time_to_short_ones(works)
         self.everything_is_in_its_place()
         self.nobody_is_passed_over()
 
@@ -202,6 +221,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.of_others += sum(others)
         once = max(ENCODE_SECONDS, STEP_SECONDS)
         assert self.of_others <= self.beside_live * SHARE_BESIDE_LIVE + once
+
+    def long_ones_leave_time_to_short_ones(self, works):
+        self.beside_short += sum(each.seconds for each in works)
+        self.of_long += sum(each.seconds for each in works if each.lane.long)
+        turn = self.limits.hold_seconds + ENCODE_SECONDS + STEP_SECONDS
+        assert self.of_long <= self.beside_short * LONG_SHARE + turn
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 99))

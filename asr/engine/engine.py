@@ -68,7 +68,7 @@ class DecodeEngine:
             runner=self.runner,
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
-        self.scheduler = Scheduler(limits)
+        self.scheduler = Scheduler(limits, rows_cost=models.device.type == "cpu")
         batches = Batches(self.main, self.draft_model, self.context)
         self._executor = Executor(self.scheduler, batches)
         self._thread = get_ident()

@@ -39,10 +39,11 @@ class Executor:
 
     def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
         """Queue requests of a client."""
+        scheduler = self.scheduler
         if self.lost is not None:
             client.error = self.lost
         else:
-            self.scheduler.add([Sequence(client, each) for each in requests])
+            scheduler.add([Sequence(client, each, scheduler.long_apart) for each in requests])
 
     def step(self, newcomers: bool = False, live: bool = False) -> int:
         """Run one step of every batch, live ones first. Returns how many rows were in it.
@@ -57,6 +58,8 @@ class Executor:
         if not scheduler.allows_others(live):
             return rows
         for lane in scheduler.other_lanes:
+            if not scheduler.allows_lane(lane):
+                continue
             began = scheduler.clock()
             stepped = self._step_lane(lane, newcomers)
             if stepped is not None:

@@ -9,6 +9,9 @@ All rows of a step are alike, so there is a lane, a queue and a batch, for each 
 window whose text was rejected leaves its lane for that of more beams, at the front of its queue,
 and waits there a while for others of its client that may follow: rows cost least together.
 
+On a CPU a step takes longer the more rows it has. A shared engine has lanes of their own for long
+recordings there, which beside short ones have a quarter of the time.
+
 Live windows, of somebody who is speaking now, have lanes of their own, which go first, the oldest
 window before all. While one is here the others have a part of the time (`asr.engine.shares`): they
 keep their rows, which wait.
@@ -82,17 +85,22 @@ class Scheduler:
     """Owns the sequences and their status; `clock` returns seconds."""
 
     def __init__(
-        self, limits: Limits = DEFAULT_LIMITS, clock: abc.Callable[[], float] = time.perf_counter
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: abc.Callable[[], float] = time.perf_counter,
+        rows_cost: bool = False,
     ) -> None:
+        """`rows_cost` says that a step takes longer the more rows it has."""
         self.limits, self.clock = limits, clock
+        self.long_apart = limits.shared and rows_cost
         self.long_share, self.beside_live = Share(LONG_SHARE, clock), BesideLive(clock)
         self._lanes: dict[Lane, LaneQueue] = {}
         # The lanes that found no memory beside others, in the order of their turns.
         self._starved: deque[Lane] = deque()
         self._last_other: Lane | None = None  # that had its turn beside live ones
         self._fair_share = FairShare()
+        self._plain_steps: Counter[Lane] = Counter()  # by lane of one beam
         # Of live windows and of the others, each for themselves:
-        self._plain_steps: Counter[bool] = Counter()
         self._rests_until = {True: -math.inf, False: -math.inf}
 
     # What waits and what runs
@@ -170,15 +178,21 @@ class Scheduler:
         """
         if live:
             self.beside_live.see()
-        lanes = [self._lanes[lane] for lane in self.live_lanes]
-        waits = any(each.waiting and self._may_enter(each.lane) for each in lanes)
-        runs = any(each.running for each in lanes)
+        runs, waits = self._wanted(self.live_lanes)
         return self.beside_live.allows(waits or (live and not self._starved), runs)
+
+    def allows_lane(self, lane: Lane) -> bool:
+        """Whether a lane that is not live may have its turn: one of long recordings as far as it
+        has a part of the time beside short ones.
+        """
+        return not lane.long or self.long_share.allows(self._short_ones_wait())
 
     def count_other(self, lane: Lane, began: float) -> None:
         """A lane that is not live had its turn, which has taken since `began`."""
         self._last_other = lane
         self.beside_live.count(began)
+        if lane.long:
+            self.long_share.count(began)
 
     def plan(self, lane: Lane, load: Load) -> Plan:
         """What a batch does next."""
@@ -222,7 +236,7 @@ class Scheduler:
         """
         queue = self._lanes[lane]
         queue.grown = False
-        self._plain_steps[lane.live] += lane.num_beams == 1
+        self._plain_steps[lane] += lane.num_beams == 1
         if lane.live:
             self.beside_live.see()
             self.beside_live.stepped()
@@ -238,7 +252,7 @@ class Scheduler:
         for each in reversed(retried):
             self._set(each, Status.RETRYING)
             each.retried = True
-            each.gathers_until = self._plain_steps[lane.live] + GATHERING_STEPS
+            each.gathers_until = self._plain_steps[_plain(lane)] + GATHERING_STEPS
             each.client.stats.retries += 1
             self._lane(each.lane).waiting.appendleft(each)
         queue.forget_done()
@@ -304,6 +318,23 @@ class Scheduler:
         """Whether no batch waits for memory, or it is the turn of this one and nothing runs."""
         return not self._starved or (self._starved[0] == lane and not self.running)
 
+    def _wanted(self, lanes: abc.Iterable[Lane]) -> tuple[bool, bool]:
+        """Whether windows of lanes run, and whether some wait that may enter."""
+        queues = [self._lanes[lane] for lane in lanes]
+        waits = any(each.waiting and self._may_enter(each.lane) for each in queues)
+        return any(each.running for each in queues), waits
+
+    def _short_ones_wait(self) -> bool:
+        """Whether short recordings have rows apart from those of long ones, or may have some: the
+        last windows of a long one are no short one beside its others.
+        """
+        short = [each for each in self._lanes if not (each.live or each.long)]
+        runs, waits = self._wanted(short)
+        if runs or not waits:
+            return runs
+        long = {each.client for lane, queue in self._lanes.items() if lane.long for each in queue}
+        return any(each.client not in long for lane in short for each in self._lanes[lane].waiting)
+
     def _end_turn(self, lane: Lane) -> None:
         if lane in self._starved:
             self._starved.remove(lane)
@@ -326,7 +357,7 @@ class Scheduler:
         room = Room(
             free=most - len(queue.running),
             share=share,
-            for_long=self._rows_for_long(most, allowed, queue.running),
+            for_long=self._rows_for_long(queue, most, allowed),
             short_turns=queue.short_turns_left,
         )
         self._fair_share.keep(self.clients)
@@ -337,21 +368,20 @@ class Scheduler:
         it. Not beside one that runs already: then the sooner it starts, the more they share.
         """
         lane, client = sequence.lane, sequence.client
-        if not sequence.retried or self._plain_steps[lane.live] >= sequence.gathers_until:
+        if not sequence.retried or self._plain_steps[_plain(lane)] >= sequence.gathers_until:
             return False
-        plain = self._lanes.get(lane._replace(num_beams=1))
+        plain = self._lanes.get(_plain(lane))
         return plain is not None and plain.runs(client) and not self._lanes[lane].runs(client)
 
-    def _rows_for_long(
-        self, most: int, waiting: list[Sequence], running: abc.Iterable[Sequence]
-    ) -> float:
+    def _rows_for_long(self, queue: LaneQueue, most: int, waiting: list[Sequence]) -> float:
         """How many more of a batch's rows long recordings may have now.
 
         Of those that wait a client's next one counts: the last windows of a long recording are no
         short one beside the others.
         """
-        if not self.limits.shared:
+        if queue.lane.long or not self.limits.shared:
             return math.inf
+        running = queue.running
         long = sum(each.long for each in running)
         following = {each.client: each for each in reversed(waiting)}.values()
         beside_short = not all(each.long for each in [*following, *running])
@@ -363,6 +393,11 @@ class Scheduler:
 def _queued(sequence: Sequence) -> Status:
     """What a sequence is outside of rows."""
     return Status.RETRYING if sequence.retried else Status.WAITING
+
+
+def _plain(lane: Lane) -> Lane:
+    """Where the first attempts of a lane's windows run."""
+    return lane._replace(num_beams=1)
 
 
 def encoded_together(sequences: list[Sequence]) -> list[Sequence]:

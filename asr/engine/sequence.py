@@ -23,11 +23,13 @@ LONG_WINDOWS = 4
 class Lane(NamedTuple):
     """Which rows a sequence shares: those of as many beams, and of who is `live` or of who is not.
 
-    Rows of a step are alike, and what is live is never held up by the rows of others.
+    Rows of a step are alike, and what is live is never held up by the rows of others. Where rows
+    cost time, what is short is not held up by those of `long` recordings either.
     """
 
     num_beams: int
     live: bool = False
+    long: bool = False
 
 
 class Status(Enum):
@@ -57,11 +59,12 @@ class Sequence:
     The current attempt starts from `prompt`, has been through `steps`, and is drafted for if the
     assistant has read its audio. A retried one waits for others of its client until the step
     `gathers_until`. `encoded` is the main encoder's output (1, frames, d_model), kept where another
-    attempt may follow.
+    attempt may follow. `apart` is whether long recordings have lanes of their own.
     """
 
     client: Client
     request: Request
+    apart: bool = False
     status: Status = Status.WAITING
     retried: bool = False
     gathers_until: int = 0
@@ -89,7 +92,7 @@ class Sequence:
     @property
     def lane(self) -> Lane:
         """Where the current attempt is queued and runs."""
-        return Lane(self.num_beams, self.options.live)
+        return Lane(self.num_beams, self.options.live, self.apart and self.long)
 
     @property
     def num_beams(self) -> int:
