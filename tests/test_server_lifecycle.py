@@ -1,4 +1,4 @@
-"""The whole server in a process of its own: clients, log, and an end without loss."""
+"""The server in this process: clients, connections, and an end without loss."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
 import httpx2
 import pytest
@@ -24,8 +23,7 @@ from asgi import served
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from live_app import live
-from servers import OURS_LISTENS as LISTENS
-from servers import Server, following, hub_client, ours
+from servers import hub_client
 
 from config import REPOSITORY
 from runtime.error_edge import EXIT_STATUS
@@ -33,22 +31,8 @@ from server.__main__ import main
 from server.app import create_app
 from server.lifecycle import DrainingServer, address, bind
 from server.settings import ServerSettings
-from testing.audio_files import speech
 
 KEY = "the-key-of-this-test"
-
-
-def start(**variables: str) -> subprocess.Popen[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "HF_HUB_OFFLINE")}
-    given = {"PORT": "0", "DTYPE": "float32", "PAGE": "false", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "server"],
-        env=kept | given | {"PYTHONPATH": str(REPOSITORY)} | variables,
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -85,93 +69,6 @@ def test_head_is_answered_without_a_body(url):
     for path in ("/", "/health", "/ready"):
         reply = httpx2.head(url + path)
         assert (reply.status_code, reply.content) == (200, b"")
-
-
-@pytest.mark.slow
-def test_a_signal_under_load_loses_nothing_and_bodies_never_touch_the_disk(
-    whisper_folder, wav, tmp_path
-):
-    """What was accepted is answered, what comes is told to go. One body does not end before the
-    signal has come, so that there is something to wait for however fast the others are.
-    """
-    with (
-        start(ASR_MODEL=str(whisper_folder), API_KEY=KEY, TMPDIR=str(tmp_path)) as process,
-        following(process, LISTENS) as server,
-    ):
-        half_bodies_are_held_in_memory(server, tmp_path)
-        signal_under_load(process, server, wav(speech(20.0)))
-
-
-def in_progress(server: Server) -> float:
-    text = httpx2.get(f"{server.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
-    return float(re.search(r"\nasr_requests_in_progress (\S+)", text)[1])
-
-
-def half_bodies_are_held_in_memory(server: Server, temporary: Path) -> None:
-    """30 of 60 MB have come, as a form, bytes and JSON; then their senders leave."""
-    types = ("multipart/form-data; boundary=x", "audio/wav", "application/json")
-    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-    host, port = server.url.removeprefix("http://").split(":")
-    with ExitStack() as senders:
-        for kind in types:
-            sender = senders.enter_context(socket.create_connection((host, int(port)), timeout=60))
-            lines = (
-                f"host: {host}\r\nauthorization: Bearer {KEY}\r\n"
-                f"content-type: {kind}\r\ncontent-length: 60000000\r\n\r\n"
-            )
-            sender.sendall(b"POST / HTTP/1.1\r\n" + lines.encode() + head + bytes(30_000_000))
-        while in_progress(server) < len(types):
-            pass
-        assert [path for path in temporary.rglob("*") if path.is_file()] == []
-    while in_progress(server):
-        pass
-
-
-def signal_under_load(process: subprocess.Popen[str], server: Server, audio: bytes) -> None:
-    headers = {"authorization": f"Bearer {KEY}"}
-    go, replies = threading.Event(), []
-
-    def held():
-        yield audio[:-1]
-        go.wait(120)
-        yield audio[-1:]
-
-    def ask(content) -> None:
-        length = {"content-length": str(len(audio))}
-        replies.append(
-            httpx2.post(server.url, content=content, headers=headers | length, timeout=120)
-        )
-
-    asking = [threading.Thread(target=ask, args=(each,)) for each in (held(), audio, audio)]
-    for thread in asking:
-        thread.start()
-
-    def accepted() -> float:
-        answered = len(replies)
-        return answered + in_progress(server)
-
-    while accepted() < len(asking):
-        pass
-    process.send_signal(signal.SIGTERM)
-    while (ready := httpx2.get(f"{server.url}/ready")).status_code == 200:
-        pass
-    assert ready.json()["detail"].startswith("DRAINING")
-    refused = httpx2.post(server.url, content=audio, headers=headers)
-    assert (refused.status_code, refused.headers["connection"]) == (503, "close")
-    assert httpx2.get(f"{server.url}/health").status_code == 200
-    go.set()
-    for thread in asking:
-        thread.join()
-    assert [reply.status_code for reply in replies] == [200] * 3
-    assert len({reply.content for reply in replies}) == 1
-    assert process.wait() == 0
-    log = "".join(server.log)
-    assert re.search(r"POST / 200 OK in \d+\.\d\d s, id \w+", log)
-    assert " endpoint: " not in log.partition("listening on")[2]  # a line a request, no more
-    words = {word for word in replies[0].json()["text"].split() if len(word) > 4}
-    assert words
-    for secret in (KEY, *words):
-        assert secret not in log
 
 
 @pytest.fixture
@@ -334,56 +231,6 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_not_lost(draining, caplo
     assert [each for each in caplog.messages if each.startswith("draining")] == [
         "draining: 0 requests are not answered"
     ]
-
-
-ENGINE_FAILS = """
-from threading import Semaphore
-from asr import Recogniser
-from asr.engine.engine import DecodeEngine
-from server.__main__ import main
-from server.app import create_app
-
-submitted, submit = Semaphore(0), Recogniser.submit
-
-def count(*arguments):
-    job = submit(*arguments)
-    submitted.release()
-    return job
-
-def fail(*_, **__):
-    for _ in range(3):
-        submitted.acquire()
-    raise SystemError("nothing works")
-
-Recogniser.submit, DecodeEngine.step = count, fail
-main([])
-"""
-
-
-@pytest.mark.slow
-def test_when_the_engine_stops_all_who_wait_are_told_and_the_process_ends(whisper_folder, wav):
-    """Its thread ends once three requests wait for it."""
-    command = [sys.executable, "-W", "ignore", "-c", ENGINE_FAILS]
-    audio = wav(speech(2.0))
-    replies = []
-    with (
-        ours(command, ASR_MODEL=str(whisper_folder)) as running,
-        following(running, LISTENS) as server,
-    ):
-
-        def ask() -> None:
-            replies.append(httpx2.post(f"{server.url}/?language=en", content=audio, timeout=120))
-
-        asking = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in asking:
-            thread.start()
-        for thread in asking:
-            thread.join()
-        status = running.wait(60)
-    assert [reply.status_code for reply in replies] == [500] * 3
-    assert {reply.json()["detail"].partition(":")[0] for reply in replies} == {"MODEL_ERROR"}
-    assert status == EXIT_STATUS != 0
-    assert "CRITICAL server: the engine has stopped" in "".join(server.log)
 
 
 @pytest.mark.parametrize("drains", [False, True])

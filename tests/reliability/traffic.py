@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,14 +111,14 @@ def subject(kind: str, folder: Path, faults: bool = False, **variables: str) -> 
 
 
 @contextmanager
-def forked_servers(folder: Path, **variables: str) -> Iterator[Callable[[], ForkedServer]]:
-    """Starts servers of ours one after another, quickly; `variables` are their environment."""
+def forked_servers(folder: Path) -> Iterator[Callable[..., ForkedServer]]:
+    """Starts servers of ours quickly, with the given environment, each when the last has ended."""
     events = folder / "events"
     events.touch()
     command = [sys.executable, str(WATCHED), str(events), "--forks"]
     with ours(command, stdin=subprocess.PIPE, stderr=subprocess.STDOUT) as parent:
 
-        def start() -> ForkedServer:
+        def start(**variables: str) -> ForkedServer:
             print(json.dumps({"API_KEY": KEY, **variables}), file=parent.stdin, flush=True)
             return ForkedServer(parent.stdout)
 
@@ -128,13 +130,23 @@ class ForkedServer:
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
+        self._status: int | None = None
         self.log: list[str] = []
         self.process_id = int(self._find(r"started (\d+)"))
         self.url = self._find(OURS_LISTENS)
 
     def exit_status(self) -> int:
         """The status with which the process ends, once it has been told to."""
-        return int(self._find(r"ended (-?\d+)"))
+        if self._status is None:
+            self._status = int(self._find(r"ended (-?\d+)"))
+        return self._status
+
+    def kill(self) -> None:
+        """End it, if it still runs: another can start then."""
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process_id, signal.SIGKILL)
+            self.exit_status()
 
     def _find(self, pattern: str) -> str:
         for line in self._lines:

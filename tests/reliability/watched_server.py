@@ -5,7 +5,7 @@ but for the processes that read large files. With `--faults` memory runs out now
 several rows run, and a step fails in which there is a row of a request with POISON as its
 `batch_size`. With `--forks` everything is imported once, which takes longer than loading a tiny
 model and serving, and each line on the standard input, an environment in JSON, is served by a new
-child.
+child; of that environment FIRST is Python, which runs before.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,8 @@ def fork_servers() -> None:
     for line in sys.stdin:
         if not (child := os.fork()):
             os.environ.update(json.loads(line))
+            tempfile.tempdir = None  # the parent may have asked for its own
+            exec(os.environ.pop("FIRST", ""), {})
             return
         print(f"started {child}", flush=True)
         _, status = os.waitpid(child, 0)

@@ -1,0 +1,265 @@
+"""Whole servers in processes of their own, ended by signals under load and while jobs run, and by
+an engine that stops. They are children of one process that has imported everything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+from test_server_lifecycle import fail_to_start
+
+from audio.decode import AudioLimits, decode_audio
+from config import DEMO_MODELS, REPOSITORY
+from runtime.error_edge import EXIT_STATUS
+from server.jobs.store import JobStore
+from testing.audio_files import speech
+from tests.reliability.traffic import KEY, ForkedServer, forked_servers
+
+pytestmark = pytest.mark.slow
+
+MODELS = {
+    "ASR_MODEL": str(DEMO_MODELS / "asr"),
+    "DTYPE": "float32",
+    "MAX_RUNNING_JOBS": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory) -> Iterator[Callable[..., ForkedServer]]:
+    with forked_servers(tmp_path_factory.mktemp("servers")) as start:
+        yield start
+
+
+@pytest.fixture
+def start(parent) -> Iterator[Callable[..., ForkedServer]]:
+    """Starts servers with the given environment, and ends those that a test left."""
+    started: list[ForkedServer] = []
+
+    def begin(**variables: str) -> ForkedServer:
+        started.append(parent(**variables))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.kill()
+
+
+def ask(server: ForkedServer, method: str, path: str, **more) -> httpx2.Response:
+    headers = {"authorization": f"Bearer {KEY}"}
+    return httpx2.request(method, server.url + path, headers=headers, timeout=120, **more)
+
+
+def jobs_of(server: ForkedServer) -> dict[str, dict]:
+    return {job["id"]: job for job in ask(server, "GET", "/v1/jobs").json()["data"]}
+
+
+def wait_until(server: ForkedServer, condition) -> dict[str, dict]:
+    deadline = time.monotonic() + 120
+    while not condition(found := jobs_of(server)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+def count(jobs: dict[str, dict], status: str) -> int:
+    return sum(job["status"] == status for job in jobs.values())
+
+
+def without_scores(value):
+    """Which may differ in the last digit by what was in the batch."""
+    if isinstance(value, list):
+        return [without_scores(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: each for name, each in value.items() if "prob" not in name}
+    return {name: without_scores(each) for name, each in kept.items()}
+
+
+def done_lines(*servers: ForkedServer) -> list[str]:
+    log = "".join(line for server in servers for line in server.log)
+    return re.findall(r"(job_[0-9a-f]{32}) OK in", log)
+
+
+@pytest.fixture(scope="module")
+def recordings(wav) -> list[bytes]:
+    conversation = (REPOSITORY / "demo" / "conversation.ogg").read_bytes()
+    samples = decode_audio(conversation, 16_000, AudioLimits(7200, 2**29)).samples
+    return [wav(samples[: seconds * 16_000]) for seconds in (3, 40, 60, 5)]
+
+
+def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, recordings):
+    (tmp_path / "jobs").mkdir()
+    environment = {"DATA_DIR": str(tmp_path / "jobs"), **MODELS}
+    first = start(**environment)
+    sent = [ask(first, "POST", "/v1/jobs", content=each).json()["id"] for each in recordings]
+    before = wait_until(first, lambda jobs: count(jobs, "succeeded") and count(jobs, "running"))
+    os.kill(first.process_id, signal.SIGKILL)
+    assert first.exit_status() == -signal.SIGKILL
+
+    # What ended is as it was; what ran is done by the next process, which ends in order.
+    second = start(**environment)
+    wait_until(second, lambda jobs: count(jobs, "running"))
+    os.kill(second.process_id, signal.SIGTERM)
+    assert second.exit_status() == 0
+
+    third = start(**environment)
+    after = wait_until(third, lambda jobs: count(jobs, "succeeded") == len(sent))
+    assert set(after) == set(sent)
+    kept = [job for job in before if before[job]["status"] == "succeeded"]
+    assert kept
+    assert [after[job] for job in kept] == [before[job] for job in kept]
+    for job, recording in zip(sent, recordings, strict=True):
+        plain = ask(third, "POST", "/", content=recording)
+        answer = ask(third, "GET", f"/v1/jobs/{job}", params={"format": "json"})
+        assert without_scores(answer.json()) == without_scores(plain.json())
+        assert answer.json()["text"]
+    assert not [*(tmp_path / "jobs" / "audio").iterdir()]
+    os.kill(third.process_id, signal.SIGTERM)
+    assert third.exit_status() == 0
+    done = done_lines(first, second, third)
+    assert len(done) == len(set(done)) > 1
+
+
+def test_a_second_server_on_the_folder_does_not_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.serving.load_endpoint", None)
+    store = JobStore(tmp_path, 1, 1, 0.0)
+    told = f"START_FAILED: DATA_DIR={tmp_path}: another server uses it"
+    fail_to_start({"PORT": "0", "DATA_DIR": str(tmp_path), **MODELS}, told, monkeypatch)
+    store.close()
+
+
+def test_a_signal_under_load_loses_nothing_and_bodies_never_touch_the_disk(
+    start, whisper_folder, wav, tmp_path
+):
+    """What was accepted is answered, what comes is told to go. One body does not end before the
+    signal has come, so that there is something to wait for however fast the others are.
+    """
+    server = start(ASR_MODEL=str(whisper_folder), TMPDIR=str(tmp_path))
+    half_bodies_are_held_in_memory(server, tmp_path)
+    signal_under_load(server, wav(speech(20.0)))
+
+
+def in_progress(server: ForkedServer) -> float:
+    text = httpx2.get(f"{server.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    return float(re.search(r"\nasr_requests_in_progress (\S+)", text)[1])
+
+
+def half_bodies_are_held_in_memory(server: ForkedServer, temporary: Path) -> None:
+    """30 of 60 MB have come, as a form, bytes and JSON; then their senders leave."""
+    types = ("multipart/form-data; boundary=x", "audio/wav", "application/json")
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    host, port = server.url.removeprefix("http://").split(":")
+    with ExitStack() as senders:
+        for kind in types:
+            sender = senders.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            lines = (
+                f"host: {host}\r\nauthorization: Bearer {KEY}\r\n"
+                f"content-type: {kind}\r\ncontent-length: 60000000\r\n\r\n"
+            )
+            sender.sendall(b"POST / HTTP/1.1\r\n" + lines.encode() + head + bytes(30_000_000))
+        while in_progress(server) < len(types):
+            pass
+        assert [path for path in temporary.rglob("*") if path.is_file()] == []
+    while in_progress(server):
+        pass
+
+
+def signal_under_load(server: ForkedServer, audio: bytes) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    go, replies = threading.Event(), []
+
+    def held():
+        yield audio[:-1]
+        go.wait(120)
+        yield audio[-1:]
+
+    def ask(content) -> None:
+        length = {"content-length": str(len(audio))}
+        replies.append(
+            httpx2.post(server.url, content=content, headers=headers | length, timeout=120)
+        )
+
+    asking = [threading.Thread(target=ask, args=(each,)) for each in (held(), audio, audio)]
+    for thread in asking:
+        thread.start()
+
+    def accepted() -> float:
+        answered = len(replies)
+        return answered + in_progress(server)
+
+    while accepted() < len(asking):
+        pass
+    os.kill(server.process_id, signal.SIGTERM)
+    while (ready := httpx2.get(f"{server.url}/ready")).status_code == 200:
+        pass
+    assert ready.json()["detail"].startswith("DRAINING")
+    refused = httpx2.post(server.url, content=audio, headers=headers)
+    assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+    assert httpx2.get(f"{server.url}/health").status_code == 200
+    go.set()
+    for thread in asking:
+        thread.join()
+    assert [reply.status_code for reply in replies] == [200] * 3
+    assert len({reply.content for reply in replies}) == 1
+    assert server.exit_status() == 0
+    log = "".join(server.log)
+    assert re.search(r"POST / 200 OK in \d+\.\d\d s, id \w+", log)
+    assert " endpoint: " not in log.partition("listening on")[2]  # a line a request, no more
+    words = {word for word in replies[0].json()["text"].split() if len(word) > 4}
+    assert words
+    for secret in (KEY, *words):
+        assert secret not in log
+
+
+ENGINE_FAILS = """
+from threading import Semaphore
+from asr import Recogniser
+from asr.engine.engine import DecodeEngine
+
+submitted, submit = Semaphore(0), Recogniser.submit
+
+def count(*arguments):
+    job = submit(*arguments)
+    submitted.release()
+    return job
+
+def fail(*_, **__):
+    for _ in range(3):
+        submitted.acquire()
+    raise SystemError("nothing works")
+
+Recogniser.submit, DecodeEngine.step = count, fail
+"""
+
+
+def test_when_the_engine_stops_all_who_wait_are_told_and_the_process_ends(
+    start, whisper_folder, wav
+):
+    """Its thread ends once three requests wait for it."""
+    server = start(ASR_MODEL=str(whisper_folder), FIRST=ENGINE_FAILS)
+    audio = wav(speech(2.0))
+    replies = []
+
+    def send() -> None:
+        replies.append(ask(server, "POST", "/?language=en", content=audio))
+
+    asking = [threading.Thread(target=send) for _ in range(3)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    status = server.exit_status()
+    assert [reply.status_code for reply in replies] == [500] * 3
+    assert {reply.json()["detail"].partition(":")[0] for reply in replies} == {"MODEL_ERROR"}
+    assert status == EXIT_STATUS != 0
+    assert "CRITICAL server: the engine has stopped" in "".join(server.log)
