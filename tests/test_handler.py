@@ -42,7 +42,7 @@ def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
 
 
 def test_a_server_may_import_the_file_by_its_path_from_anywhere(monkeypatch):
-    """As hf-serve and the toolkit do, by which `test_server.py` and `test_toolkit.py` ask it."""
+    """As hf-serve and the toolkit do (`reliability/test_hf_serve.py`, `test_toolkit.py`)."""
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(REPOSITORY)])
     spec = importlib.util.spec_from_file_location("theirs", REPOSITORY / "handler.py")
     module = importlib.util.module_from_spec(spec)

@@ -1,5 +1,5 @@
-"""What the filters cut and what they let through; tests/test_server.py and tests/test_toolkit.py
-hold the texts of the real servers against them."""
+"""What the filters cut and what they let through; tests/reliability/test_hf_serve.py and
+tests/test_toolkit.py hold the texts of the real servers against them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
 
 import httpx2
 import pytest
@@ -18,7 +17,6 @@ from servers import (
     check_failed_start,
     hf_serve,
     hub_client,
-    running_hf_serve,
 )
 
 from testing.audio_files import speech
@@ -36,15 +34,9 @@ RESPONSE_KEYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(whisper_folder, assistant_folder) -> Iterator[Server]:
-    variables = {
-        "ASR_MODEL": str(whisper_folder),
-        "ASSISTANT_MODEL": str(assistant_folder),
-        "HF_TOKEN": SECRET,
-    }
-    with running_hf_serve(**variables) as running:
-        yield running
+@pytest.fixture
+def server(hf) -> Server:
+    return hf.server
 
 
 @pytest.fixture
@@ -139,7 +131,7 @@ def test_the_server_lives_on_after_all_of_this(server, hum):
 
 
 def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
-    audio = base64.b64encode(wav(speech(20.0))).decode()
+    audio = base64.b64encode(wav(speech(9.0))).decode()
     answer = server.ask({"inputs": audio, "parameters": {"language": "en"}}).json()
     server.ask({"inputs": audio, "parameters": {"batch_size": SECRET}})
     log = "".join(server.log)
@@ -147,7 +139,7 @@ def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
         r"Python 3\.12\S*, torch \S+, transformers 5\S+, pyannote.audio 4\S+, hf-serve", log
     )
     assert "Received request, body not logged" in log
-    assert "20.0 s of audio answered in" in log
+    assert "9.0 s of audio answered in" in log
     words = {word for word in answer["text"].split() if len(word) > 4}
     assert words
     for secret in (audio[:30], audio[100:130], SECRET, *words):
