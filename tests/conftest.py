@@ -79,7 +79,6 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
@@ -90,6 +89,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep_one_case(config, items)
     if hasattr(config, "workerinput"):  # of pytest-xdist
         _put_long_modules_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`loadfile`, but modules of a folder below this one go to one process: they share servers."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadFolders(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = super()._split_scope(nodeid)
+            folder = module.rpartition("/")[0]
+            return module if folder in ("", "tests") else folder
+
+    return LoadFolders(config, log)
 
 
 def _keep_one_case(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -131,6 +146,15 @@ def _is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_lasts_is_not_looked_through() -> None:
+    """Whenever a module begins, Python's collector is done with what there is: what was imported,
+    shared models and libraries' caches. It took most of a second to look through them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
