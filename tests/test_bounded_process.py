@@ -178,6 +178,7 @@ class TestProcesses:
 DRIVER = """
 import os, sys
 sys.path.append("tests")
+from audio import bounded_process
 from audio.bounded_process import run_bounded
 from untrusted import FUNCTIONS
 own = int(run_bounded(FUNCTIONS + "own_pid", b""))
@@ -200,7 +201,10 @@ class TestParents:
         assert parent.returncode == 0
         assert not psutil.pid_exists(pid)
 
-    @pytest.mark.parametrize("doing", ["input()", "run_bounded(FUNCTIONS + 'spin', b'')"])
+    @pytest.mark.parametrize(
+        "doing",
+        ["input()", "bounded_process.BUDGET = 0.3; run_bounded(FUNCTIONS + 'spin', b'')"],
+    )
     def test_and_when_it_is_killed(self, doing):
         """Idle at once, busy when its budget is spent."""
         with driven(f"print(own, flush=True); {doing}") as parent:

@@ -72,16 +72,16 @@ def run_script(folder, *arguments, **environment):
 @pytest.mark.timeout(1200)
 def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     """Of its sections one has a process of its own, as all have where a user calls it; the others
-    hear the conversation to a pause in which all three have spoken.
+    hear the conversation to a pause in which two have spoken.
     """
-    until = 40.3
+    until = 9.9
     beginning = recording.read_conversation().lasting(until)
     truth = json.loads(recording.TRUTH.read_text(encoding="utf-8"))["words"]
     said = sum(word["end"] < until for word in truth)
     words = recording.spoken_words()[:said]
 
     def run(section, *options):
-        apart = section == "Load"
+        apart = section == "Memory"
         return (sections.run_apart if apart else sections.run_here)(section, *options)
 
     monkeypatch.setattr(sections, "Subject", partial(Subject, recording=beginning))
@@ -96,7 +96,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out
     assert len(printed.out.splitlines()) <= LONGEST_PAGE
-    assert re.fullmatch(r"Load: [\d.]+ s\n", printed.err)
+    assert re.fullmatch(r"Memory: [\d.]+ s\n", printed.err)
     lines = lines_of(printed.out)
     assert list(dict.fromkeys(section for section, *_ in lines)) == SECTIONS
     assert {line[-1] for line in lines} == {Status.OK, Status.LEFT_OUT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from launches import count_launches
 
 from asr.engine.cuda_graphs import PASS_SIZES, pass_sizes
@@ -10,6 +11,7 @@ from asr.engine.cuda_graphs import PASS_SIZES, pass_sizes
 BEFORE = 1949
 
 
+@pytest.mark.slow
 def test_a_window_is_few_launches_outside_graphs():
     counts = count_launches()
     assert counts.pop("step") == 2  # the graph, and the copy of its result

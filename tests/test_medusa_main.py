@@ -31,6 +31,7 @@ def all_sound_is_speech(monkeypatch):
         monkeypatch.setattr(f"{module}.SpeechDetector", HearsSound)
 
 
+@pytest.mark.slow
 def test_heads_are_trained_and_evaluated(
     model_folder, tmp_path, capsys, monkeypatch, all_sound_is_speech
 ):

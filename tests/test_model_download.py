@@ -122,9 +122,9 @@ def published() -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def beginning(tmp_path_factory) -> Path:
-    """The conversation's first 40 s, in which all three speak."""
+    """The conversation's first 10 s, in which two speak."""
     file = tmp_path_factory.mktemp("beginning") / "beginning.wav"
-    file.write_bytes(wav_file(conversation()[: 40 * 16_000], 16_000))
+    file.write_bytes(wav_file(conversation()[: 10 * 16_000], 16_000))
     return file
 
 
@@ -143,7 +143,7 @@ def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, b
     assert response["text"].startswith(" good morning how can i help you")
     assert "".join(chunk["text"] for chunk in response["chunks"]) == response["text"]
     assert response["language"] == "en"
-    assert len({entry["speaker"] for entry in response["speakers"]}) == 3
+    assert len({entry["speaker"] for entry in response["speakers"]}) == 2
 
 
 @pytest.mark.slow

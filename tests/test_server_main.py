@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 
 import httpx2
 import pytest
@@ -92,7 +93,9 @@ def test_a_file_without_a_key_is_one_line(tmp_path, content, said):
 
 @pytest.mark.slow
 def test_the_log_names_models_device_precision_and_page_and_answers_warn(tmp_path, wav):
-    """Offline, with an empty cache and no package index, as on a machine behind a firewall."""
+    """Offline, with an empty cache and no package index, as on a machine behind a firewall. That
+    speakers are found by the embedded models is tested in test_telemetry.py.
+    """
     nowhere = {
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(tmp_path),
@@ -102,7 +105,8 @@ def test_the_log_names_models_device_precision_and_page_and_answers_warn(tmp_pat
         "ASR_MODL": "owner/whisper",
         "PAGE": "true",
     }
-    with ours(**nowhere) as running, following(running, OURS_LISTENS) as server:
+    command = [sys.executable, "-m", "server", "--no-speakers"]
+    with ours(command, **nowhere) as running, following(running, OURS_LISTENS) as server:
         answer = httpx2.post(server.url, content=wav(conversation()[:48_000]), timeout=120)
         info = httpx2.get(f"{server.url}/info").json()
     log = "".join(server.log)
@@ -111,7 +115,7 @@ def test_the_log_names_models_device_precision_and_page_and_answers_warn(tmp_pat
     assert notice.endswith("Whisper base could not be fetched")
     assert f"WARNING server: {notice}; " in log
     assert "ASR_MODL is no variable of this endpoint; did you mean ASR_MODEL?" in log
-    folders = ", ".join(str(DEMO_MODELS / name) for name in ("asr", "assistant", "diarization"))
+    folders = ", ".join(str(DEMO_MODELS / name) for name in ("asr", "assistant"))
     assert f"loading {folders}" in log
     assert re.search(r"models ready on cpu in float32 after", log)
     assert re.search(rf"{OURS_LISTENS}, page \1/app", log)
