@@ -93,8 +93,8 @@ class FakeCuda(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return _device(args[0])
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
-        if _is_composite(func, name):
+        name, is_composite, waits = _operation(func)
+        if is_composite:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -106,7 +106,6 @@ class FakeCuda(TorchDispatchMode):
         self._check_products(name, tensors)
         if name == "_local_scalar_dense" and isinstance(tensors[0], FakeTensor):
             return self._read_value(tensors[0])
-        waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
         if self._watched and waits:
             raise CudaFault(f"{name} makes the host wait inside a step")
         result = func(*args, **kwargs)
@@ -278,7 +277,7 @@ class _Step:
     def __init__(self) -> None:
         self.largest: dict[torch.dtype, int] = {}
         self.live: dict[int, int] = {}
-        self.peak = self.drafting_wide = 0
+        self.bytes = self.peak = self.drafting_wide = 0
 
     def count(self, result: Any, inputs: list[torch.Tensor], drafting: bool) -> None:
         known = {each.untyped_storage()._cdata for each in inputs}
@@ -290,8 +289,12 @@ class _Step:
             if drafting and each.dtype in (torch.float32, torch.float64):
                 self.drafting_wide = max(self.drafting_wide, each.numel())
             self.live[storage._cdata] = storage.nbytes()
-            weakref.finalize(storage, self.live.pop, storage._cdata, None)
-            self.peak = max(self.peak, sum(self.live.values()))
+            weakref.finalize(storage, self._free, storage._cdata)
+            self.bytes += storage.nbytes()
+            self.peak = max(self.peak, self.bytes)
+
+    def _free(self, storage: int) -> None:
+        self.bytes -= self.live.pop(storage)
 
 
 class HostArray:
@@ -437,12 +440,16 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 @functools.cache
-def _is_composite(func: Any, name: str) -> bool:
-    """Whether an operation is made of others, which are to be watched in its place."""
-    if name == ATTENTION or not func._schema.name.startswith("aten::"):
-        return False
-    key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+def _operation(func: Any) -> tuple[str, bool, bool]:
+    """Its name, whether it is made of others, which are to be watched in its place, and whether the
+    host waits for it.
+    """
+    whole = func._schema.name
+    name, key = whole.removeprefix("aten::"), "CompositeImplicitAutograd"
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    is_composite = bool(composite) and name != ATTENTION and name != whole
+    waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
+    return name, is_composite, waits
 
 
 def _signature(name: str, tensors: list[torch.Tensor]) -> tuple[Any, ...]:
