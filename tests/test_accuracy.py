@@ -106,6 +106,27 @@ def test_a_word_given_to_nobody_is_one_cp_error():
     assert metrics.cp_word_errors([], spoken("one two", "X-")) == Count(1, 0)
 
 
+@given(st.data())
+def test_without_speakers_the_best_of_all_orders_counts(data):
+    """Tried one by one: orders of the speakers, of whom each says their own words in order."""
+    names = data.draw(st.lists(st.sampled_from("ABC"), min_size=1, max_size=6))
+    said = spoken(" ".join(data.draw(st.sampled_from("abc")) for _ in names), "".join(names))
+    heard = spoken(data.draw(few_words))
+    orders = []
+    for order in set(permutations(names)):
+        words = {name: iter([word for word in said if word.speaker == name]) for name in names}
+        orders.append([next(words[name]) for name in order])
+    expected = min((metrics.word_errors(order, heard) for order in orders), key=lambda it: it.rate)
+    assert metrics.fewest_word_errors(said, heard) == expected
+
+
+def test_too_many_orders_are_not_tried(monkeypatch):
+    said = spoken("one two three", "AAB")
+    assert metrics.fewest_word_errors(said, spoken("one three two")) == Count(0, 3)
+    monkeypatch.setattr(metrics, "MAX_STATES", 5)  # there are three times two
+    assert metrics.fewest_word_errors(said, said) is None
+
+
 def judged(said: list[Word], heard: list[Word]) -> Count:
     steps = metrics.align(said, heard)
     return metrics.speaker_errors(said, heard, metrics.correct_words(said, heard, steps))

@@ -21,7 +21,7 @@ from benchmarks.real.manifest import Recording
 from benchmarks.report import read, save
 from benchmarks.voices import __main__ as command
 from benchmarks.voices.conversations import Conversation, load_conversations
-from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, chart
+from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TEXT_ALONE, TOLD, chart
 from benchmarks.voices.naming import (
     KINDS,
     OTHER,
@@ -151,14 +151,17 @@ def test_words_are_scored_on_both_turns_by_every_rule():
     answer = Answer((Chunk("".join(word.text for word in words), 0.5, 7.0, words=words),), TRUE)
     spoken = conversation({"A": "Red, green.", "B": "blue color gray"})
     scored = score_words(spoken, answer)
-    assert scored.keys() == {"found turns", "true turns"}
+    assert scored.keys() == {"found turns", "true turns", "text alone"}
+    assert scored["text alone"] == {"errors": 0, "total": 5}
     assert scored["true turns"].keys() == set(RULES)
     ours = scored["found turns"][OUR_RULE]
     assert ours["speakers"] == {"errors": 1, "total": 4}
     # X has two words too many, Y lacks them; Whisper's normaliser knows both spellings.
     assert ours["cp"] == {"errors": 4, "total": 5}
     assert scored["found turns"][WHISPERX]["speakers"] == {"errors": 0, "total": 4}
-    assert "cp" not in score_words(conversation(), answer)["found turns"][OUR_RULE]
+    unspelt = score_words(conversation(), answer)
+    assert unspelt.keys() == {"found turns", "true turns"}
+    assert "cp" not in unspelt["found turns"][OUR_RULE]
 
 
 TURNS = st.lists(
@@ -315,6 +318,15 @@ def test_the_page_adds_recordings_before_it_divides(tmp_path, monkeypatch):
     assert drawn.bars["this project"] == (7.5, 7.5)
     assert drawn.bars["WhisperX"] == (15.0, 15.0)
     assert drawn.note.startswith("80 words, recognised by whisper-base")
+
+
+def test_the_page_tells_how_many_errors_are_the_texts_own(tmp_path, monkeypatch):
+    spelt, unspelt = recording_of("one", 5.0, 4, cp=count(12, 50)), recording_of("two", 15.0, 2)
+    for known in (ESTIMATED, TOLD):
+        spelt["words"][known] = spelt["words"][known] | {"text alone": count(10, 50)}
+    rows = rows_of(rendered(results_of(spelt, unspelt), tmp_path, monkeypatch))
+    assert [TOLD, WHISPERX, "15.0% (12 of 80)", "15.0%", "24.0% (12 of 50)", "1.20"] in rows
+    assert [TOLD, TEXT_ALONE, "", "", "20.0% (10 of 50)", ""] in rows
 
 
 def test_a_run_that_was_broken_off_or_heard_by_this_project_alone_has_a_page(tmp_path, monkeypatch):

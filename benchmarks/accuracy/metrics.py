@@ -7,6 +7,7 @@ that every rule about speakers is judged on the same recognised words.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,8 @@ COLLAR = 0.25
 NEAR = 0.5
 # Beyond this many seconds it does not matter how far apart two aligned words are.
 FAR = 5.0
+# In how many states, of 2 bytes, all orders of several people's words may be looked at.
+MAX_STATES = 10**7
 # What two sums of the same costs may differ by.
 ROUNDING = 1e-9
 PUNCTUATION = re.compile(r"[^\w' ]")
@@ -95,6 +98,33 @@ def cp_word_errors(reference: Sequence[Word], hypothesis: Sequence[Word]) -> Cou
         return Count(extra or len(reference), len(reference))
     errors = cp_word_error_rate(expected, found, reference_sort=False, hypothesis_sort=False)
     return Count(errors.errors, errors.length)
+
+
+def fewest_word_errors(reference: Sequence[Word], hypothesis: Sequence[Word]) -> Count | None:
+    """Word errors of a text whose speakers are not looked at. Words of different people are in the
+    order that gives the fewest, each one's own in that of `reference`. So no way to give words to
+    speakers has a lower cpWER, and what people say at once but is written once counts as missing.
+
+    Memory grows with the product of the speakers' numbers of words: None beyond MAX_STATES.
+    """
+    spoken = [text.split() for text in _text_by_speaker(reference).values()]
+    sizes = [len(words) + 1 for words in spoken]
+    if math.prod(sizes) > MAX_STATES:
+        return None
+    # Errors of the words so far against the first i of one speaker, the first j of another and so
+    # on, less i + j + ...: a word that was said and not written then costs nothing.
+    least = np.zeros(sizes, np.int16)
+    for word in _join(hypothesis).split():
+        following = least + 1  # nobody said it
+        for axis, words in enumerate(spoken):  # it is for the next word of one speaker
+            before, after = (np.moveaxis(each, axis, -1) for each in (least, following))
+            right = np.array([each == word for each in words], np.int16)
+            np.minimum(after[..., 1:], before[..., :-1] - right, out=after[..., 1:])
+        for axis in range(len(spoken)):
+            np.minimum.accumulate(following, axis=axis, out=following)
+        least = following
+    total = sum(map(len, spoken))
+    return Count(total + int(least.flat[-1]), total)
 
 
 def align(reference: Sequence[Word], hypothesis: Sequence[Word]) -> list[Step]:

@@ -21,6 +21,7 @@ from benchmarks.report import listed, table, table_of
 STOCK, OURS, ENDPOINT = "pyannote.audio", "this project", "this project, where speech is found"
 SYSTEMS = (STOCK, OURS, ENDPOINT)
 ESTIMATED, TOLD = "estimated", "told"
+TEXT_ALONE, OF_TEXT = "the text alone", "times the text's own"
 
 Results = dict[str, Any]
 Recordings = Sequence[Results]
@@ -102,6 +103,8 @@ def _turns(recordings: Recordings) -> Iterator[dict[str, str]]:
 def _words(recordings: Recordings) -> Iterator[dict[str, str]]:
     spelt = [each for each in recordings if "cp" in _rule(each, ESTIMATED, OUR_RULE)]
     for known in (ESTIMATED, TOLD):
+        texts = [each["words"][known].get("text alone") for each in spelt]
+        alone = pooled([Count(**text) for text in texts]) if texts and all(texts) else None
         for rule in RULES:
             errors = _speaker_errors(recordings, known, rule)
             truly = _speaker_errors(recordings, known, rule, "true turns")
@@ -115,7 +118,12 @@ def _words(recordings: Recordings) -> Iterator[dict[str, str]]:
             if cp:
                 both = pooled(cp)
                 row["cpWER"] = f"{both.rate:.1%} ({both.errors:.0f} of {both.total:.0f})"
+            if alone is not None:
+                row[OF_TEXT] = f"{both.rate / alone.rate:.2f}" if alone.errors else ""
             yield row
+        if alone is not None:
+            rate = f"{alone.rate:.1%} ({alone.errors:.0f} of {alone.total:.0f})"
+            yield dict(zip(row, (known, TEXT_ALONE, "", "", rate, ""), strict=True))
 
 
 def _heard_by(recordings: Recordings) -> list[str]:

@@ -39,16 +39,23 @@ def score_turns(
 
 
 def score_words(conversation: Conversation, answer: Answer) -> Results:
-    """Errors of each rule on the same words, on the turns found and on the true ones."""
+    """Errors of each rule on the same words, on the turns found and on the true ones; and of the
+    words alone, where it is known what was said and is not too much.
+    """
     places = spoken_alone(answer.words, conversation.turns)
     by_turns = {
         "found turns": attribute_by_rules(answer),
         "true turns": attribute_by_rules(answer, conversation.turns),
     }
-    return {
+    scored: Results = {
         turns: {rule: _errors(conversation, words, places) for rule, words in rules.items()}
         for turns, rules in by_turns.items()
     }
+    language = conversation.recording.language
+    text = {"": "".join(word.text for word in answer.words)}
+    expected, found = (list(_tokens(each, language)) for each in (conversation.words, text))
+    alone = metrics.fewest_word_errors(expected, found) if expected else None
+    return scored if alone is None else scored | {"text alone": asdict(alone)}
 
 
 def spoken_alone(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> dict[int, str]:
