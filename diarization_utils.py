@@ -26,7 +26,8 @@ from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 from viterbi import likeliest_path
 
 # All in seconds, except MIN_OVERLAP.
-# Cost of a change of speaker within a chunk, in speech of the new speaker.
+# Cost of a change of speaker within a chunk, in speech of the new speaker. No word counts for more:
+# a longer one is often stretched over what Whisper did not write, as another's end of a sentence.
 CHANGE_COST = 0.4
 # A word may be assigned to a turn no farther away than this: twice the 0.25 s of tolerance with
 # which diarization is scored.
@@ -52,13 +53,14 @@ def attribute(
     """Assign every word of `chunks` to a speaker, and mark words during which two speakers speak.
 
     `turns` may overlap; `exclusive` turns have one speaker at a time. A word counts half for each
-    of the two in which its speaker speaks. A word in a turn always gets a speaker, and so does one
-    within MAX_DISTANCE of a turn, where nearer turns count more. A word farther from every turn
-    gets None, with one exception: the assigned words next to it in its chunk, before and after, are
-    of the same speaker and at most MAX_GAP apart. A gap in the diarization is likelier then. A word
-    without time (NaN) gets the speaker of the word before it in its chunk; at the chunk's start,
-    of the first word with a time. A chunk without words is taken as one word. No word is lost,
-    doubled, moved or retimed. O((n + m) log m) per speaker for n words and m turns.
+    of the two in which its speaker speaks, and by shares of CHANGE_COST if it is longer. A word in
+    a turn always gets a speaker, and so does one within MAX_DISTANCE of a turn, where nearer turns
+    count more. A word farther from every turn gets None, with one exception: the assigned words
+    next to it in its chunk, before and after, are of the same speaker and at most MAX_GAP apart. A
+    gap in the diarization is likelier then. A word without time (NaN) gets the speaker of the word
+    before it in its chunk; at the chunk's start, of the first word with a time. A chunk without
+    words is taken as one word. No word is lost, doubled, moved or retimed. O((n + m) log m) per
+    speaker for n words and m turns.
     """
     units = [chunk.words or (as_word(chunk),) for chunk in chunks]
     words = iter(_attribute_words(units, turns, exclusive))
@@ -173,6 +175,7 @@ def _attribute_words(
     for index, both in enumerate(zip(all_intervals, exclusive_intervals, strict=True)):
         speech[:, index] = sum(_speech_seconds(each, starts, ends) for each in both) / 2
         distance[:, index] = np.minimum(*(_distances(each, starts, ends) for each in both))
+    speech *= np.minimum(1.0, CHANGE_COST / (ends - starts))[:, None]
     evidence = np.nan_to_num(speech - np.minimum(distance, MAX_DISTANCE))
     speakers: list[str | None] = []
     for first, after in pairwise([0, *accumulate(len(unit) for unit in units)]):

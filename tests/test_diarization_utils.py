@@ -96,6 +96,7 @@ def evidence(word: Word, speaker: str, turns, exclusive) -> float:
     """Seconds of evidence for `speaker`, counted in hundredths one by one."""
     during = moments(word.start, word.end)
     spoken = sum(len(during & speaking(speaker, each)) for each in (turns, exclusive)) / 2
+    spoken *= min(1, CHANGE_COST * 100 / len(during))
     return (
         spoken - min(MAX_DISTANCE * 100, hundredths_away(word, speaker, [*turns, *exclusive]))
     ) / 100
@@ -208,17 +209,31 @@ def test_a_chunk_of_two_speakers_is_divided_between_its_words():
     assert [word.speaker for word in chunk.words] == ["S0"] * 4 + ["S1"] * 4
 
 
-@pytest.mark.parametrize(("seconds", "speaker"), [(0.4, "S0"), (1.0, "S1")])
-def test_another_speaker_within_a_chunk_must_speak_for_longer_than_a_change_costs(seconds, speaker):
-    middle = Word(" b", 1.0, 1.0 + seconds)
-    words = (Word(" a", 0, 1), middle, Word(" c", middle.end, middle.end + 1))
-    turns = [
-        SpeakerTurn("S0", 0, 1),
-        SpeakerTurn("S1", 1, middle.end),
-        SpeakerTurn("S0", middle.end, middle.end + 1),
-    ]
-    (chunk,) = attribute([Chunk(" a b c", 0, middle.end + 1, words=words)], turns, turns)
-    assert [word.speaker for word in chunk.words] == ["S0", speaker, "S0"]
+@pytest.mark.parametrize(("count", "speaker"), [(2, "S0"), (5, "S1")])
+def test_another_speaker_within_a_chunk_must_speak_for_longer_than_a_change_costs(count, speaker):
+    spoken = (("S0", 5), ("S1", count), ("S0", 5))  # words of a fifth of a second
+    words, turns = [], []
+    for name, number in spoken:
+        start = 0.2 * len(words)
+        words += [Word(" a", start + 0.2 * i, start + 0.2 * (i + 1)) for i in range(number)]
+        turns.append(SpeakerTurn(name, start, 0.2 * len(words)))
+    (chunk,) = attribute([Chunk("", 0, 0.2 * len(words), words=tuple(words))], turns, turns)
+    assert [word.speaker for word in chunk.words] == ["S0"] * 5 + [speaker] * count + ["S0"] * 5
+
+
+def test_a_word_stretched_over_the_end_of_another_s_turn_stays_with_its_sentence():
+    """Of a second in which A goes on the first word has the last tenth with B, who says it."""
+    words = (Word(" And", 0.0, 1.0), Word(" symbols", 1.0, 1.5), Word(" that", 1.5, 1.8))
+    turns = [SpeakerTurn("A", 0.0, 0.95), SpeakerTurn("B", 0.9, 4.0)]
+    exclusive = [turns[0], SpeakerTurn("B", 0.95, 4.0)]
+    (chunk,) = attribute([Chunk("", 0.0, 1.8, words=words)], turns, exclusive)
+    assert [word.speaker for word in chunk.words] == ["B", "B", "B"]
+
+
+def test_a_long_word_of_its_own_is_of_whom_speaks_longest_in_it():
+    turns = [SpeakerTurn("A", 0.0, 1.0), SpeakerTurn("B", 1.0, 9.0)]
+    (chunk,) = attribute([Chunk(" all of it", 0.0, 9.0)], turns, turns)
+    assert chunk.words[0].speaker == "B"
 
 
 def test_a_short_word_in_a_chunk_of_its_own_keeps_its_speaker():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyannote.audio.pipelines import SpeakerDiarization
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from diarization.long_recordings import spare_memory
+from diarization.long_recordings import ClusteredWindows, spare_memory
 
 RESOLUTION = SlidingWindow(start=0.0, duration=0.2, step=0.1)  # of frames; 20 in a window
 
@@ -70,6 +70,23 @@ def test_windows_are_not_written_down_for_every_voice():
         finally:
             tracemalloc.stop()
     assert peaks[0] < peaks[1] / 2
+
+
+def test_an_hour_is_written_down_a_window_at_a_time():
+    windows, frames, voices = 3591, 589, 30  # as pyannote's published pipelines hear an hour
+    activity = np.zeros((windows, frames, 3), np.float32)
+    clusters = np.random.default_rng(0).integers(voices, size=(windows, 3))
+    clusters[0] = voices - 1
+    window = SlidingWindow(start=0.0, duration=10.0, step=1.0)
+    written = ClusteredWindows(SlidingWindowFeature(activity, window), clusters)
+    assert written.data.shape == (windows, frames, voices)
+    tracemalloc.start()
+    try:
+        assert sum(scores.shape == (frames, voices) for _, scores in written) == windows
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * frames * voices * 8  # bytes; all at once are 484 MiB
 
 
 @pytest.mark.parametrize(
