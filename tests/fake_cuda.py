@@ -29,6 +29,7 @@ from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.engine import captures, cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
+from asr.model.vocabulary import ALIGNED
 from testing.tiny_whispers import Published, loaded, model_of
 
 # Whisper large-v3's vocabulary, so that sizes of intermediates mean something; few layers.
@@ -180,6 +181,8 @@ class FakeCuda(TorchDispatchMode):
             self.run_eagerly.add(signature)
         elif signature not in self.run_eagerly:
             raise CudaFault(f"{name} runs first inside a capture: {signature}")
+        if name in ("mm", "addmm") and tensors[-1].shape[1] % ALIGNED:
+            raise CudaFault(f"{name} makes rows that do not begin at multiples of 16 bytes")
 
     # What stands in for the engine's and torch's functions
 

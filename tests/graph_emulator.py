@@ -30,7 +30,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from asr.engine import beam_search, captures, cuda_graphs, draft_length, warmup
 from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
-from asr.model import cpu_kernels, decoder, encoder
+from asr.model import cpu_kernels, decoder, draft_heads, encoder
+from asr.model.vocabulary import PaddedLinear
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
 POISON = 0x7FFFFFFF  # NaN in every float, an impossible index in every integer
@@ -353,6 +354,8 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
     patch.setattr(cpu_kernels, "AVAILABLE", False)
     for module in (decoder, encoder):
         patch.setattr(module, "encoder_batch_size", lambda windows, device: windows)
+    for module in (decoder, draft_heads):
+        patch.setattr(module, "vocabulary_product", lambda weight, dtype: PaddedLinear(weight))
     # Two rows are prepared, of short texts; requests use other shapes as well.
     patch.setattr(cuda_graphs, "WARMUP_ROWS", 2)
     patch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)

@@ -17,15 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from asr.model.alignment_heads import AlignmentHead
-from asr.model.cpu_kernels import (
-    PackedLinear,
-    empty_keys,
-    empty_transposed,
-    encoder_batch_size,
-    largest,
-)
+from asr.model.cpu_kernels import empty_keys, empty_transposed, encoder_batch_size, largest
 from asr.model.decoder_layer import AttentionContext, DecoderLayer, Norm
 from asr.model.kv_cache import KVCache
+from asr.model.vocabulary import vocabulary_product
 
 # Scores a position computed in float32 whatever the precision: as many as 8 beams choose among.
 EXACT_SCORES = 16
@@ -59,7 +54,7 @@ class Decoder:
         self.cross_dtype = self.token_embeddings.dtype if dtype is None else torch.bfloat16
         self.norm = Norm.of(source.layer_norm)
         self.output_embeddings: Tensor = model.get_output_embeddings().weight
-        self.output = PackedLinear(self.output_embeddings, dtype=dtype)
+        self.output = vocabulary_product(self.output_embeddings, dtype)
         self.rounded = dtype is not None and self.output.packed
         self.frames: int = source.config.max_source_positions
         self.max_positions: int = source.config.max_target_positions

@@ -16,6 +16,7 @@ from asr.model.cpu_kernels import PackedLinear
 from asr.model.decoder import Decoder
 from asr.model.decoder_layer import DecoderLayer
 from asr.model.kv_cache import KVCache
+from asr.model.vocabulary import vocabulary_product
 
 
 class HeadStack:
@@ -65,7 +66,7 @@ class MedusaModel:
         self.shortlist = heads.shortlist
         self.output = main.output
         if heads.shortlist is not None:
-            self.output = PackedLinear(main.output_embeddings[heads.shortlist], dtype=dtype)
+            self.output = vocabulary_product(main.output_embeddings[heads.shortlist], dtype)
         self.block = None
         if heads.block is not None:
             self.block = main.with_layers([DecoderLayer(heads.block, (), dtype)])

@@ -1,0 +1,109 @@
+"""The product over the vocabulary with padding: nobody sees it, and memory holds weights once."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+
+import oracle
+import pytest
+import torch
+import torch.nn.functional as F
+from oracle import TINY, decode, models_of, random_heads, with_assistant
+
+from asr.checkpoint.medusa import LINEAR
+from asr.engine.engine import DecodeEngine
+from asr.engine.fallback import Fallback, Retry
+from asr.engine.request import DecodeOptions, Request
+from asr.model import decoder, draft_heads
+from asr.model.cpu_kernels import PackedLinear
+from asr.model.vocabulary import ALIGNED, PaddedLinear, vocabulary_product
+
+TOKENS = 13
+REJECTING = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
+
+
+def negative_scores():
+    """Weights and an input whose every score is below that of padding, 0."""
+    weight = torch.rand(TOKENS, 4, dtype=torch.float64) + 0.1
+    return weight, -torch.rand(2, 3, 4, dtype=torch.float64) - 0.1
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_scores_are_those_of_tokens_alone(biased):
+    weight, x = negative_scores()
+    bias = torch.rand(TOKENS, dtype=torch.float64) if biased else None
+    expected = F.linear(x, weight, bias)
+    found = PaddedLinear(weight)(x, bias)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1))
+    assert found.stride(1) % ALIGNED == 0  # where its rows begin
+
+
+def test_weights_are_a_part_of_the_padded_ones():
+    model = models_of(TINY).model
+    weight = model.get_output_embeddings().weight
+    before = weight.detach().clone()
+    product = PaddedLinear(weight)
+    assert len(product.weight) == -(-len(before) // ALIGNED) * ALIGNED > len(before)
+    assert torch.equal(weight, before)
+    assert model.get_input_embeddings().weight.data_ptr() == product.weight.data_ptr()
+    assert not product.weight[len(before) :].any()
+
+
+def test_a_model_whose_weights_were_padded_can_be_trained():
+    """Also where they were while nothing recorded gradients."""
+    model = copy.deepcopy(models_of(TINY).model)
+    with torch.inference_mode():
+        PaddedLinear(model.get_output_embeddings().weight)
+    embeddings = model.get_input_embeddings()
+    embeddings(torch.tensor([1])).sum().backward()
+    assert embeddings.weight.grad[1].any()
+
+
+def test_a_cpu_pads_nothing():
+    weight = models_of(TINY).model.get_output_embeddings().weight
+    assert type(vocabulary_product(weight, None)) is PackedLinear
+
+
+def listed_heads():
+    """Heads that draft from a shortlist."""
+    models = random_heads(models_of(TINY, 142), 5, LINEAR, scale=0.02)
+    listed = torch.arange(50, 50 + 8 * TOKENS + 1)
+    return dataclasses.replace(models, medusa=dataclasses.replace(models.medusa, shortlist=listed))
+
+
+@functools.cache
+def windows_of(count=4):
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, 16) for key, window in enumerate(windows)]
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: models_of(TINY, 142), DecodeOptions(fallback=REJECTING, words=True)),
+        (lambda: models_of(TINY, 142), DecodeOptions(temperature=0.6, timestamps=False)),
+        (lambda: with_assistant(models_of(TINY, 142), 0.1), DecodeOptions(assisted=True, drafts=3)),
+        (listed_heads, DecodeOptions(assisted=True, drafts=3)),
+    ],
+    ids=["to beams", "sampled", "an assistant", "a shortlist"],
+)
+def test_padding_changes_no_answer(monkeypatch, make, options):
+    expected = decode(DecodeEngine(make()), windows_of(), options)
+    for module in (decoder, draft_heads):
+        monkeypatch.setattr(module, "vocabulary_product", lambda weight, _: PaddedLinear(weight))
+    models = make()
+    engine = DecodeEngine(models)
+    if options.assisted:
+        products = {id(engine.main.output), id(engine.draft_model.output)}
+        assert len(products) == 2
+        assert isinstance(engine.draft_model.output, PaddedLinear)
+    found = decode(engine, windows_of(), options)
+    for key, each in expected.items():
+        assert found[key].tokens == each.tokens
+        assert found[key].log_probs == pytest.approx(each.log_probs)
+        assert found[key].no_speech_prob == pytest.approx(each.no_speech_prob)
+        assert max(each.tokens) < models.model.config.vocab_size
