@@ -31,6 +31,7 @@ from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import StepShape
 from asr.engine.self_test import NUM_BEAMS, cases, decode_noise
 from asr.engine.sequence import Lane
+from benchmarks.gpu_check.speed import MODELS_BYTES
 from medusa.hidden_states import Teacher
 from testing.tiny_whispers import hears_sound, noise
 from tests.medusa_stand_ins import write_recordings
@@ -43,6 +44,8 @@ STEP_BYTES = (2 + 4) * VOCABULARY + 4096
 SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
 # A beam's likeliest blocks of ids, with their numbers, and a few copies of the timestamps.
 BEAM_BYTES = 10 * 256 * (4 + 8) + 16 * TIMES
+# What cuBLAS keeps for a stream on Hopper, in bytes; a quarter of it elsewhere.
+CUBLAS_WORKSPACE = 32 << 20
 REJECTING = Fallback(compression_ratio_threshold=0.0)  # each text is decoded again, by five beams
 
 
@@ -150,6 +153,8 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(
     assert {key.rows for key in keys if isinstance(key, PrefillKey)} == {1, 2, 4}
     assert sorted(engine.batches) == [Lane(1), Lane(NUM_BEAMS)]
     assert len(device.handles) == 3  # theirs, and the encoder's
+    # Each is captured on a stream of its own, beside the engine's.
+    assert (len(device.handles) + 1) * CUBLAS_WORKSPACE <= MODELS_BYTES
     check_sizes(device)
 
 
