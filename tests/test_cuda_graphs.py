@@ -27,6 +27,7 @@ from asr.engine.cuda_graphs import (
     ROW_COUNTS,
     CudaGraphRunner,
     EncoderKey,
+    PrefillKey,
     round_up,
 )
 from asr.engine.decode_state import DecodeState
@@ -222,6 +223,21 @@ def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
     check_tokens(engine, DecodeOptions(batch_size=5))
     assert len(set(graphs.pools)) == 4
     assert graphs.replays > replays
+
+
+def test_what_graphs_read_of_the_audio_is_held_once(graphs):
+    """Whatever the lengths of prompts and guesses, each of which has graphs of its own."""
+    engine = DecodeEngine(models_of(TINY, 142))
+    for guessed in (0, 20, 40):
+        asked = [dataclasses.replace(each, draft=(5,) * guessed) for each in windows_of()[:7]]
+        for _ in range(2):
+            decode(engine, asked, DecodeOptions(batch_size=7))
+    prefills = [key for key in engine.runner.captures.held() if isinstance(key, PrefillKey)]
+    assert len({key.shape for key in prefills}) == 3
+    del engine.runner._inputs[ENCODERS]
+    (held,) = engine.runner._inputs.values()
+    sizes = [len(each) for each in held.values() if each.dim() == 3]
+    assert sorted(sizes) == sorted({key.rows for key in prefills}) == [1, 2, 4]
 
 
 def test_a_batch_that_grows_drops_no_graph_of_another(graphs):

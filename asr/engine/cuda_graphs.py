@@ -89,8 +89,8 @@ class CudaGraphRunner(StepRunner):
 
     def __init__(self, enabled: bool = True) -> None:
         self.captures = Captures(enabled)
-        # Where graphs read what differs between replays, by their owners and keys.
-        self._inputs: dict[Hashable, dict[Hashable, tuple[Tensor, ...]]] = {}
+        # Where graphs read what differs between replays, by their owners, places and shapes.
+        self._inputs: dict[Hashable, dict[Hashable, Tensor]] = {}
 
     @property
     def enabled(self) -> bool:
@@ -205,11 +205,13 @@ class CudaGraphRunner(StepRunner):
         if not self.enabled:
             return work(*inputs)
         held = self._inputs.setdefault(owner, {})
-        if key not in held:
-            held[key] = tuple(torch.empty_like(each) for each in inputs)
-        for target, source in zip(held[key], inputs, strict=True):
-            target.copy_(source)
-        return self.captures.run(owner, key, lambda: work(*held[key])).clone()
+        given = []
+        for place, source in enumerate(inputs):
+            kind = place, source.shape, source.dtype
+            if kind not in held:  # no two graphs of an owner run at once
+                held[kind] = torch.empty_like(source)
+            given.append(held[kind].copy_(source))
+        return self.captures.run(owner, key, lambda: work(*given)).clone()
 
     def paused(self) -> AbstractContextManager[None]:
         """Run eagerly for a while, in the same shapes; graphs are kept."""
