@@ -27,6 +27,8 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
 from asr.frontend.features import LogMel
+from asr.model.alignment_heads import alignment_heads
+from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder
 from benchmarks import report
 from testing.tiny_whispers import Published
@@ -44,7 +46,7 @@ PARTS = {
     "encoder": (Encoder, "encode"),
     "prefill": (CudaGraphRunner, "prefill"),
     "result": (ResultReader, "read"),
-    "moving the last row": (DecodeState, "move"),
+    "moving rows": (DecodeState, "move"),
     "step": (CudaGraphRunner, "launch"),
     "arrival": (Batch, "_read"),  # the emulator's own copies, which the device makes unasked
 }
@@ -125,6 +127,16 @@ def count_launches(graphs: bool = True, words: bool = True) -> dict[str, float]:
     return {**{part: n / (WINDOWS - ROWS) for part, n in counts.items()}, "step": step}
 
 
+@torch.inference_mode()
+def count_moves(rows: int) -> int:
+    """Operations that move so many rows, which have ended with none waiting."""
+    main = Decoder(_models().model, alignment_heads(_models().model))
+    state = DecodeState.allocate(main, None, 2 * rows, 0)
+    with LaunchCounter() as counter:
+        state.move(range(rows, 2 * rows), range(rows))
+    return sum(counter.counts.values())
+
+
 def _decode(
     engine: DecodeEngine, options: DecodeOptions, counter: LaunchCounter
 ) -> tuple[int, Counter[str]]:
@@ -159,8 +171,8 @@ def _models() -> WhisperModels:
 def table() -> str:
     """Without graphs, where every operation is launched, and with them; in Markdown."""
     without, with_ = count_launches(graphs=False), count_launches()
-    parts = [part for part in [*PARTS, "other"] if part in without and part != "step"]
-    rows = [[part, f"{without[part]:.0f}", f"{with_[part]:.0f}"] for part in parts]
+    parts = [part for part in [*PARTS, "other"] if part not in ("step", "arrival")]
+    rows = [[part, f"{without.get(part, 0):.0f}", f"{with_.get(part, 0):.0f}"] for part in parts]
     for columns in (without, with_):
         columns["window"] = sum(columns.values()) - columns["step"]
     for name in ("window", "step"):

@@ -71,6 +71,67 @@ def test_windows_that_join_and_leave_in_any_order_get_their_own_answers():
     assert engine.memory.state.rows.finished.all()
 
 
+@pytest.fixture
+def moves(monkeypatch):
+    """The rows that were moved, and where to, by turn."""
+    seen, move = [], DecodeState.move
+
+    def watched(state, sources, targets):
+        seen.append(([*sources], [*targets]))
+        move(state, sources, targets)
+
+    monkeypatch.setattr(DecodeState, "move", watched)
+    return seen
+
+
+def lasting(models, *lengths):
+    """Windows whose texts are cut at so many tokens each, and transformers' texts of them."""
+    windows, expected = [], {}
+    for each, length in zip(windows_of(len(lengths)), lengths, strict=True):
+        windows.append(dataclasses.replace(each, max_tokens=length))
+        expected |= oracle.greedy(models, windows[-1:], timestamps=True)
+    return windows, expected
+
+
+def test_who_enters_takes_the_places_of_those_that_have_ended(moves):
+    """Nothing moves while windows wait, whichever rows end, one by one or together."""
+    engine, answers = DecodeEngine(models_of(TINY)), {}
+    windows, expected = lasting(engine.models, 9, 3, 5, 3, 4, 6, 2, 8, 8, 8)
+    with engine.session(GREEDY) as session:
+        session.add(windows)
+        while not session.done:
+            answers |= {request.key: result.tokens for request, result in session.step()}
+            assert not (moves and engine.scheduler.waiting)
+    assert answers == expected
+
+
+def test_rows_that_end_together_are_replaced_at_once(moves):
+    models, options = models_of(TINY), dataclasses.replace(GREEDY, batch_size=6)
+    windows, expected = lasting(models, 3, 12, 3, 3, 12, 12)
+    assert tokens_of(decode(DecodeEngine(models), windows, options)) == expected
+    assert moves == [([4, 5], [0, 2])]
+
+
+@pytest.mark.parametrize("coming", [1, 8])
+def test_between_two_steps_others_leave_and_few_or_many_come(coming):
+    """Into gaps that are closed, or that a larger state takes over."""
+    engine, answers = DecodeEngine(models_of(TINY)), {}
+    windows, expected = lasting(engine.models, *[40] * (2 + coming))
+    options = dataclasses.replace(GREEDY, batch_size=10)
+    with engine.session(options) as session:
+        with engine.session(options) as first, engine.session(options) as second:
+            for each, asked in ((first, 1), (session, 0), (second, 1), (session, 1)):
+                each.add(windows[asked : asked + 1])
+                while engine.scheduler.waiting:
+                    each.step()
+        assert engine.scheduler.running == 2  # the second and the fourth, of four
+        session.add(windows[2:])
+        while not session.done:
+            answers |= {request.key: result.tokens for request, result in session.step()}
+    assert answers == expected
+    assert engine.memory.state.rows.finished.all()
+
+
 def test_live_texts_are_those_of_files_and_leave_theirs_as_they_are():
     engine = DecodeEngine(models_of(TINY, 142))
     expected = [alone(each) for each in (RETRIED, GREEDY, RETRIED, BEAMS)]

@@ -1,11 +1,15 @@
-"""What a decode state allocates for its rows, and the views of it."""
+"""What a decode state allocates for its rows, the views of it, and rows that move."""
 
 from __future__ import annotations
 
 import oracle
 import pytest
+import torch
 
+from asr.checkpoint.medusa import BLOCK
 from asr.engine.decode_state import ALIGNMENT, DecodeState
+from asr.engine.drafters import MedusaDrafter, draft_model
+from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
 
 
@@ -34,3 +38,43 @@ def test_a_view_and_its_state_share_memory(decoder):
     view.main.cache.keys[0].fill_(1.0)
     assert state.rows.length.tolist() == [1, 7, 7, 1]
     assert [bool(row.any()) for row in state.main.cache.keys[0]] == [False, True, True, False]
+
+
+def state_of(kind):
+    """Five rows with an assistant, with Medusa heads behind a further layer, or with beams."""
+    models = oracle.models_of(oracle.TINY)
+    if kind == "heads":
+        models = oracle.random_heads(models, 3, BLOCK)
+    main = Decoder(models.model, alignment_heads(models.model))
+    drafts = {"heads": draft_model(models, main), "assistant": main}.get(kind)
+    return DecodeState.allocate(main, drafts, 5, 2, 3 if kind == "beams" else 1)
+
+
+def tensors_by_row(state):
+    """All that a state holds, the rows first."""
+    caches, found = [state.main.cache], [*state.rows._tensors()]
+    if state.beams is not None:
+        found += state.beams._tensors()
+    if isinstance(state.drafter, MedusaDrafter):
+        found.append(state.drafter.newest)
+    if state.drafter is not None:
+        caches.append(state.drafter.cache)
+    found += [each.transpose(0, 1) for cache in caches for each in cache._by_row()]
+    return [each for each in found if each.numel()]
+
+
+@pytest.mark.parametrize("kind", ["assistant", "heads", "beams"])
+@pytest.mark.parametrize(("sources", "targets"), [([4], [1]), ([3, 4], [0, 2])])
+def test_rows_are_moved_with_all_that_they_hold(kind, sources, targets):
+    state = state_of(kind)
+    tensors = tensors_by_row(state)
+    before = []
+    for each in tensors:
+        numbers = torch.arange(each.numel()).view(each.shape)
+        each.copy_(numbers % 2 if each.dtype == torch.bool else numbers)
+        before.append(each.clone())
+    with torch.inference_mode():
+        state.move(sources, targets)
+    rows = [dict(zip(targets, sources, strict=True)).get(row, row) for row in range(5)]
+    for each, was in zip(tensors, before, strict=True):
+        assert torch.equal(each, was[rows])

@@ -394,12 +394,12 @@ FAULTS = [
     ("in torch.float32 inside", lambda *_: product_of(2, torch.float32)),
     ("reads the same weights once a row", lambda rows, _: broadcast_product(rows)),
     ("first inside a capture", lambda _, device: device.capturing and product_of(7)),
+    ("begin at multiples of 16 bytes", lambda *_: product_of(7)),
 ]
 
 
 def test_each_fault_in_a_step_is_caught(device, brief_warmup, monkeypatch):
     engine = DecodeEngine(fake_models())
-    ("begin at multiples of 16 bytes", lambda *_: product_of(7)),
     state, shape = engine.memory.ensure_capacity(2).view(0, 2), StepShape(2, 1, 128)
     count_accepted = speculative.count_accepted
 

@@ -29,11 +29,9 @@ def assert_rows(state, numbers):
             assert torch.all(tensor[row] == expected), field.name
 
 
-def test_a_row_is_moved_with_all_that_is_known_of_it():
+def test_rows_are_taken_and_put_with_all_that_is_known_of_them():
     state = numbered(4)
-    state.move(3, 0)
-    assert_rows(state, [3, 1, 2, 3])
-    state.view(1, 3).move(1, 0)
+    state.put(torch.tensor([0, 1]), state.take(torch.tensor([3, 2])))
     assert_rows(state, [3, 2, 2, 3])
 
 

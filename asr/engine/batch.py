@@ -1,9 +1,9 @@
 """A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
 
-Live rows are always the first ones. A sequence that is evicted is replaced by the last live row,
-and new ones enter behind them, so every pass works on a slice of the caches and none gathers rows.
-Moving a row costs one copy a window; gathering would cost one a step. Options belong to the
-sequence, so requests of several clients share the rows. Who enters is the scheduler's decision.
+In a step live rows are the first ones, so that it works on a slice of the caches and gathers none.
+Who enters takes the places of rows that have ended; where fewer enter, the last rows move there
+before the next step. So in a full batch none is ever copied. Options belong to the sequence, so
+requests of several clients share the rows. Who enters is the scheduler's decision.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Batch:
         self.lane = lane
         self.memory = memory
         self.context = context
-        self.rows: list[Sequence] = []
+        self.rows: list[Sequence] = []  # in the order of their places
+        self._vacant: list[int] = []  # places among theirs or behind, in order; none in a step
         self.attempted = 0
         self._steps = 0
         self._pending: deque[tuple[PendingResult, StepShape]] = deque()
@@ -79,7 +80,8 @@ class Batch:
         live = len(self.rows)
         self.attempted = min(plan.rows, self.memory.limit.rows)
         self._view = None  # it would keep a state alive that is replaced by a larger one
-        capacity = self.memory.ensure_capacity(plan.rows, live).capacity
+        places = live + len(self._vacant)
+        capacity = self.memory.ensure_capacity(plan.rows, places).capacity
         entering = plan.entering[: capacity - live]
         if not entering:
             return 0
@@ -95,9 +97,9 @@ class Batch:
             if each.retried:
                 tokens = self.context.special_tokens
                 each.prompt = tokens.with_timestamps(each.request.prompt, each.timestamps)
-        self.rows += entering
+        taken = [self._take_place(each) for each in entering]
         self.attempted = len(self.rows)
-        self._prefill(live, entering, encoded)
+        self._prefill(taken, entering, encoded)
         return len(entering)
 
     @torch.inference_mode()
@@ -105,6 +107,7 @@ class Batch:
         """Run one step. Returns what has finished; its rows are free again."""
         started = time.perf_counter()
         self._steps += 1
+        self._close_gaps()
         self._stop_rejected()
         self._launch()
         result = self._collect()
@@ -117,12 +120,13 @@ class Batch:
         """Free the rows of sequences."""
         if self._pending:
             self._drain()
-        for each in sequences:
-            self._free(self.rows.index(each))
+        for place in self._free([*sequences]):
+            self._state.rows.finished[place] = True
 
     def clear(self) -> None:
         """Forget all rows, and give the memory back."""
         self.rows.clear()
+        self._vacant.clear()
         self._pending.clear()
         self._view, self._longest = None, 0
         self.memory.release()
@@ -137,9 +141,15 @@ class Batch:
         _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
         return encoded
 
-    def _prefill(self, live: int, entering: list[Sequence], encoded: EncoderOutput) -> None:
-        """Let the rows behind the first `live` project their audio, read their prompts, verify
-        what is guessed of their texts and choose the next tokens.
+    def _take_place(self, sequence: Sequence) -> int:
+        """Add a row at the first place that is vacant."""
+        place = self._vacant.pop(0) if self._vacant else len(self.rows)
+        self.rows.insert(place, sequence)
+        return place
+
+    def _prefill(self, places: list[int], entering: list[Sequence], encoded: EncoderOutput) -> None:
+        """Let the rows at `places` project their audio, read their prompts, verify what is guessed
+        of their texts and choose the next tokens.
         """
         started, context = time.perf_counter(), self.context
         state = self._state
@@ -157,7 +167,7 @@ class Batch:
             encoded,
         )
         starts = context.runner.prefill(
-            state, live, batch, context.filters, context.special_tokens
+            state, places, batch, context.filters, context.special_tokens
         ).tolist()
         for sequence, said in zip(entering, starts, strict=True):
             sequence.read_start(said, context.special_tokens.languages)
@@ -286,21 +296,36 @@ class Batch:
             sequence = self.rows[row]
             read = self.context.results.read(self._state, row, result.length[row], sequence)
             finished.append((sequence, replace(read, annotation_prob=sequence.annotation_prob)))
-        for row in reversed(ended):
-            self._free(row)
+        self._free([self.rows[row] for row in ended])
         return finished
 
-    def _free(self, row: int) -> None:
-        """Free a row; the last live one takes its place."""
-        last = len(self.rows) - 1
-        if row != last:
-            self._state.move(last, row)
-            self.rows[row] = self.rows[last]
-        self._state.rows.finished[last] = True
-        self.rows.pop()
+    def _free(self, sequences: list[Sequence]) -> list[int]:
+        """Free the places of rows, and tell which these were."""
+        every = range(len(self.rows) + len(self._vacant))
+        places = [place for place in every if place not in self._vacant]
+        freed = [places[self.rows.index(each)] for each in sequences]
+        self.rows = [each for each in self.rows if each not in sequences]
+        self._vacant = sorted([*self._vacant, *freed]) if self.rows else []
         if not self.rows:
             # A view would keep the memory of an idle batch that gives it back.
             self._view, self._longest = None, 0
+        return freed
+
+    def _close_gaps(self) -> None:
+        """Move the last rows to the places that nobody has taken."""
+        if not self._vacant:
+            return
+        live = len(self.rows)
+        behind = slice(live, live + len(self._vacant))
+        gaps = [place for place in self._vacant if place < live]
+        last = [place for place in range(behind.start, behind.stop) if place not in self._vacant]
+        if gaps:
+            self._state.move(last, gaps)
+        self._state.rows.finished[behind] = True
+        self.rows, moved = self.rows[: live - len(gaps)], self.rows[live - len(gaps) :]
+        self._vacant = gaps
+        for each in moved:
+            self._take_place(each)
 
 
 def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:

@@ -12,7 +12,7 @@ graphs over a state can share memory (see `asr.engine.captures`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -24,8 +24,8 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.captures import Captures
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import PrefillBatch, PrefillShape, prefill, upload
-from asr.engine.row_state import StepShape
+from asr.engine.prefill import PrefillBatch, PrefillShape, prefill
+from asr.engine.row_state import StepShape, upload
 from asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from asr.engine.speculative import decode_step
 from asr.model.encoder import run_encoder
@@ -149,30 +149,31 @@ class CudaGraphRunner(StepRunner):
     def prefill(
         self,
         state: DecodeState,
-        start: int,
+        places: Sequence[int],
         batch: PrefillBatch,
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """A few rows a graph, which serves any: it reads their numbers where it is replayed.
+        """A few rows a graph, which serves any: it reads their places where it is replayed.
 
         What is rare, rows that sample, the longest prompts and guesses, runs eagerly, all rows at
         once.
         """
         if not is_usual(batch.shape):
-            return super().prefill(state, start, batch, filters, special_tokens)
-        device = state.rows.tokens.device
+            return super().prefill(state, places, batch, filters, special_tokens)
         shape = batch.shape._replace(forgotten=state.main.cache.max_len)
-        batch = batch._replace(numbers=upload(batch.numbers, device), shape=shape)
+        at = torch.tensor(places, dtype=batch.numbers.dtype)[:, None]
+        numbers = upload(torch.cat((at, batch.numbers), dim=1), state.rows.tokens.device)
+        batch = batch._replace(numbers=numbers, shape=shape)
 
-        def begin(rows: Tensor, *inputs: Tensor) -> Tensor:
+        def begin(numbers: Tensor, *encoded: Tensor) -> Tensor:
+            rows, numbers = numbers[:, 0].long(), numbers[:, 1:]
             taken = state.take(rows)
-            said = prefill(taken, batch.with_inputs(*inputs), filters, special_tokens)
+            said = prefill(taken, batch.with_inputs(numbers, *encoded), filters, special_tokens)
             state.put(rows, taken)
             return said
 
-        rows = torch.arange(start, start + len(batch.numbers), device=device)
-        parts = [torch.split(each, pass_sizes(len(rows))) for each in (rows, *batch.inputs)]
+        parts = [torch.split(each, pass_sizes(len(places))) for each in batch.inputs]
         owner, starts = _memory_of(state), []
         for part in zip(*parts, strict=True):
             starts.append(self._run(owner, PrefillKey(len(part[0]), shape), begin, part))

@@ -1,19 +1,21 @@
 """What the device knows of a batch: the caches of the main model, what drafts, and every row.
 
 All of it is tensors allocated once. A step updates them in place, so nothing is copied to the host
-inside a step and a CUDA graph can replay one; a sequence that leaves is replaced by a copy of the
-last row, so live rows are always the first ones.
+inside a step and a CUDA graph can replay one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from asr.engine.drafters import Drafter, DraftModel, allocate_drafter, drafter_bytes_per_row
-from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
+from asr.engine.row_state import BeamState, ModelWithCache, SequenceState, upload
 from asr.model.decoder import Decoder
+from asr.model.kv_cache import KVCache
 
 # Positions are a multiple of this: scaled_dot_product_attention pads other masks, in every layer.
 ALIGNMENT = 16
@@ -102,18 +104,19 @@ class DecodeState:
 
         What is masked is multiplied by zero all the same: a NaN of theirs would reach the next.
         """
-        self.main.cache.clear(length)
-        if self.drafter is not None and self.drafter.cache is not None:
-            self.drafter.cache.clear(length)
+        for cache in self._caches:
+            cache.clear(length)
 
-    def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
-        self.main.cache.move(source, target)
-        if self.drafter is not None:
-            self.drafter.move(source, target)
-        if self.beams is not None:
-            self.beams.move(source, target)
-        self.rows.move(source, target)
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Overwrite the rows `targets` with the rows `sources`, of which none is both.
+
+        Caches row by row: to gather them would take their memory again. All else by one gather.
+        """
+        for cache in self._caches:
+            for source, target in zip(sources, targets, strict=True):
+                cache.move(source, target)
+        rows = upload(torch.tensor((sources, targets)), self.rows.length.device)
+        self.put(rows[1], self.take(rows[0]))
 
     def copy_rows(self, other: DecodeState, rows: int) -> None:
         """Overwrite the first `rows` rows with those of `other`."""
@@ -123,6 +126,11 @@ class DecodeState:
         if self.beams is not None and other.beams is not None:
             self.beams.copy_rows(other.beams, rows)
         self.rows.copy_rows(other.rows, rows)
+
+    @property
+    def _caches(self) -> list[KVCache]:
+        own = None if self.drafter is None else self.drafter.cache
+        return [self.main.cache] if own is None else [self.main.cache, own]
 
 
 def _max_len(main: Decoder, max_drafts: int) -> int:

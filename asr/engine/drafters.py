@@ -69,9 +69,6 @@ class Drafter(Protocol):
     def put(self, rows: Tensor, taken: Self) -> None:
         """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
 
-    def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
-
     def copy_rows(self, other: Self, rows: int) -> None:
         """Overwrite the first `rows` rows with those of `other`."""
 
@@ -119,10 +116,6 @@ class AssistantDrafter:
 
     def put(self, rows: Tensor, taken: AssistantDrafter) -> None:
         """Nothing: all is in the cache."""
-
-    def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
-        self.cache.move(source, target)
 
     def copy_rows(self, other: AssistantDrafter, rows: int) -> None:
         """Overwrite the first `rows` rows with those of `other`."""
@@ -183,12 +176,6 @@ class MedusaDrafter:
     def put(self, rows: Tensor, taken: MedusaDrafter) -> None:
         """Overwrite the states of the rows with the numbers (n,)."""
         self.newest.index_copy_(0, rows, taken.newest)
-
-    def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
-        self.newest[target].copy_(self.newest[source])
-        if self.cache is not None:
-            self.cache.move(source, target)
 
     def copy_rows(self, other: MedusaDrafter, rows: int) -> None:
         """Overwrite the first `rows` rows with those of `other`."""

@@ -28,7 +28,7 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import Choice, LogitFilter, upcast
-from asr.engine.row_state import BeamState, SequenceState
+from asr.engine.row_state import BeamState, SequenceState, upload
 from asr.engine.sequence import Sequence
 from asr.engine.speculative import accept, count_agreed, sample_first
 from asr.model.decoder import Decoder
@@ -137,6 +137,11 @@ class PrefillBatch(NamedTuple):
         own = None if self.encoded.assistant is None else encoded[-1]
         return self._replace(numbers=numbers, encoded=EncoderOutput(encoded[0], own))
 
+    def part(self, rows: slice) -> PrefillBatch:
+        """Some of the rows alone."""
+        some = self.with_inputs(*(each[rows] for each in self.inputs))
+        return some._replace(uniform=self.uniform[rows])
+
 
 class Guessed(NamedTuple):
     """How many tokens are guessed of each row, and how many of these are given; both (rows,)."""
@@ -183,14 +188,6 @@ def _numbers(each: PrefillInput, prompt_len: int, max_len: int) -> list[float]:
     parameters = (grammar_start, each.max_length, each.draftable, each.timestamps)
     guessed = (len(each.guess), each.forced)
     return [*each.read, *padding, length, *parameters, each.temperature, *guessed]
-
-
-def upload(values: Tensor, device: torch.device) -> Tensor:
-    """`values` on `device`; the host does not wait for CUDA."""
-    if values.device == device or device.type != "cuda":
-        return values.to(device)
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return pinned.copy_(values).to(device, non_blocking=True)
 
 
 def prefill(

@@ -17,6 +17,14 @@ from asr.model.decoder import Decoder
 from asr.model.kv_cache import KVCache
 
 
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """`values` on `device`; the host does not wait for CUDA."""
+    if values.device == device or device.type != "cuda":
+        return values.to(device)
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return pinned.copy_(values).to(device, non_blocking=True)
+
+
 class ModelWithCache(NamedTuple):
     """A decoder and the cache it writes."""
 
@@ -60,11 +68,6 @@ class RowTensors:
         """Overwrite the rows with the numbers (n,) with those of `taken`."""
         for target, source in zip(self._tensors(), taken._tensors(), strict=True):
             target.index_copy_(0, rows, source)
-
-    def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
-        for each in self._tensors():
-            each[target].copy_(each[source])
 
     def copy_rows(self, other: Self, rows: int) -> None:
         """Overwrite the first `rows` rows with those of `other`."""

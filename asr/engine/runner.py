@@ -8,6 +8,7 @@ launched (`pipelined`); rows that had finished are masked out of that step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -78,14 +79,21 @@ class StepRunner:
     def prefill(
         self,
         state: DecodeState,
-        start: int,
+        places: Sequence[int],
         batch: PrefillBatch,
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """Let the rows from `start` on start; see `asr.engine.prefill.prefill`."""
-        view = state.view(start, start + len(batch.numbers))
-        return prefill(view, batch, filters, special_tokens)
+        """Let the rows at `places` start; see `asr.engine.prefill.prefill`. Those that stand
+        together share a pass.
+        """
+        gaps = [n for n in range(1, len(places)) if places[n] != places[n - 1] + 1]
+        starts = []
+        for first, stop in pairwise((0, *gaps, len(places))):
+            view = state.view(places[first], places[stop - 1] + 1)
+            part = batch.part(slice(first, stop))
+            starts.append(prefill(view, part, filters, special_tokens))
+        return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
         """Start a step; what is returned waits for its result."""
