@@ -12,6 +12,7 @@ from collections import Counter
 from unittest import mock
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from plain_batches import (
@@ -333,5 +334,6 @@ class EngineMachine(RuleBasedStateMachine):
                 assert len(client.finished) == len(self.added[client])
 
 
-TestEngine = EngineMachine.TestCase
+# A failing case takes minutes to be made small.
+TestEngine = pytest.mark.timeout(900)(EngineMachine.TestCase)
 TestEngine.settings = hypothesis.settings(max_examples=40, stateful_step_count=30)
