@@ -175,7 +175,7 @@ def _attribute_words(
     for index, both in enumerate(zip(all_intervals, exclusive_intervals, strict=True)):
         speech[:, index] = sum(_speech_seconds(each, starts, ends) for each in both) / 2
         distance[:, index] = np.minimum(*(_distances(each, starts, ends) for each in both))
-    speech *= np.minimum(1.0, CHANGE_COST / (ends - starts))[:, None]
+    speech *= (CHANGE_COST / np.maximum(CHANGE_COST, ends - starts))[:, None]
     evidence = np.nan_to_num(speech - np.minimum(distance, MAX_DISTANCE))
     speakers: list[str | None] = []
     for first, after in pairwise([0, *accumulate(len(unit) for unit in units)]):
