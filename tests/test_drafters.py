@@ -141,7 +141,8 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
             if step % 3:
                 continue
             state = engine.memory.state
-            for row, sequence in enumerate(engine.batch(1).rows):
+            batch = engine.batch(1)
+            for row, sequence in zip(batch.places, batch.rows, strict=True):
                 tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
                 states = oracle.states_read_by_heads(models, sequence.request.samples, tokens)
                 torch.testing.assert_close(

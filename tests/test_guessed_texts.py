@@ -261,7 +261,8 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
             session.step()
             state = engine.memory.state
             assert len(engine.batch(1).rows) > 3
-            for row, sequence in enumerate(engine.batch(1).rows):
+            batch = engine.batch(1)
+            for row, sequence in zip(batch.places, batch.rows, strict=True):
                 tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
                 samples = sequence.request.samples
                 states = oracle.states_read_by_heads(engine.models, samples, tokens)

@@ -72,6 +72,12 @@ class Batch:
         """The beams of every row."""
         return self.lane.num_beams
 
+    @property
+    def places(self) -> list[int]:
+        """Where each row is in the state."""
+        every = range(len(self.rows) + len(self._vacant))
+        return [place for place in every if place not in self._vacant]
+
     @torch.inference_mode()
     def enter(self, plan: Plan) -> int:
         """Encode the sequences of a plan and let them start in the next rows: the first ones, as
@@ -301,8 +307,7 @@ class Batch:
 
     def _free(self, sequences: list[Sequence]) -> list[int]:
         """Free the places of rows, and tell which these were."""
-        every = range(len(self.rows) + len(self._vacant))
-        places = [place for place in every if place not in self._vacant]
+        places = self.places
         freed = [places[self.rows.index(each)] for each in sequences]
         self.rows = [each for each in self.rows if each not in sequences]
         self._vacant = sorted([*self._vacant, *freed]) if self.rows else []
