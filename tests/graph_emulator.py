@@ -268,9 +268,10 @@ class Emulator:
             pool.stream = stream
         if pool.stream is not stream:
             raise Fault("a pool's graphs are captured on several streams")
-        error = self.fails(self.captures)
-        if error is not None and self.at_begin:
-            raise error
+        # No name keeps the error: by its traceback it would hold on to this frame, and the graph.
+        failing = [each for each in (self.fails(self.captures),) if each is not None]
+        if failing and self.at_begin:
+            raise failing.pop()
         graph.pool, graph.owner, self.capturing = pool, self, True
         graph.stream, graph.workspace = stream, stream.workspaces
         weakref.finalize(graph, stream.free_workspace)
@@ -279,8 +280,8 @@ class Emulator:
                 yield
         finally:
             self.capturing = False
-        if error is not None:
-            raise error
+        if failing:
+            raise failing.pop()
         self.operations.update(record[0].name() for record in graph.records)
         self.held.update(graph.outside)
         weakref.finalize(graph, self.held.subtract, graph.outside)
