@@ -182,6 +182,8 @@ def test_a_killed_run_goes_on_where_it_was(start, address, tmp_path):
     wait_until(lambda: done.is_dir() and len(list(done.glob("*.json"))) == 6)
     waits = Path(f"{go} {'-' * 99}.waits")
     wait_until(lambda: waits.exists() and waits.read_text())
+    # Who is ended while it writes leaves a part: the other worker has loaded its models by then.
+    wait_until(lambda: not [*(tmp_path / "out" / "attempts").glob("*loading-*")])
     run.process.kill()
     assert run.end()[0] == -signal.SIGKILL
     # Ray ends the workers of a killed run a little later.
