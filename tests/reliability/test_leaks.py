@@ -45,8 +45,8 @@ def test_mixed_requests_leave_nothing_behind(servers, expected, kind, before, co
     }
     assert now[2] == footprint[2] == []
     assert now[0] <= footprint[0]
-    # Threads of ours that read forms come and go, at most one a client.
-    assert now[1] <= footprint[1] + (clients if kind == OURS else 0)
+    # Threads that serve requests come as clients ask at once, at most one for each.
+    assert now[1] <= footprint[1] + clients
     assert grown < MOST_MEMORY
 
 
