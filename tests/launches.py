@@ -127,13 +127,13 @@ def count_launches(graphs: bool = True, words: bool = True) -> dict[str, float]:
     return {**{part: n / (WINDOWS - ROWS) for part, n in counts.items()}, "step": step}
 
 
-@torch.inference_mode()
 def count_moves(rows: int) -> int:
     """Operations that move so many rows, which have ended with none waiting."""
-    main = Decoder(_models().model, alignment_heads(_models().model))
-    state = DecodeState.allocate(main, None, 2 * rows, 0)
-    with LaunchCounter() as counter:
-        state.move(range(rows, 2 * rows), range(rows))
+    model = _models().model  # not in inference mode, whose tensors it would keep for others
+    with torch.inference_mode():
+        state = DecodeState.allocate(Decoder(model, alignment_heads(model)), None, 2 * rows, 0)
+        with LaunchCounter() as counter:
+            state.move(range(rows, 2 * rows), range(rows))
     return sum(counter.counts.values())
 
 
