@@ -4,6 +4,7 @@ of the same audio nearly so; no turns of sounds that are not speech.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -261,17 +262,17 @@ def switched(seconds: float) -> np.ndarray:
     return samples * np.where(loud, 0.1, 0.0001)
 
 
-SOUNDS = {
-    "silence": np.zeros(5 * SAMPLE_RATE),
-    "noise": sounds.noise(30, np.random.default_rng(0)),
-    "noise that comes and goes": switched(20),
-    "music": sounds.music(20, np.random.default_rng(0)),
-    "clicks": clicks(),
+SOUNDS: dict[str, Callable[[], np.ndarray]] = {
+    "silence": lambda: np.zeros(5 * SAMPLE_RATE),
+    "noise": lambda: sounds.noise(30, np.random.default_rng(0)),
+    "noise that comes and goes": lambda: switched(20),
+    "music": lambda: sounds.music(20, np.random.default_rng(0)),
+    "clicks": clicks,
 }
 
 
 @pytest.mark.parametrize("name", SOUNDS)
 @pytest.mark.parametrize("db", [0, -50])
 def test_sounds_other_than_speech_are_no_turns(detector, name, db):
-    samples = np.round(SOUNDS[name].clip(-1, 1) * 10 ** (db / 20) * 32_768) / 32_768
+    samples = np.round(SOUNDS[name]().clip(-1, 1) * 10 ** (db / 20) * 32_768) / 32_768
     assert turns_in(detector, samples.astype(np.float32)) == []

@@ -6,6 +6,7 @@ import sys
 import threading
 import tracemalloc
 import warnings
+from collections.abc import Callable
 from importlib.metadata import distribution
 from itertools import groupby, pairwise
 from multiprocessing import get_context
@@ -203,24 +204,24 @@ def clicks() -> np.ndarray:
     return samples
 
 
-SOUNDS = {
-    "silence": np.zeros(20 * SAMPLE_RATE),
-    "noise": sounds.noise(60, np.random.default_rng(0)),
-    "music": sounds.music(60, np.random.default_rng(0)),
-    "more music": sounds.music(60, np.random.default_rng(1)),
-    "a tone": tone(440),
-    "a low tone": tone(110),
-    "a chord": tone(220, 277, 330),
-    "mains hum": tone(50, 100, 150, 250),
-    "dialling": tone(770, 1336) * (np.arange(20 * SAMPLE_RATE) % 6_400 < 3_200),
-    "clicks": clicks(),
+SOUNDS: dict[str, Callable[[], np.ndarray]] = {
+    "silence": lambda: np.zeros(20 * SAMPLE_RATE),
+    "noise": lambda: sounds.noise(60, np.random.default_rng(0)),
+    "music": lambda: sounds.music(60, np.random.default_rng(0)),
+    "more music": lambda: sounds.music(60, np.random.default_rng(1)),
+    "a tone": lambda: tone(440),
+    "a low tone": lambda: tone(110),
+    "a chord": lambda: tone(220, 277, 330),
+    "mains hum": lambda: tone(50, 100, 150, 250),
+    "dialling": lambda: tone(770, 1336) * (np.arange(20 * SAMPLE_RATE) % 6_400 < 3_200),
+    "clicks": clicks,
 }
 
 
 @pytest.mark.parametrize("name", SOUNDS)
 @pytest.mark.parametrize("db", [0, -40])
 def test_sounds_other_than_speech_are_not_speech(detector, name, db):
-    assert detector(in_16_bits(SOUNDS[name].clip(-1, 1), db)) == ()
+    assert detector(in_16_bits(SOUNDS[name]().clip(-1, 1), db)) == ()
 
 
 # ---- spans of probabilities
