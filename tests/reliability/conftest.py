@@ -37,13 +37,6 @@ def ours(models, tmp_path_factory) -> Iterator[Subject]:
 
 
 @pytest.fixture(scope="session")
-def faulty(models, tmp_path_factory) -> Iterator[Subject]:
-    """Our server, in which steps fail."""
-    with subject(OURS, tmp_path_factory.mktemp("faulty"), faults=True, **models) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def hf(models, tmp_path_factory) -> Iterator[Subject]:
     """hf-serve."""
     with subject(HF_SERVE, tmp_path_factory.mktemp("hf"), **models) as running:
@@ -57,15 +50,25 @@ def servers(ours, hf) -> dict[str, Subject]:
 
 
 @pytest.fixture(scope="session")
-def expected(whisper_folder, assistant_folder) -> list[tuple[dict, bytes]]:
-    """Good requests, each with the answer of the handler alone, to the byte."""
-    settings = ModelSettings(
+def settings(whisper_folder, assistant_folder) -> ModelSettings:
+    """What the servers read of their environment."""
+    return ModelSettings(
         asr_model=str(whisper_folder),
         assistant_model=str(assistant_folder),
         dtype="float32",
         max_audio_seconds=LIMITS.max_seconds,
         max_audio_bytes=LIMITS.max_bytes,
     )
+
+
+@pytest.fixture(scope="session")
+def expected(settings) -> list[tuple[dict, bytes]]:
+    """Good requests, each with the answer of the handler alone, to the byte. Random models are
+    never sure, so every window would be decoded again: of every second request none is.
+    """
     handler = EndpointHandler(settings=settings)
     bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)]
+    for number in range(1, len(bodies), 2):
+        parameters = {**bodies[number].get("parameters", {}), "logprob_threshold": -1_000}
+        bodies[number] = {**bodies[number], "parameters": parameters}
     return [(in_json(body), to_json(handler(body))) for body in bodies]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
+from typing import Any
 
 import httpx2
 import pytest
@@ -59,11 +61,17 @@ def test_every_fault_has_its_code(servers, kind):
     assert len(found) > 80
 
 
+@cache
+def bombs() -> list[dict]:
+    """Requests with those of all kinds."""
+    files = {name: make() for name, make in BOMBS.items()} | MP4S
+    files["names"] = TAGGED["flv"](150_000)  # fewer are read in time on some machines
+    return [in_json({"inputs": text64(data)}) for data in files.values()]
+
+
 @pytest.mark.parametrize("kind", SERVERS)
 def test_bombs_are_refused_in_little_memory(servers, kind):
-    bombs = {name: make() for name, make in BOMBS.items()} | MP4S
-    bombs["names"] = TAGGED["flv"](150_000)  # fewer are read in time on some machines
-    requests = [in_json({"inputs": text64(data)}) for data in bombs.values()]
+    requests = bombs()
     subject = servers[kind]
     send_all(subject.url, requests[:2], 1)
     subject.reset_peak()
@@ -71,7 +79,7 @@ def test_bombs_are_refused_in_little_memory(servers, kind):
     answers = send_all(subject.url, requests, 1)
     assert {code_of(answer) for answer in answers} <= {"INVALID_AUDIO", "AUDIO_TOO_LONG"}
     grown = subject.peak - before
-    print(f"{kind}: {len(bombs)} bombs, peak {grown:+.1f} MiB")
+    print(f"{kind}: {len(requests)} bombs, peak {grown:+.1f} MiB")
     assert grown < BOMB_MEMORY
 
 
@@ -121,11 +129,17 @@ def test_much_of_anything_is_refused_in_little_memory(ours, size):
         assert grown < BOMB_MEMORY + 2 * size / MIB, name
 
 
+@cache
+def fuzzed(files: int, bodies: int) -> dict[int, Any]:
+    """So many files and bodies, by number."""
+    file, nonsense = file_bodies(0), nonsense_bodies(0)
+    return dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
+
+
 @pytest.mark.parametrize(("files", "bodies"), scaled((60, 150), (2_000, 10_000)))
 @pytest.mark.parametrize("kind", SERVERS)
 def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(servers, kind, files, bodies):
-    file, nonsense = file_bodies(0), nonsense_bodies(0)
-    made = dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
+    made = fuzzed(files, bodies)
     if kind == HF_SERVE:
         made = {key: body for key, body in made.items() if isinstance(body, dict) or _echoes(body)}
     requests = as_requests(made)

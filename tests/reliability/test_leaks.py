@@ -25,7 +25,7 @@ MOST_MEMORY = 20  # MiB
 REFUSED = ("inputs null", "batch_size 0", "no base64", "NaN", "above the time limit", "a playlist")
 
 
-@pytest.mark.parametrize(("before", "count"), scaled((10, 30), (200, 1_000)))
+@pytest.mark.parametrize(("before", "count"), scaled((8, 22), (200, 1_000)))
 @pytest.mark.parametrize("kind", SERVERS)
 def test_mixed_requests_leave_nothing_behind(servers, expected, kind, before, count):
     subject = servers[kind]

@@ -86,7 +86,7 @@ class Subject:
 
 
 @contextmanager
-def subject(kind: str, folder: Path, faults: bool = False, **variables: str) -> Iterator[Subject]:
+def subject(kind: str, folder: Path, **variables: str) -> Iterator[Subject]:
     """A server of either kind; `variables` are its environment. Ours is watched."""
     temporary, events = folder / "temporary", folder / "events"
     temporary.mkdir()
@@ -102,7 +102,7 @@ def subject(kind: str, folder: Path, faults: bool = False, **variables: str) -> 
     if kind == HF_SERVE:
         starting, listening = hf_serve(**variables), {}
     else:
-        command = [sys.executable, str(WATCHED), str(events), *(["--faults"] if faults else [])]
+        command = [sys.executable, str(WATCHED), str(events)]
         starting, listening = ours(command, **variables), {"listens": OURS_LISTENS}
     with starting as process, following(process, **listening) as server:
         before = events.read_text()

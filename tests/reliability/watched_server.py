@@ -1,11 +1,9 @@
-"""`python -m server` under observation: `python watched_server.py EVENTS [--faults | --forks]`.
+"""`python -m server` under observation: `python watched_server.py EVENTS [--forks]`.
 
 What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each,
-but for the processes that read large files. With `--faults` memory runs out now and then where
-several rows run, and a step fails in which there is a row of a request with POISON as its
-`batch_size`. With `--forks` everything is imported once, which takes longer than loading a tiny
-model and serving, and each line on the standard input, an environment in JSON, is served by a new
-child; of that environment FIRST is Python, which runs before.
+but for the processes that read large files. With `--forks` everything is imported once, which takes
+longer than loading a tiny model and serving, and each line on the standard input, an environment in
+JSON, is served by a new child; of that environment FIRST is Python, which runs before.
 """
 
 from __future__ import annotations
@@ -14,16 +12,9 @@ import json
 import os
 import sys
 import tempfile
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asr.engine.scheduler import Finished
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-POISON = 77
-EVERY = 25  # steps of several rows
 WATCHED = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec")
 
 
@@ -38,24 +29,6 @@ def watch(path: str) -> None:
             )
 
     sys.addaudithook(note)
-
-
-def add_faults() -> None:
-    """Let steps of the engine fail."""
-    import torch
-
-    from asr.engine.batch import Batch
-
-    step, steps = Batch.step, count(1)
-
-    def failing(batch: Batch) -> list[Finished]:
-        if any(row.options.batch_size == POISON for row in batch.rows):
-            raise RuntimeError("a kernel failed")
-        if len(batch.rows) > 1 and next(steps) % EVERY == 0:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return step(batch)
-
-    Batch.step = failing
 
 
 def fork_servers() -> None:
@@ -78,8 +51,6 @@ def fork_servers() -> None:
 
 if __name__ == "__main__":
     watch(sys.argv[1])
-    if "--faults" in sys.argv:
-        add_faults()
     if "--forks" in sys.argv:
         fork_servers()
     from server.__main__ import main
