@@ -43,7 +43,7 @@ from tests.live_app import live
 from tests.page_person import Person, chromium, using
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
-SECONDS = 20
+SECONDS = 12
 OUTPUT = ["srt", "vtt", "txt", "tsv", "rttm"]
 CONFIG = InferenceConfig(return_timestamps="word", output=OUTPUT)
 NASTY = "<img src=x onerror=alert(1)>"
@@ -117,7 +117,7 @@ def test_from_a_file_to_a_transcript(person, url, recording, answer):
     assert person.focus() == "run"
     person.see("#found")
     assert person.focus() == "run"
-    assert person.texts("#found")[0].startswith("0:20 of audio · English · ")
+    assert person.texts("#found")[0].startswith(f"0:{SECONDS} of audio · English · ")
     assert person.texts(".word") == words_of(answer)
     speakers = [entry["speaker"] for entry in answer["speakers"]]
     assert person.texts("#transcript .name") == speakers
