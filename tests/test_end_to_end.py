@@ -14,9 +14,13 @@ import jiwer
 import numpy as np
 import pyannote.audio
 import pytest
+from pyannote.core import Segment, Timeline
+from pyannote.metrics.diarization import DiarizationErrorRate
 
 from audio.decode import AudioLimits, decode_audio
+from demo.build.diarization_error import annotation
 from testing.audio_files import encoded, wav_file
+from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())
@@ -69,6 +73,19 @@ def test_the_text_is_told_once_in_chunks_and_once_by_speaker(answer):
         assert all(before <= after for before, after in pairwise(times))
         assert times[0] >= 0
         assert times[-1] <= answer["duration"]
+
+
+def test_the_conversations_turns_are_those_of_its_three_speakers(answer):
+    truth = [SpeakerTurn(**turn) for turn in TRUTH["turns"]]
+    found = []
+    for line in answer["output"]["rttm"].splitlines():
+        _, _, _, start, seconds, _, _, speaker, *_ = line.split()
+        found.append(SpeakerTurn(speaker, float(start), float(start) + float(seconds)))
+    assert len({turn.speaker for turn in found}) == 3
+    rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(
+        annotation(truth), annotation(found), uem=Timeline([Segment(0, TRUTH["duration"])])
+    )
+    assert rate <= 0.15
 
 
 def test_one_language_is_heard_alike_where_several_are_looked_for(
@@ -130,15 +147,16 @@ def test_words_lie_within_the_entry_that_lists_them(demo_handler, passage, answe
         assert entry["timestamp"] == [words[0]["timestamp"][0], words[-1]["timestamp"][1]]
 
 
-@pytest.mark.parametrize("form", ["tsv", "txt", "vtt"])
-def test_files_are_the_same_where_the_answer_shows_no_times(demo_handler, passage, form):
+def test_files_are_the_same_where_the_answer_shows_no_times(demo_handler, passage):
     """A table of a window a line, and without times worse text, is what was written once."""
-    audio, parameters = wav_file(passage, 16_000), {"diarize": False, "output": form}
+    forms = ["tsv", "txt", "vtt"]
+    audio, parameters = wav_file(passage, 16_000), {"diarize": False, "output": forms}
     bare, timed = (
         ask(demo_handler, audio, return_timestamps=shown, **parameters) for shown in (False, True)
     )
     assert (bare["output"], bare["text"], bare["chunks"]) == (timed["output"], timed["text"], [])
-    assert len(bare["output"][form].splitlines()) >= len(timed["chunks"]) > 2
+    for form in forms:
+        assert len(bare["output"][form].splitlines()) >= len(timed["chunks"]) > 2
 
 
 def test_words_are_marked_where_voices_overlap(answer):
@@ -179,7 +197,7 @@ def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_an_assistant_changes_nothing_but_the_time(demo_handler, passage, batch_size):
     audio = wav_file(passage, 16_000)
-    wanted = {"return_timestamps": "word", "output": ["srt", "rttm"], "chunk_length_s": 5}
+    wanted = {"return_timestamps": "word", "output": "srt", "chunk_length_s": 5, "diarize": False}
     plain, assisted = (
         ask(demo_handler, audio, assisted=each, batch_size=batch_size, **wanted)
         for each in (False, True)

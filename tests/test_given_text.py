@@ -25,7 +25,7 @@ from timebase import SAMPLE_RATE
 from transcribe.__main__ import CONVERSATION
 from transcript import Chunk, Transcript, Word
 
-SECONDS = 60  # of the conversation are heard
+SECONDS = 45  # of the conversation are heard
 TRUTH = [
     word
     for word in json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
