@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from answer.cues import Layout
@@ -108,11 +108,13 @@ def runs(found: Segments) -> list[Segments]:
     return made
 
 
+@settings(max_examples=60)
 @given(segments(st.none()), LAYOUTS)
 def test_cues_are_those_of_openai_whisper(found, layout):
     assert shown(render("srt", rendering_of(found, layout))) == by_whisper(found, layout)
 
 
+@settings(max_examples=60)
 @given(segments(), LAYOUTS)
 def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
     layout = replace(layout, speakers=False)
@@ -125,6 +127,7 @@ def underlined(text: str) -> str:
     return text.replace("<u>", "").replace("</u>", "")
 
 
+@settings(max_examples=60)
 @given(segments(), LAYOUTS)
 def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
     layout = replace(layout, speakers=True, highlight_words=False)
@@ -137,6 +140,7 @@ def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
             assert len(cue.lines) <= (layout.max_line_count or len(cue.lines))
 
 
+@settings(max_examples=60)
 @given(segments(), st.one_of(LAYOUTS, st.just(Layout())), st.sampled_from([10.0, 0.0, -2.0]))
 def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, spare):
     whole = rendering_of(found, layout)
@@ -193,6 +197,7 @@ def on_channel(rendering: Rendering, channel: int) -> Rendering:
     )
 
 
+@settings(max_examples=60)
 @given(segments(st.just("Ada")), segments(st.just("Bo")), LAYOUTS)
 def test_what_channels_show_at_once_is_in_order_of_time(one, other, layout):
     """Words underlined or not, each channel shows what it would alone."""

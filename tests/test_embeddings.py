@@ -119,15 +119,15 @@ def test_embeddings_equal_pyannotes(exclude_overlap, batch_size, seed):
     np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("exclude_overlap", [False, True])
-def test_wespeakers_full_network_embeds_as_in_pyannote(exclude_overlap):
+def test_wespeakers_full_network_embeds_as_in_pyannote():
     torch.manual_seed(0)
     pipeline = pipeline_of(
         PyannoteAudioPretrainedSpeakerEmbedding(WeSpeakerResNet34()), seconds=2.0
     )
-    stock, ours = both(pipeline, *scene(4, frames=118), exclude_overlap)
-    assert np.linalg.norm(stock, axis=-1).min() > 0
-    np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4 * np.abs(stock).max())
+    for exclude_overlap in (False, True):
+        stock, ours = both(pipeline, *scene(3, frames=118), exclude_overlap)
+        assert np.linalg.norm(stock, axis=-1).min() > 0
+        np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4 * np.abs(stock).max())
 
 
 def test_nan_frames_count_as_silence():
@@ -307,7 +307,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def dialogue():
     """Three voices of the development set, sometimes two at once."""
-    return draw_dialogues([("f5", "Mario", "belinda")], seed=11, seconds=14.0)[0].samples
+    return draw_dialogues([("f5", "Mario", "belinda")], seed=11, seconds=12.0)[0].samples
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def joined(spans: tuple[Span, ...], silence: int) -> list[Span]:
 # ---- the rules
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
 def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps, first):
     """Whatever is known later: a run that is not certain yet when the silence is long enough."""
@@ -89,7 +89,6 @@ def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps,
     assert not turns.speaking
 
 
-@settings(max_examples=200)
 @given(PROBABILITIES, st.integers(4, 20))
 def test_a_turn_is_told_as_soon_as_it_is_certain(probabilities, steps):
     """Started at the step where the spans so far include it; stopped no later than the silence, or

@@ -78,8 +78,8 @@ class Told(list[LiveEvent]):
 
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
-    """Twenty seconds of three people."""
-    return conversation()[: 20 * 16_000]
+    """Twelve seconds of two people."""
+    return conversation()[: 12 * 16_000]
 
 
 @pytest.fixture
