@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archive import retries, run, shards, storage, worker
+from archive import durations, retries, run, shards, storage, worker
 from archive.__main__ import main
 from archive.cluster import ClusterError, LoadError
 from archive.options import FORMATS
@@ -32,8 +32,11 @@ from tests.archive_stand_ins import stand_in, write_recordings
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Two recordings in `in`, for a model that is never loaded."""
+    """Two recordings in `in`, for a model that is never loaded. Headers are read in this process:
+    those of tests/test_archive_durations.py take half a second to start.
+    """
     monkeypatch.setenv("ASR_MODEL", "openai/whisper-tiny")
+    monkeypatch.setattr(durations, "read_durations", lambda paths, _: durations.read_portion(paths))
     write_recordings(tmp_path / "in", {"a.wav": "say a", "b.wav": "say b"})
     return tmp_path
 

@@ -22,9 +22,14 @@ from pathlib import Path
 
 import pysubs2
 import pytest
+import torch
+from huggingface_hub import constants
 from test_nemotron_diarizer import save
 
-from config import DEMO_MODELS, REPOSITORY
+from config import DEMO_MODELS, REPOSITORY, ModelSettings
+from diarization.loading import load_diarizer
+from diarization.nemotron_diarizer import NemotronDiarizer
+from model_sources.download import with_local_models
 from testing.audio_files import conversation, wav_file
 from transcribe.__main__ import CONVERSATION, main
 
@@ -174,32 +179,22 @@ def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
     assert "Fetching" in shown
 
 
-@pytest.mark.slow
-def test_nemotron_is_loaded_from_the_hub_and_downloaded_without_its_other_format(tmp_path):
+def test_nemotron_is_loaded_from_the_hub_and_downloaded_without_its_other_format(
+    tmp_path, monkeypatch
+):
     save(tmp_path / "model")
     files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    code = (
-        "import torch\n"
-        "from config import DEMO_MODELS, ModelSettings\n"
-        "from diarization.loading import load_diarizer\n"
-        "from model_sources.download import with_local_models\n"
-        "print(type(load_diarizer('owner/whisper', None, None, torch.device('cpu'))).__name__)\n"
-        "settings = ModelSettings.for_models(str(DEMO_MODELS / 'asr'), None, 'owner/whisper')\n"
-        "print(with_local_models(settings).diarization_model.name)\n"
-    )
     asked: list[str] = []
     with hub(files | {"model.nemo": b"other"}, asked) as url:
-        where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | where,
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
-    loaded, folder = done.stdout.splitlines()
-    assert loaded == "NemotronDiarizer"
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        of_a_file = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", of_a_file)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        loaded = load_diarizer("owner/whisper", None, None, torch.device("cpu"))
+        settings = ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, "owner/whisper")
+        folder = with_local_models(settings).diarization_model.name
+    assert isinstance(loaded, NemotronDiarizer)
     assert {path.name for path in Path(folder).iterdir()} == set(asked) == set(files)
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from servers import OURS_LISTENS, following, ours
+from huggingface_hub import constants
+from servers import OURS_LISTENS, SAME_NUMBERS
 
 from config import DEMO_MODELS, ModelSettings
 from errors import StartError
 from model_sources.choice import NothingFetched
 from server import serving as start
 from server.__main__ import read_settings
+from server.lifecycle import DrainingServer, address
 from server.options import read
 from testing.audio_files import conversation
 
@@ -91,27 +94,46 @@ def test_a_file_without_a_key_is_one_line(tmp_path, content, said):
         read_settings(read(["--api-key-file", str(tmp_path / "key")]))
 
 
-@pytest.mark.slow
-def test_the_log_names_models_device_precision_and_page_and_answers_warn(tmp_path, wav):
-    """Offline, with an empty cache and no package index, as on a machine behind a firewall. That
-    speakers are found by the embedded models is tested in test_telemetry.py.
+def test_the_log_names_models_device_precision_and_page_and_answers_warn(
+    tmp_path, wav, monkeypatch, caplog
+):
+    """Offline, with an empty cache and no package index, as on a machine behind a firewall. A
+    process of its own, which finds speakers too, is that of test_telemetry.py.
     """
     nowhere = {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(tmp_path),
         "XDG_CACHE_HOME": str(tmp_path),
         "PIP_NO_INDEX": "1",
         "UV_NO_INDEX": "1",
         "ASR_MODL": "owner/whisper",
         "PAGE": "true",
+        "PORT": "0",
     }
-    command = [sys.executable, "-m", "server", "--no-speakers"]
-    with ours(command, **nowhere) as running, following(running, OURS_LISTENS) as server:
-        answer = httpx2.post(server.url, content=wav(conversation()[:48_000]), timeout=120)
-        info = httpx2.get(f"{server.url}/info").json()
-    log = "".join(server.log)
+    for name, value in (nowhere | SAME_NUMBERS).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    caplog.set_level(logging.INFO)
+    startup, asked = DrainingServer.startup, []
+
+    def ask(server, url):
+        try:
+            audio = wav(conversation()[:48_000])
+            answer = httpx2.post(url, content=audio, timeout=120).json()
+            return answer, httpx2.get(f"{url}/info").json()
+        finally:
+            server.handle_exit(signal.SIGTERM, None)
+
+    async def then_ask(server, sockets):
+        await startup(server, sockets)
+        asked.append(threads.submit(ask, server, address(sockets[0])))
+
+    monkeypatch.setattr(DrainingServer, "startup", then_ask)
+    options = read(["--no-speakers"])
+    with ThreadPoolExecutor(1) as threads:
+        assert start.serve(options, read_settings(options)) == 0
+    answer, info = asked[0].result()
+    log = "\n".join(f"{each.levelname} {each.name}: {each.getMessage()}" for each in caplog.records)
     notice = info["notice"]
-    assert answer.json()["warnings"][0] == notice
+    assert answer["warnings"][0] == notice
     assert notice.endswith("Whisper base could not be fetched")
     assert f"WARNING server: {notice}; " in log
     assert "ASR_MODL is no variable of this endpoint; did you mean ASR_MODEL?" in log

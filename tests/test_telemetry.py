@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -39,8 +40,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
 before = counted()
 with subprocess.Popen([sys.executable, *json.loads(sys.argv[1])], stderr=subprocess.PIPE,
                       text=True) as server:
+    log = []
     try:
-        log = []
         for line in server.stderr:
             log.append(line)
             if found := re.search(r"listening on (http://127.0.0.1:[0-9]+)", line):
@@ -58,7 +59,7 @@ with subprocess.Popen([sys.executable, *json.loads(sys.argv[1])], stderr=subproc
                 pass
     finally:
         server.terminate()
-        server.stderr.read()
+        log.append(server.stderr.read())
 after = counted()
 try:
     socket.create_connection(("192.0.2.1", 443), timeout=1)
@@ -69,6 +70,7 @@ print(json.dumps({
     "seen": counted()[0] - after[0],
     "speakers": len({one["speaker"] for one in answer["speakers"]}),
     "page": len(page),
+    "log": "".join(log),
 }))
 """
 MAY_UNSHARE = "import os; os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNET)"
@@ -103,6 +105,8 @@ def test_start_request_and_page_call_nobody_and_write_no_identity(lonely, tmp_pa
     found = json.loads(done.stdout)
     assert found["speakers"] == 2
     assert found["page"] > 1000
+    assert re.search(r" INFO endpoint: models ready on cpu in \S+ after ", found["log"])
+    assert found["log"].rstrip().endswith(" INFO server: drained")
     assert found["seen"] == 1, "the kernel does not count"
     assert found["left"] == [0, 0, 0, 0]
     # Where its telemetry is on, onnxruntime writes one at once, minutes before its first call.

@@ -24,7 +24,7 @@ from servers import (
     toolkit,
 )
 
-from config import DEMO_MODELS, REPOSITORY
+from config import DEMO_MODELS
 from testing import audio_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -83,11 +83,6 @@ def other_server(toolkit_is_there, demo_models) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def conversation() -> bytes:
-    return (REPOSITORY / "demo" / "conversation.ogg").read_bytes()
-
-
 def wav_until(seconds: float) -> bytes:
     return audio_files.wav_file(audio_files.conversation()[: round(seconds * 16_000)], 16_000)
 
@@ -105,11 +100,11 @@ def short() -> bytes:
 # ---- both servers
 
 
-def test_both_servers_answer_the_whole_conversation_alike(server, other_server, conversation):
+def test_both_servers_answer_a_conversation_alike(server, other_server, beginning):
     """Speakers, too, by the same networks in the formats of pyannote.audio 3 and 4."""
     options = {"return_timestamps": "word", "output": ["srt", "rttm"], "num_speakers": 3}
-    expected = answered_alike(server, other_server, conversation, options)
-    assert len(expected["text"].split()) > 300
+    expected = answered_alike(server, other_server, beginning, options)
+    assert len(expected["text"].split()) > 100
     assert len({segment["speaker"] for segment in expected["speakers"]}) == 3
 
 
