@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
 
 import pytest
 import torch
@@ -64,67 +65,107 @@ def test_on_cuda_the_caller_computes_and_on_a_cpu_a_thread_that_ends():
     assert not passing.is_alive()
 
 
-def run(code: str) -> None:
-    # Threads that wait sleep: how many there are does not depend on it, and others want to compute.
-    variables = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-    variables["PYTHONPATH"] = str(REPOSITORY)
-    script = [sys.executable, "-W", "ignore", "-c", f"if True:\n{NATIVE}{code}"]
-    subprocess.run(script, check=True, timeout=300, env=os.environ | variables)
+# Each script on the command line runs in a child: what they import takes seconds.
+FORKS = """
+import os, sys, threading, time
+import torch
+from config import ModelSettings
+from handler import EndpointHandler
+from runtime.openmp import compute_beside
+assert "pyannote.audio" not in sys.modules  # seconds of a start without speakers
 
+def native():
+    "How many threads there are that are not Python's."
+    python = {str(thread.native_id) for thread in threading.enumerate()}
+    return len(set(os.listdir("/proc/self/task")) - python)
 
-NATIVE = """
-        import os, threading, time
+def until(count):
+    "What has ended is still listed for a moment."
+    while native() > count:
+        time.sleep(0.001)
 
-        def native():
-            "How many threads there are that are not Python's."
-            python = {str(thread.native_id) for thread in threading.enumerate()}
-            return len(set(os.listdir("/proc/self/task")) - python)
-
-        def until(count):
-            "What has ended is still listed for a moment."
-            while native() > count:
-                time.sleep(0.001)
+for script in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        exec(script)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "ended", flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def printed() -> tuple[dict[str, str], str]:
+    """By the script what its process printed, and its status; and what all wrote as errors."""
+    # Threads that wait sleep: how many there are does not depend on it, and others want to compute.
+    variables = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+    variables["PYTHONPATH"] = str(REPOSITORY)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, *map(dedent, SCRIPTS)],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return dict(zip(SCRIPTS, done.stdout.split(" ended\n"), strict=False)), done.stderr
+
+
+A_THREAD_ENDS = """
+    def product():
+        torch.ones(1000, 1000).sin()
+        return native()
+
+    until(compute_beside(product, 4, torch.device("cpu")) - 3)
+"""
+MODELS_ARE_FREED = """
+    from types import SimpleNamespace
+    from asr.recogniser import Recogniser
+
+    class Models:
+        def __del__(self):
+            time.sleep(0.3)
+            print("freed")
+
+    recogniser = Recogniser(lambda: SimpleNamespace(models=Models()), 1)
+    del recogniser
+"""
+ONE_TEAM = """
+    from testing.audio_files import conversation, wav_file
+
+    # Without an assistant no draft is timed, which takes seconds where others compute.
+    settings = ModelSettings.for_demo().model_copy(update={"assistant_model": None})
+    handler = EndpointHandler(settings=settings)
+    loaded = native()
+    clip = wav_file(conversation()[: 6 * 16_000], 16_000)
+    body = {"inputs": clip, "parameters": {"num_speakers": "2"}}
+    assert handler(body)["speakers"]
+    until(loaded)
+    names = {thread.name.partition("_")[0] for thread in threading.enumerate()}
+    assert names >= {"engine", "endpoint", "asyncio", "preparation", "diarization"}, names
+    team = handler.endpoint.recogniser.run(torch.get_num_threads)
+    assert team > 1
+    handler.endpoint.recogniser.close()
+    until(loaded - (team - 1))
+"""
+
+
+SCRIPTS = (A_THREAD_ENDS, MODELS_ARE_FREED, ONE_TEAM)
+
+
 @linux
-def test_a_thread_that_ends_leaves_no_team_behind():
-    run("""
-        import torch
-        from runtime.openmp import compute_beside
-
-        def product():
-            torch.ones(1000, 1000).sin()
-            return native()
-
-        until(compute_beside(product, 4, torch.device("cpu")) - 3)
-    """)
+def test_a_thread_that_ends_leaves_no_team_behind(printed):
+    assert printed[0].get(A_THREAD_ENDS) == "0", printed[1]
 
 
 @linux
-def test_of_all_threads_that_last_the_engines_alone_has_a_team():
+def test_of_all_threads_that_last_the_engines_alone_has_a_team(printed):
     """So its products never wait for a wake-up: models load there, diarization ends with its
     thread, and all others compute alone.
     """
-    run("""
-        import sys, torch
-        from config import ModelSettings
-        from handler import EndpointHandler
-        assert "pyannote.audio" not in sys.modules  # seconds of a start without speakers
-        from testing.audio_files import conversation, wav_file
+    assert printed[0].get(ONE_TEAM) == "0", printed[1]
 
-        # Without an assistant no draft is timed, which takes seconds where others compute.
-        settings = ModelSettings.for_demo().model_copy(update={"assistant_model": None})
-        handler = EndpointHandler(settings=settings)
-        loaded = native()
-        clip = wav_file(conversation()[: 6 * 16_000], 16_000)
-        body = {"inputs": clip, "parameters": {"num_speakers": "2"}}
-        assert handler(body)["speakers"]
-        until(loaded)
-        names = {thread.name.partition("_")[0] for thread in threading.enumerate()}
-        assert names >= {"engine", "endpoint", "asyncio", "preparation", "diarization"}, names
-        team = handler.endpoint.recogniser.run(torch.get_num_threads)
-        assert team > 1
-        handler.endpoint.recogniser.close()
-        until(loaded - (team - 1))
-    """)
+
+@linux
+def test_the_interpreter_waits_for_a_thread_that_frees_models(printed):
+    """Otherwise the process may abort: such a thread never gets the interpreter's lock back."""
+    assert (printed[0].get(MODELS_ARE_FREED), printed[1]) == ("freed\n0", "")

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import gc
 import math
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -295,31 +292,3 @@ def test_the_thread_ends_when_nobody_holds_on_to_the_recogniser():
     assert not thread.is_alive()
     assert isinstance(answers.get(timeout=60).exception(), ModelError)
     assert recording.closed == 1
-
-
-LEAVES_MODELS = """
-import time
-from types import SimpleNamespace
-from asr.recogniser import Recogniser
-
-class Models:
-    def __del__(self):
-        time.sleep(0.3)
-        print("freed")
-
-recogniser = Recogniser(lambda: SimpleNamespace(models=Models()), 1)
-del recogniser
-"""
-
-
-def test_the_interpreter_waits_for_a_thread_that_frees_models():
-    """Otherwise the process may abort: such a thread never gets the interpreter's lock back."""
-    command = [sys.executable, "-c", LEAVES_MODELS]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).resolve().parent.parent,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "freed\n", "")
