@@ -66,8 +66,10 @@ def start(environment) -> Iterator[Callable[..., Run]]:
 
 @pytest.fixture(scope="module")
 def address(environment) -> Iterator[str]:
-    """A cluster of three logical cores that asks for its token and ends with its stdin."""
-    options = {"num_cpus": 3, "include_dashboard": False, "object_store_memory": 2**27}
+    """A cluster of two logical cores that asks for its token and ends with its stdin. Of them a
+    worker takes one, so that two runs of one each go on at once.
+    """
+    options = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 2**27}
     script = (
         "import ray, sys\n"
         f"ray.init('local', **{options})\n"
@@ -214,13 +216,13 @@ def test_a_run_that_is_told_to_stop_leaves_no_mark(start, address, tmp_path):
 
 def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
     client, top = bucket
-    for number in range(40):
+    for number in range(16):
         client.put_object(Bucket="calls", Key=f"in/{number:03}.wav", Body=f"say {number}".encode())
     options = ("--address", address, "--shards", "--actors", "1")
     runs = [start(top, *options) for _ in range(2)]
     assert [run.end()[0] for run in runs] == [0, 0]
     results = Results(f"{top}/out", in_shards=True)
-    assert len(results.finished()) == 40
+    assert len(results.finished()) == 16
     keys = [each["Key"] for each in client.list_objects_v2(Bucket="calls")["Contents"]]
     written = [key for key in keys if key.startswith("out/") and not key.endswith("/")]
     # An entry may be left of a result that both have computed; the next run deletes it.
@@ -228,7 +230,7 @@ def test_two_runs_at_once_from_a_bucket_into_shards(start, address, bucket):
     gathered = [key for key in written if key.startswith("out/shards/")]
     assert written == ["out/manifest.jsonl", *gathered]
     paths = [row["path"] for key in gathered for row in shards.read(f"{top}/{key}", ["path"])]
-    assert sorted(set(paths)) == [f"{top}/in/{number:03}.wav" for number in range(40)]
+    assert sorted(set(paths)) == [f"{top}/in/{number:03}.wav" for number in range(16)]
 
 
 def test_workers_that_cannot_load_end_the_run(start, address, tmp_path):
@@ -282,7 +284,7 @@ def test_files_of_all_kinds_equal_the_handler_one_by_one(environment, every_form
             (tmp_path / "in" / name).write_bytes(content)
     parameters = {"language": "en", "output": ["srt"]}
     command = [sys.executable, "-m", "archive", str(tmp_path / "list.jsonl"), "--out"]
-    command += [str(tmp_path / "out"), "--actors", "2", "--parameters", json.dumps(parameters)]
+    command += [str(tmp_path / "out"), "--parameters", json.dumps(parameters)]
     done = subprocess.run(
         command,
         cwd=REPOSITORY,

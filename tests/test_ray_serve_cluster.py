@@ -60,6 +60,7 @@ def ray_served(tmp_path) -> Iterator[Running]:
     (deployment,) = told["applications"][0]["deployments"]
     deployment["ray_actor_options"] = {"num_gpus": 0, "num_cpus": 0.5}
     deployment["autoscaling_config"] |= {"min_replicas": 2, "max_replicas": 2}
+    deployment["health_check_period_s"] = 0.5  # so soon one that has died is replaced
     (tmp_path / "told.yaml").write_text(yaml.safe_dump(told))
     command = [sys.executable, "-m", "server.ray_serve", "--config", str(tmp_path / "told.yaml")]
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:

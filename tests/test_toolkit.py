@@ -35,8 +35,9 @@ REQUESTS = {
     "assisted": {"diarize": False, "assisted": True, "batch_size": 8},
     "told language": {"diarize": False, "language": "en", "chunk_length_s": 15},
 }
-# Seconds, in pauses of the conversation: before the first two have spoken, before the second three.
-SHORT_PAUSE, PAUSE = 9.9, 40.3
+# Seconds, in pauses of the conversation: before the first two have spoken, before the second three,
+# before the third each of them several times.
+SHORT_PAUSE, PAUSE, LONG_PAUSE = 9.9, 40.3, 64.3
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,11 +101,11 @@ def short() -> bytes:
 # ---- both servers
 
 
-def test_both_servers_answer_a_conversation_alike(server, other_server, beginning):
+def test_both_servers_answer_a_conversation_alike(server, other_server):
     """Speakers, too, by the same networks in the formats of pyannote.audio 3 and 4."""
     options = {"return_timestamps": "word", "output": ["srt", "rttm"], "num_speakers": 3}
-    expected = answered_alike(server, other_server, beginning, options)
-    assert len(expected["text"].split()) > 100
+    expected = answered_alike(server, other_server, wav_until(LONG_PAUSE), options)
+    assert len(expected["text"].split()) > 150
     assert len({segment["speaker"] for segment in expected["speakers"]}) == 3
 
 
