@@ -236,8 +236,9 @@ def test_the_passage_is_what_was_said(passage_text):
 
 def test_a_real_recording_of_people_runs_through(demo_handler):
     sample = Path(pyannote.audio.__file__).parent / "sample" / "sample.wav"
-    answer = ask(demo_handler, sample.read_bytes())
-    assert answer["duration"] == pytest.approx(30.0, abs=0.05)
+    heard = decode_audio(sample.read_bytes(), 16_000, LIMITS).samples[: 15 * 16_000]
+    answer = ask(demo_handler, wav_file(heard.astype(np.float64), 16_000))
+    assert answer["duration"] == 15.0
     assert "".join(entry["text"] for entry in answer["speakers"]) == answer["text"]
 
 

@@ -72,9 +72,14 @@ def recording(tmp_path_factory) -> Path:
     return path
 
 
+# The page asks for a job ten times a second.
+SOON = "{ const wait = setTimeout; window.setTimeout = (work, ms) => wait(work, ms / 10); }"
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("downloads")) as driver:
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SOON})
         yield driver
 
 
