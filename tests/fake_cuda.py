@@ -18,10 +18,16 @@ from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from oracle import random_heads
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
@@ -39,6 +45,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution"
 ATTENTION = "scaled_dot_product_attention"
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+UNKNOWN = (*SYNCHRONISING, torch.Tag.inplace_view)  # shapes that arguments' do not tell, or change
 NO_COLLECTOR = SimpleNamespace(freeze=lambda: None, unfreeze=lambda: None)
 MASK_ALIGNMENT = 8  # positions; SDPA copies other masks into padded ones, in every layer
 
@@ -83,6 +90,8 @@ class FakeCuda(TorchDispatchMode):
         self.uploads = 0  # blocking copies from the host
         self.script = Script()
         self.stream: FakeStream | None = None  # the current one, None the device's own
+        # Of operations over such shapes: size, strides and type of what they make, and its device.
+        self.made: dict[Any, tuple[Any, torch.device]] = {}
         self.used_streams: set[FakeStream | None] = set()  # on which something was computed
         self._step: _Step | None = None
         self._drafting = False
@@ -109,10 +118,43 @@ class FakeCuda(TorchDispatchMode):
             return self._read_value(tensors[0])
         if self._watched and waits:
             raise CudaFault(f"{name} makes the host wait inside a step")
-        result = func(*args, **kwargs)
+        result = self._compute(func, args, kwargs, tensors)
         if self._step:
             self._step.count(result, tensors, self._drafting)
         return result
+
+    def _compute(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
+    ) -> Any:
+        """What torch's fake mode makes of it. That takes most of the time, so what becomes of the
+        same shapes is asked once.
+        """
+        kind = _kind(func)
+        known = kind is not None and all(
+            isinstance(each, FakeTensor) and each.constant is None for each in tensors
+        )
+        if not (known and tensors):
+            return func(*args, **kwargs)
+        mode = tensors[0].fake_mode
+        if kind == "view":
+            with in_kernel_invocation_manager(mode):
+                made = func(*args, **kwargs)
+            return tree_map_only(
+                torch.Tensor, lambda each: FakeTensor(mode, each, tensors[0].fake_device), made
+            )
+        key = func, _shapes((args, kwargs)), torch.is_inference_mode_enabled()
+        if key not in self.made:
+            result = func(*args, **kwargs)
+            if not isinstance(result, FakeTensor) or result.constant is not None:
+                return result
+            self.made[key] = (result.size(), result.stride(), result.dtype), result.fake_device
+            return result
+        if kind == "written":
+            return args[0]
+        (size, stride, dtype), device = self.made[key]
+        with torch._C._DisableTorchDispatch():
+            empty = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+            return FakeTensor(mode, empty, device)
 
     @property
     def _watched(self) -> bool:
@@ -125,6 +167,10 @@ class FakeCuda(TorchDispatchMode):
             if self._watched:
                 raise CudaFault("a value is read from the device inside a step")
         return self.script.value(tensor)
+
+    def values(self, tensor: torch.Tensor) -> Any:
+        """Stand in for FakeTensor.tolist, which asks for every number by itself."""
+        return np.full(tuple(tensor.shape), self._read_value(tensor)).tolist()
 
     def _check_devices(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
@@ -310,8 +356,6 @@ class HostArray:
         return HostArray(self.tensor.cpu())
 
     def numpy(self) -> Any:
-        import numpy as np
-
         return np.zeros(tuple(self.tensor.shape), np.float32)
 
 
@@ -340,6 +384,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         patch.setattr(torch.cuda, name, stand_in)
     # Fake tensors have no addresses; their storages tell them apart.
     patch.setattr(FakeTensor, "data_ptr", lambda each: each.untyped_storage()._cdata, raising=False)
+    patch.setattr(FakeTensor, "tolist", lambda each: device.values(each))
     patch.setattr(captures, "gc", NO_COLLECTOR)
     patch.setattr(cuda_graphs, "decode_step", device.decode_step)
     patch.setattr(cuda_graphs, "_copy_out", device.copy_out)
@@ -453,6 +498,28 @@ def _operation(func: Any) -> tuple[str, bool, bool]:
     is_composite = bool(composite) and name != ATTENTION and name != whole
     waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
     return name, is_composite, waits
+
+
+@functools.cache
+def _kind(func: Any) -> str | None:
+    """Whether it makes a "view" or something "new", or returns its first argument "written"."""
+    returns = [each.alias_info for each in func._schema.returns]
+    if func.name().startswith("aten::lift_fresh") or any(each in func.tags for each in UNKNOWN):
+        return None
+    if any(each is not None and each.is_write for each in returns):
+        return "written" if func._schema.name.endswith("_") and len(returns) == 1 else None
+    return "new" if all(each is None for each in returns) else "view"
+
+
+def _shapes(value: Any) -> Any:
+    """Arguments as far as what is made depends on them, hashable."""
+    if isinstance(value, FakeTensor):
+        return tuple(value.size()), value.stride(), value.dtype, value.fake_device
+    if isinstance(value, list | tuple):
+        return tuple(_shapes(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((key, _shapes(each)) for key, each in value.items())
+    return type(value), value
 
 
 def _signature(name: str, tensors: list[torch.Tensor]) -> tuple[Any, ...]:
