@@ -118,8 +118,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.device = Device()
         self.clients: list[Client] = []
         self.added: dict[Client, list] = {}
+        self.long: set[Client] = set()  # those with windows of long recordings
         self.cancelled: set[Client] = set()
-        self.sequences: list[Sequence] = []
+        self.present: dict[Sequence, None] = {}  # those that are not done
+        self.answered: dict[Client, tuple] = {}  # what there was to look at, when it was looked at
         self.watch = mock.patch.object(Sequence, "__setattr__", self.assigned())
         self.watch.start()
         self.beside_live = 0.0  # seconds for which there have been live ones
@@ -133,9 +135,11 @@ class EngineMachine(RuleBasedStateMachine):
         def assign(sequence, name, value):
             if name == "status":
                 if "status" not in vars(sequence):
-                    self.sequences.append(sequence)
+                    self.present[sequence] = None
                 elif value not in FOLLOWING[sequence.status]:
                     raise AssertionError(f"{sequence.status} was followed by {value}")
+                if value is Status.DONE:
+                    del self.present[sequence]
             object.__setattr__(sequence, name, value)
 
         return assign
@@ -172,6 +176,8 @@ class EngineMachine(RuleBasedStateMachine):
     def add(self, client, scripts, long):
         requests = [request_of(each, long) for each in scripts]
         self.added[client] += requests
+        if any(each.windows_left for each in requests):
+            self.long.add(client)
         self.executor.add(client, requests)
 
     @rule(options=OPTIONS, script=SCRIPTS, count=st.integers(8, 24))
@@ -278,31 +284,36 @@ class EngineMachine(RuleBasedStateMachine):
             assert len(rows) <= min(self.limits.max_rows, max(batch.memory.capacity, 0))
         present = [each for some in (running, queued) for part in some.values() for each in part]
         assert len(present) == len(set(present))
-        assert set(present) == {each for each in self.sequences if each.status is not Status.DONE}
+        assert set(present) == set(self.present)
         assert self.scheduler.waiting + self.scheduler.running == len(present)
         rows = Counter(each.client for part in running.values() for each in part)
         assert all(count <= client.options.batch_size for client, count in rows.items())
 
     @invariant()
     def everybody_is_answered_once(self):
-        present = Counter(each.request for each in self.sequences if each.status is not Status.DONE)
+        present = Counter(each.request for each in self.present)
+        here = {each.client for each in self.present}
         for client in self.clients:
+            told = len(client.finished), len(self.added[client]), client.error
+            told += (client in self.cancelled, self.executor.lost is not None)
+            if client not in here and self.answered.get(client) == told:
+                continue
+            self.answered[client] = told
             answered = Counter(request for request, _ in client.finished)
             if client in self.cancelled or client.error is not None:
-                here = [] if self.executor.lost is not None else self.added[client]
-                assert not any(each in present for each in here)
+                added = [] if self.executor.lost is not None else self.added[client]
+                assert not any(each in present for each in added)
                 assert max(answered.values(), default=1) == 1
             else:
                 waiting = Counter({each: present[each] for each in self.added[client]})
                 assert answered + waiting == Counter(self.added[client])
-        for client in self.clients:
             expected = {ValueError, OutOfMemory, RuntimeError, type(None)}
             assert type(client.error) in expected, client.error
 
     @invariant()
     def nobody_is_passed_over(self):
         """Before nobody go many later ones; long recordings share their turns."""
-        long = {each for each in self.clients if any(r.windows_left for r in self.added[each])}
+        long = self.long
         for client, count in self.scheduler.overtaken.items():
             if client in long or self.limits.shared:
                 turns = len(long) if client in long else 1
@@ -319,7 +330,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def drain(self):
         """Once nobody comes any more everything ends."""
-        left = [each for each in self.sequences if each.status is not Status.DONE]
+        left = self.present
         poisoned = sum(each.request.key.poison is not None for each in left)
         each = LIVE_STEPS + 2 * MOST_STEPS + GATHERING_STEPS
         bound = 100 + 2 * each * (len(left) + 1) * (poisoned + 1)
