@@ -16,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -78,6 +78,9 @@ class FakeGraph:
 class FakeCuda(TorchDispatchMode):
     """Watches every operation; also the counters of the graphs and the answers of the device."""
 
+    # Of operations over such shapes: size, strides and type of what they make, and its device.
+    made: ClassVar[dict[Any, tuple[Any, torch.device]]] = {}
+
     def __init__(self) -> None:
         super().__init__()
         self.capturing = False
@@ -90,8 +93,6 @@ class FakeCuda(TorchDispatchMode):
         self.uploads = 0  # blocking copies from the host
         self.script = Script()
         self.stream: FakeStream | None = None  # the current one, None the device's own
-        # Of operations over such shapes: size, strides and type of what they make, and its device.
-        self.made: dict[Any, tuple[Any, torch.device]] = {}
         self.used_streams: set[FakeStream | None] = set()  # on which something was computed
         self._step: _Step | None = None
         self._drafting = False
