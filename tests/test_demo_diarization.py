@@ -67,7 +67,7 @@ def test_a_tenth_of_a_second_of_noise_runs_through(diarizer, hints):
 
 
 def test_hints_bound_the_number_of_speakers(diarizer):
-    samples = draw_dialogues([("m8", "belinda")], seed=4, seconds=20.0)[0].samples
+    samples = draw_dialogues([("m8", "belinda")], seed=4, seconds=12.0)[0].samples
     for hints, number in [(SpeakerHints(max_speakers=1), 1), (SpeakerHints(num_speakers=2), 2)]:
         assert len({turn.speaker for turn in diarizer.diarize(samples, hints).turns}) == number
 
