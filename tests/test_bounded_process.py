@@ -60,7 +60,7 @@ class TestFiles:
         """All at once in one thread each: as many bad files as processes hold up one good one by
         their budget.
         """
-        monkeypatch.setattr(bounded_process, "BUDGET", 0.5)
+        monkeypatch.setattr(bounded_process, "BUDGET", 0.2)
         files = [TAGGED["flac"](150_000)] * bounded_process.PROCESSES + [source] * 4
         with ThreadPoolExecutor(len(files)) as threads:
             decoded = [threads.submit(decode_audio, data, 16_000, LIMITS) for data in files]

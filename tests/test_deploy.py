@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -23,6 +24,7 @@ WEIGHTS = ["config.json", "model.safetensors"]
 GATED = "pyannote/speaker-diarization-3.1"
 HF_SERVE_IMAGE = "ghcr.io/huggingface/hf-serve:abcdef0"
 TIME = "2026-01-01T00:00:00Z"
+clip = cache(deploy.clip)  # two minutes are decoded for it
 ANSWER = {
     "text": " good morning",
     "speakers": [{"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}],
@@ -167,6 +169,7 @@ def platform(monkeypatch) -> Iterator[Platform]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(deploy, "REFRESH_SECONDS", 0.001)
+        monkeypatch.setattr(deploy, "clip", clip)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server
         server.shutdown()
