@@ -17,16 +17,16 @@ inside one operation, what a device has of memory and time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from asr.engine import beam_search, captures, cuda_graphs, draft_length, warmup
 from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
@@ -154,9 +154,9 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs, schema = kwargs or {}, function._schema
-        name = schema.name.removeprefix("aten::")
-        if name not in LEAVES and _is_composite(function):
+        kwargs, operation = kwargs or {}, Operation.of(function)
+        name = operation.name
+        if operation.composite:
             with self:
                 made = function.decompose(*args, **kwargs)
             if made is not NotImplemented:
@@ -165,18 +165,14 @@ class Recorder(TorchDispatchMode):
             constant = args[0].clone()  # `tensor[place] = 1`: on CUDA no copy, but baked in
             self.graph.constants[constant.untyped_storage()._cdata] = constant
             return constant
-        _refuse(function, name, args)
-        infos = [each.alias_info for each in schema.arguments]
-        writes = any(each is not None and each.is_write for each in infos)
-        aliases = any(each.alias_info is not None for each in schema.returns)
-        if not writes and (aliases or name == "_unsafe_view"):
-            return function(*args, **kwargs)  # a view: no work on the device
-        recorded = tree_map_only(torch.Tensor, self._shadow, (args, kwargs))
-        if writes:
+        _refuse(operation, args)
+        if operation.is_view:
+            return function(*args, **kwargs)  # no work on the device
+        recorded = _map_tensors(self._shadow, args), _map_tensors(self._shadow, kwargs)
+        if operation.writes:
             self.graph.records.append((function, *recorded, []))
-            return args[0] if len(schema.returns) == 1 else None
-        made = tree_map_only(
-            torch.Tensor,
+            return args[0] if len(function._schema.returns) == 1 else None
+        made = _map_tensors(
             lambda each: self.memory.new(each.size(), each.stride(), each.dtype),
             self._shapes_of(function, args, kwargs),
         )
@@ -188,10 +184,10 @@ class Recorder(TorchDispatchMode):
         """What the operation returns, as meta tensors."""
         key = (function, _signature(args), _signature(kwargs))
         if key not in self.shapes:
-            meta = tree_map_only(torch.Tensor, _to_meta, (args, kwargs))
-            if "device" in meta[1]:
-                meta[1].update(device="meta", pin_memory=None)
-            self.shapes[key] = function(*meta[0], **meta[1])
+            named = _map_tensors(_to_meta, kwargs)
+            if "device" in named:
+                named.update(device="meta", pin_memory=None)
+            self.shapes[key] = function(*_map_tensors(_to_meta, args), **named)
         return self.shapes[key]
 
     def _shadow(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -378,15 +374,45 @@ def poison(memory: np.ndarray) -> None:
     memory[:whole].view(np.uint32)[:] = POISON
 
 
-def _refuse(function: Any, name: str, args: Any) -> None:
+class Operation(NamedTuple):
+    """What is to be known of an operation of aten; most are recorded thousands of times."""
+
+    name: str
+    composite: bool  # made of others, which are recorded in its place
+    writes: bool
+    is_view: bool
+    waits: bool  # for a value of the device
+    draws: bool
+
+    @classmethod
+    @functools.cache
+    def of(cls, function: Any) -> Operation:
+        """That of an overload."""
+        schema, key = function._schema, "CompositeImplicitAutograd"
+        name = schema.name.removeprefix("aten::")
+        composite = bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
+        infos = [each.alias_info for each in schema.arguments]
+        writes = any(each is not None and each.is_write for each in infos)
+        aliases = any(each.alias_info is not None for each in schema.returns)
+        return cls(
+            name,
+            composite and name not in LEAVES,
+            writes,
+            not writes and (aliases or name == "_unsafe_view"),
+            name == "_local_scalar_dense"
+            or (name not in INDEXED and any(tag in function.tags for tag in WAITS)),
+            RANDOM in function.tags and name not in LEAVES,
+        )
+
+
+def _refuse(operation: Operation, args: Any) -> None:
     """Raise Fault for an operation that no capture may hold."""
-    if name == "_local_scalar_dense" or (
-        name not in INDEXED and any(tag in function.tags for tag in WAITS)
-    ):
+    name = operation.name
+    if operation.waits:
         raise Fault(f"{name} reads a value while capturing")
     if name == "lift_fresh":
         raise Fault("a tensor is made of host values while capturing")
-    if RANDOM in function.tags and name not in LEAVES:
+    if operation.draws:
         raise Fault(f"{name} draws random numbers while capturing")
     if name in INDEXED and any(
         each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1]
@@ -394,9 +420,15 @@ def _refuse(function: Any, name: str, args: Any) -> None:
         raise Fault("a boolean index makes the host wait while capturing")
 
 
-def _is_composite(function: Any) -> bool:
-    key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
+def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Arguments or results with every tensor changed; torch's trees take several times as long."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_map_tensors(change, each) for each in value])
+    if isinstance(value, dict):
+        return {key: _map_tensors(change, each) for key, each in value.items()}
+    return value
 
 
 def _signature(value: Any) -> Any:
@@ -415,4 +447,8 @@ def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tensors(made: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+    if isinstance(made, torch.Tensor):
+        return [made]
+    return (
+        [each for part in made for each in _tensors(part)] if isinstance(made, list | tuple) else []
+    )

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from graph_emulator import EmulatedGraph, emulate_graphs
+from graph_emulator import EmulatedGraph, Operation, emulate_graphs
 from oracle import models_of, noise_windows
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.batch import Batch
@@ -38,8 +38,6 @@ LARGE_V3 = Published(
 )
 # openai/whisper's `_ALIGNMENT_HEADS`; all heads are the first of their layer here.
 ALIGNED_LAYERS = (7, 10, 12, 13, 16, 17, 19, 21, 24, 25)
-COMPOSITE = "CompositeImplicitAutograd"
-ONE_OPERATION = "scaled_dot_product_attention"  # composite, but a kernel
 # What each part of the work begins with, innermost first.
 PARTS = {
     "spectrogram": (LogMel, "__call__"),
@@ -60,24 +58,19 @@ class LaunchCounter(TorchDispatchMode):
         super().__init__()
         self.counts: Counter[str] = Counter()
         self.parts = ["other"]
-        self.replaying = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs, schema = kwargs or {}, func._schema
-        name = schema.name.removeprefix("aten::")
-        composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
-        if composite and name != ONE_OPERATION:
+        kwargs, operation = kwargs or {}, Operation.of(func)
+        if operation.composite:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
-        writes = any(each.alias_info and each.alias_info.is_write for each in schema.arguments)
-        is_view = name == "_unsafe_view" or any(each.alias_info for each in schema.returns)
-        is_empty = name.startswith("empty") or not getattr(result, "numel", lambda: 1)()
-        if (writes or not is_view) and not is_empty and not self.replaying:
+        is_empty = operation.name.startswith("empty") or not getattr(result, "numel", lambda: 1)()
+        if not (operation.is_view or is_empty):
             self.counts[self.parts[-1]] += 1
         return result
 
@@ -88,9 +81,8 @@ class LaunchCounter(TorchDispatchMode):
         replay = EmulatedGraph.replay
 
         def once(graph: EmulatedGraph) -> None:
-            self.replaying = True
-            replay(graph)
-            self.replaying = False
+            with _disable_current_modes():
+                replay(graph)
             self.counts[self.parts[-1]] += 1
 
         patch.setattr(EmulatedGraph, "replay", once)
