@@ -30,7 +30,6 @@ from asr.frontend.windows import Span
 # Samples: one probability for each 32 ms, from these and from the samples just before them.
 STEP, CONTEXT = 512, 64
 STEP_MS = 32
-STRIDES = (1, 2, 2, 1)  # of the convolutions over time
 BLOCK = 512 * STEP  # samples processed at once, 16 s
 # Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
 TARGET_PEAK, MAX_GAIN = 0.5, 300
@@ -157,15 +156,17 @@ class SileroNetwork(nn.Module):
     """The network of Silero VAD 5 and 6 at 16 kHz: a spectrogram, four convolutions over it, an
     LSTM over the steps.
 
-    Convolutions are products with what a filter covers side by side: of blocks as fast as torch's
-    own, of the single steps of a live stream twice.
+    Single steps, as live streams have them, take half the time where convolutions are products; on
+    some processors blocks take twice as long so, and are left to torch's own.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.spectrum = nn.Linear(256, 258, bias=False)
-        sizes = (129, 128), (128, 64), (64, 64), (64, 128)
-        self.convolutions = nn.ModuleList(nn.Linear(3 * into, out) for into, out in sizes)
+        self.spectrum = nn.Conv1d(1, 258, 256, stride=128, bias=False)
+        sizes = (129, 128, 1), (128, 64, 2), (64, 64, 2), (64, 128, 1)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(into, out, 3, stride, padding=1) for into, out, stride in sizes
+        )
         self.recurrent = nn.LSTM(128, 128)
         self.speech = nn.Linear(128, 1)
 
@@ -173,13 +174,13 @@ class SileroNetwork(nn.Module):
         self, steps: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Probabilities (steps,) for samples (steps, 64 + 512), and the LSTM's state after them."""
-        padded = F.pad(steps[:, None], (0, CONTEXT), "reflect")[:, 0]
-        real, imaginary = self.spectrum(padded.unfold(1, 256, 128)).chunk(2, dim=2)
-        features = (real.square() + imaginary.square()).sqrt()  # (steps, 4, 129)
-        for convolution, stride in zip(self.convolutions, STRIDES, strict=True):
-            covered = F.pad(features, (0, 0, 1, 1)).unfold(1, 3, stride)  # (steps, time, size, 3)
-            features = convolution(covered.flatten(2)).relu()
-        hidden, state = self._remember(features[:, 0], state)
+        convolve = _product if len(steps) == 1 else nn.Module.__call__
+        spectrum = convolve(self.spectrum, F.pad(steps[:, None], (0, CONTEXT), "reflect"))
+        real, imaginary = spectrum.chunk(2, dim=1)
+        features = (real.square() + imaginary.square()).sqrt()  # (steps, 129, 4)
+        for convolution in self.convolutions:
+            features = convolve(convolution, features).relu()
+        hidden, state = self._remember(features[..., 0], state)
         return self.speech(hidden.relu()).sigmoid()[:, 0], state
 
     def _remember(
@@ -194,6 +195,18 @@ class SileroNetwork(nn.Module):
         return hidden, (hidden, cell)
 
 
+def _product(convolution: nn.Module, values: Tensor) -> Tensor:
+    """The convolution of values (n, channels, time) as one product with what its filters cover side
+    by side.
+    """
+    assert isinstance(convolution, nn.Conv1d)
+    (width,), (stride,) = convolution.kernel_size, convolution.stride
+    padding = int(convolution.padding[0])
+    covered = F.pad(values, (padding, padding)).unfold(2, width, stride).transpose(1, 2)
+    products = F.linear(covered.flatten(2), convolution.weight.flatten(1), convolution.bias)
+    return products.transpose(1, 2)
+
+
 def load_network() -> SileroNetwork:
     """The network with the weights of the installed `silero-vad` package, read from its file
     without importing it.
@@ -202,11 +215,12 @@ def load_network() -> SileroNetwork:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
         packed = torch.jit.load(str(file), map_location="cpu").state_dict()
-    weights = {"spectrum.weight": packed["_model.stft.forward_basis_buffer"][:, 0]}
+    weights = {"spectrum.weight": packed["_model.stft.forward_basis_buffer"]}
     for kind in ("weight", "bias"):
         for layer in range(4):
-            found = packed[f"_model.encoder.{layer}.reparam_conv.{kind}"]
-            weights[f"convolutions.{layer}.{kind}"] = found.flatten(1) if found.ndim > 1 else found
+            weights[f"convolutions.{layer}.{kind}"] = packed[
+                f"_model.encoder.{layer}.reparam_conv.{kind}"
+            ]
         for side in ("ih", "hh"):
             weights[f"recurrent.{kind}_{side}_l0"] = packed[f"_model.decoder.rnn.{kind}_{side}"]
     weights["speech.weight"] = packed["_model.decoder.decoder.2.weight"][..., 0]
