@@ -160,3 +160,16 @@ def test_what_another_thread_computes_is_not_our_own():
         other.submit(compute, 0.3).result()
         assert ours < 0.1
         assert seconds_of_other_threads() - before >= 0.25
+
+
+def test_what_a_thread_prepared_while_nothing_was_decoded_takes_no_thread_away(clock, monkeypatch):
+    """Beside one that goes on there is one thread less, as soon as something is decoded."""
+    busy = lambda self, now: CpuSample(now, now, 0.0, 2, now)  # noqa: E731
+    monkeypatch.setattr(CpuThreads, "_sample", busy)
+    threads, found = CpuThreads(2), []
+    threads.restore()
+    for at in (0.0, 1.0, 2.0):
+        clock["time"] = at
+        threads.adjust()
+        found.append(clock["threads"])
+    assert found == [2, 2, 1]

@@ -34,13 +34,14 @@ IDLE_FIELDS = (3, 4)  # of a line of /proc/stat: idle, waiting for input or outp
 @dataclass(frozen=True)
 class CpuSample:
     """Seconds that our `processors` were busy, and in which the thread that samples and OpenMP's
-    computed, its `own`, up to `taken`.
+    computed, its `own`, up to `taken`; and those of this process's other threads.
     """
 
     taken: float
     busy: float
     own: float
     processors: int
+    other_threads: float = 0.0
 
 
 class CpuThreads:
@@ -54,6 +55,7 @@ class CpuThreads:
         self.enabled = most > 1
         self._stat = stat
         self._last: CpuSample | None = None
+        self._rested = False
 
     def adjust(self) -> None:
         """Count anew what others use, if the last count is old enough. Costs a fraction of a ms."""
@@ -65,15 +67,22 @@ class CpuThreads:
         last, self._last = self._last, self._sample(now)
         if last is None or self._last is None or now - last.taken > STALE:
             return
-        wanted = threads_beside(self.most, others(last, self._last), self._last.processors)
+        busy = others(last, self._last)
+        if self._rested:
+            # Since the last count this process may have prepared what is decoded now, and be done.
+            ours = self._last.other_threads - last.other_threads
+            busy = max(0.0, busy - ours / (now - last.taken))
+        self._rested = False
+        wanted = threads_beside(self.most, busy, self._last.processors)
         if wanted != torch.get_num_threads():
             set_threads(wanted)
 
     def restore(self) -> None:
         """Back to all threads, when nothing is left to do: others may ask torch for their number.
 
-        The next request begins with what was so meanwhile.
+        The next request begins with what other processes did meanwhile.
         """
+        self._rested = True
         if self.enabled and torch.get_num_threads() != self.most:
             set_threads(self.most)
 
@@ -93,7 +102,8 @@ class CpuThreads:
         if processors < self.most:  # a container's view of them: it tells nothing of the others
             return None
         busy = ticks / os.sysconf("SC_CLK_TCK")
-        return CpuSample(now, busy, time.process_time() - seconds_of_other_threads(), processors)
+        others_here = seconds_of_other_threads()
+        return CpuSample(now, busy, time.process_time() - others_here, processors, others_here)
 
 
 def seconds_of_other_threads() -> float:
