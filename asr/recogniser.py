@@ -296,9 +296,9 @@ class Loop:
         return self.transcriber.engine
 
     @property
-    def _live_waits(self) -> bool:
-        """Whether a live job is here or comes."""
-        return self._live_coming > 0 or any(job.live for job in self._jobs)
+    def _live_here(self) -> bool:
+        """Whether a live job is here."""
+        return any(job.live for job in self._jobs)
 
     def _advance(self) -> None:
         """Let jobs in turn do something small, until none can or the engine is due."""
@@ -322,11 +322,13 @@ class Loop:
         small = scheduler.beside_live.small
         left = {job: job.recognition.windows_left for job in self._jobs if not job.live}
         beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
+        live_here = self._live_here  # once: there may be hundreds of jobs
         for job in self._in_turn(left):
             long = left[job] > LONG_WINDOWS
             while job in self._jobs and (not long or scheduler.long_share.allows(beside_short)):
                 started = scheduler.clock()
-                if not scheduler.allows_others(self._live_waits) or not self._step(job):
+                live = live_here or self._live_coming > 0
+                if not scheduler.allows_others(live) or not self._step(job):
                     break
                 self._turns += 1
                 scheduler.beside_live.count(started)
@@ -370,7 +372,7 @@ class Loop:
 
     def _step_engine(self) -> None:
         newcomers = len(self._jobs) > 1 or not self.inbox.empty()
-        rows = self._engine.step(newcomers, self._live_waits)
+        rows = self._engine.step(newcomers, self._live_coming > 0 or self._live_here)
         self.counts.steps += rows > 0
         self.counts.rows += rows
 

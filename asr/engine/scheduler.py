@@ -367,8 +367,10 @@ class Scheduler:
         """Whether a sequence waits for others of its client, which plain rows may yet send after
         it. Not beside one that runs already: then the sooner it starts, the more they share.
         """
+        if not sequence.retried:
+            return False
         lane, client = sequence.lane, sequence.client
-        if not sequence.retried or self._plain_steps[_plain(lane)] >= sequence.gathers_until:
+        if self._plain_steps[_plain(lane)] >= sequence.gathers_until:
             return False
         plain = self._lanes.get(_plain(lane))
         return plain is not None and plain.runs(client) and not self._lanes[lane].runs(client)
