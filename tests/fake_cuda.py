@@ -27,7 +27,6 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
@@ -78,11 +77,12 @@ class FakeGraph:
 class FakeCuda(TorchDispatchMode):
     """Watches every operation; also the counters of the graphs and the answers of the device."""
 
-    # Of operations over such shapes: size, strides and type of what they make, and its device.
-    made: ClassVar[dict[Any, tuple[Any, torch.device]]] = {}
+    # Of operations over such shapes: size, strides, type and device of each that they make.
+    made: ClassVar[dict[Any, list[tuple[Any, ...]]]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
+        self.mode = mode
         self.capturing = False
         self.pools: list[object] = []  # of every capture, in order
         self.handles: list[object] = []  # every pool that was made
@@ -97,6 +97,11 @@ class FakeCuda(TorchDispatchMode):
         self._step: _Step | None = None
         self._drafting = False
         self._num_beams = 1
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to keep torch.compile out takes time at each operation."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -127,35 +132,52 @@ class FakeCuda(TorchDispatchMode):
     def _compute(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
     ) -> Any:
-        """What torch's fake mode makes of it. That takes most of the time, so what becomes of the
-        same shapes is asked once.
+        """What torch's fake mode makes of it. That takes most of the time, so operations on one
+        device are run on "meta" in its place, and what becomes of the same shapes is asked once.
         """
-        kind = _kind(func)
-        known = kind is not None and all(
+        kind, mode = _kind(func), self.mode
+        if kind is None or not all(
             isinstance(each, FakeTensor) and each.constant is None for each in tensors
-        )
-        if not (known and tensors):
+        ):
             return func(*args, **kwargs)
-        mode = tensors[0].fake_mode
         if kind == "view":
-            with in_kernel_invocation_manager(mode):
-                made = func(*args, **kwargs)
-            return tree_map_only(
-                torch.Tensor, lambda each: FakeTensor(mode, each, tensors[0].fake_device), made
-            )
+            return self._on_meta(func, args, kwargs, tensors[0].fake_device)
         key = func, _shapes((args, kwargs)), torch.is_inference_mode_enabled()
         if key not in self.made:
-            result = func(*args, **kwargs)
-            if not isinstance(result, FakeTensor) or result.constant is not None:
+            (device, *others) = {each.fake_device for each in tensors} or (None,)
+            if device is None or others or kwargs.get("device"):
+                result = func(*args, **kwargs)
+            else:
+                result = self._on_meta(func, args, kwargs, device)
+            made = result if isinstance(result, tuple) else (result,)
+            if any(not isinstance(each, FakeTensor) or each.constant is not None for each in made):
                 return result
-            self.made[key] = (result.size(), result.stride(), result.dtype), result.fake_device
-            return result
+            self.made[key] = [
+                (each.size(), each.stride(), each.dtype, each.fake_device) for each in made
+            ]
+            return args[0] if kind == "written" else result
         if kind == "written":
             return args[0]
-        (size, stride, dtype), device = self.made[key]
         with torch._C._DisableTorchDispatch():
-            empty = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-            return FakeTensor(mode, empty, device)
+            made = tuple(
+                FakeTensor(
+                    mode, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device
+                )
+                for size, stride, dtype, device in self.made[key]
+            )
+        return made if len(made) > 1 else made[0]
+
+    def _on_meta(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> Any:
+        """What the operation makes, on `device`."""
+        with in_kernel_invocation_manager(self.mode):
+            made = func(*args, **kwargs)
+        if isinstance(made, FakeTensor):  # written in place
+            return made
+        if isinstance(made, torch.Tensor):
+            return FakeTensor(self.mode, made, device)
+        return type(made)(FakeTensor(self.mode, each, device) for each in made)
 
     @property
     def _watched(self) -> bool:
@@ -368,7 +390,8 @@ NORMALIZE = results.normalize_attention
 @contextlib.contextmanager
 def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     """A CUDA device with `memory` bytes; `patch` is pytest's monkeypatch."""
-    mode, device = FakeTensorMode(allow_non_fake_inputs=True), FakeCuda()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    device = FakeCuda(mode)
     for name, stand_in in {
         "CUDAGraph": FakeGraph,
         "graph": device.graph,
@@ -386,6 +409,9 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     # Fake tensors have no addresses; their storages tell them apart.
     patch.setattr(FakeTensor, "data_ptr", lambda each: each.untyped_storage()._cdata, raising=False)
     patch.setattr(FakeTensor, "tolist", lambda each: device.values(each))
+    for name in [each for each in vars(FakeTensor) if each.endswith("_memo")]:
+        # Of sizes that are not known; they are set in every tensor, and slowly.
+        patch.setattr(FakeTensor, name, None, raising=False)
     patch.setattr(captures, "gc", NO_COLLECTOR)
     patch.setattr(cuda_graphs, "decode_step", device.decode_step)
     patch.setattr(cuda_graphs, "_copy_out", device.copy_out)
