@@ -100,13 +100,15 @@ def _note(pitch: int, seconds: float) -> Signal:
     """A plucked note; `pitch` is a MIDI number (69 is 440 Hz). Higher partials decay faster."""
     time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     frequency = 440 * 2 ** ((pitch - 69) / 12)
-    partials = [
-        loudness * np.sin(2 * np.pi * number * frequency * time) * np.exp(-number * time)
-        for number, loudness in enumerate(PARTIALS, 1)
-        if number * frequency < SAMPLE_RATE / 2
-    ]
+    # Sine and decay of the n-th partial are the n-th power of the first one's, of which the
+    # imaginary part sounds.
+    first = np.exp((2j * np.pi * frequency - 1) * time)
+    audible = [each for n, each in enumerate(PARTIALS, 1) if n * frequency < SAMPLE_RATE / 2]
+    played = np.zeros(len(time), complex)
+    for loudness in reversed(audible):
+        played = first * (played + loudness)
     attack = np.minimum(1, time / 0.01) * np.minimum(1, (seconds - time) / 0.02)
-    return np.asarray(np.sum(partials, axis=0) * attack)
+    return np.asarray(played.imag * attack)
 
 
 def _drum(quarter: int, generator: np.random.Generator) -> Signal:
