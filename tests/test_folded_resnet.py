@@ -89,7 +89,7 @@ def published():
     return model, FoldedEmbedding(model)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 1))
 def test_embeddings_under_masks_equal_pyannotes(published, seed, start, stop):
     model, folded = published

@@ -78,8 +78,8 @@ class Told(list[LiveEvent]):
 
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
-    """Twelve seconds of two people."""
-    return conversation()[: 12 * 16_000]
+    """Eight seconds of two people."""
+    return conversation()[: 8 * 16_000]
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def scenes() -> list[Scene]:
             generator = np.random.default_rng(seed)
             names = generator.choice(speakers("development"), 2, replace=False)
             voices = [draw_voice(str(name), generator) for name in names]
-            drawn.append(pool.apply(draw_dialogue, (voices, 40, style, generator)))
+            drawn.append(pool.apply(draw_dialogue, (voices, 25, style, generator)))
     return drawn
 
 
@@ -177,7 +177,7 @@ def test_pauses_are_found(detector, scenes):
 @pytest.mark.parametrize("db", [0, -50])
 def test_a_click_hides_no_quiet_speech(detector, scenes, clicks, db):
     """The gain of a block follows what is long enough for speech, not its peak."""
-    samples = scenes[0].samples[: 30 * SAMPLE_RATE] * np.float32(10 ** (db / 20))
+    samples = scenes[0].samples[: 20 * SAMPLE_RATE] * np.float32(10 ** (db / 20))
     clicked = samples.copy()
     for place in range(clicks):
         clicked[400 + 6 * SAMPLE_RATE * place] = 1.0
