@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,10 @@ import pytest
 from audio.decode import AudioLimits, decode_audio
 from endpoint import Finished
 from errors import AudioTooLong, InvalidParameter
-from testing.audio_files import wav_file
+from testing.audio_files import conversation, wav_file
 
 RATE = 16_000
-CONVERSATION = Path(__file__).parent.parent / "demo" / "conversation.ogg"
-# Stretches of it in which one of its speakers is alone, in seconds.
+# Stretches of the conversation in which one of its speakers is alone, in seconds.
 AGENT = ((0.45, 2.6), (20.7, 23.6), (26.5, 29.3), (33.0, 35.6))
 CUSTOMER = ((3.0, 10.1), (40.5, 42.7), (64.5, 66.8))
 
@@ -26,7 +24,7 @@ CUSTOMER = ((3.0, 10.1), (40.5, 42.7), (64.5, 66.8))
 @pytest.fixture(scope="module")
 def voices() -> tuple[np.ndarray, np.ndarray]:
     """What two people say, each alone, with pauses; they often speak at once."""
-    heard = decode_audio(CONVERSATION.read_bytes(), RATE, AudioLimits(600, 2**28)).samples
+    heard = conversation()
     pause = np.zeros(RATE // 2)
     voices = [
         np.concatenate([part for start, end in spans for part in (pause, _cut(heard, start, end))])

@@ -16,7 +16,6 @@ from pyannote.audio.models.blocks.pooling import StatsPool
 from pyannote.audio.pipelines import SpeakerDiarization
 from pyannote.audio.utils.powerset import Powerset
 
-from audio.decode import AudioLimits, decode_audio
 from demo.build import conversation
 from demo.build.diarization_error import draw_dialogues, error_rate
 from demo.build.embedding import weighted_statistics
@@ -27,6 +26,7 @@ from demo.build.speech import vocabulary
 from diarization.diarizer import SpeakerHints
 from diarization.loading import load_diarizer
 from diarization.pyannote_pipeline import PyannoteDiarizer
+from testing import audio_files
 
 DEMO = Path(__file__).parent.parent / "demo"
 FOLDER = DEMO / "models" / "diarization"
@@ -88,9 +88,7 @@ def test_every_line_of_the_conversation_is_in_the_vocabulary():
 
 def test_turns_of_the_conversation_are_those_of_stock_pyannote(diarizer):
     """In 12 s of it, in which all three speak: stock pyannote takes its time."""
-    file = (DEMO / "conversation.ogg").read_bytes()
-    spoken = decode_audio(file, 16_000, AudioLimits(600, 10_000_000)).samples
-    part = spoken[16 * 16_000 : 28 * 16_000]
+    part = audio_files.conversation()[16 * 16_000 : 28 * 16_000]
     found = diarizer.diarize(part, NO_HINTS)
     assert len({turn.speaker for turn in found.turns}) == 3
     stock = PyannoteDiarizer(pyannote.audio.Pipeline.from_pretrained(FOLDER), 8)

@@ -19,6 +19,7 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 
 from audio.decode import AudioLimits, decode_audio
 from demo.build.diarization_error import annotation
+from testing import audio_files
 from testing.audio_files import encoded, wav_file
 from transcript import SpeakerTurn
 
@@ -49,9 +50,9 @@ def answer(demo_handler, conversation) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def passage(conversation) -> np.ndarray:
+def passage() -> np.ndarray:
     start, end = (round(seconds * 16_000) for seconds in PASSAGE)
-    return decode_audio(conversation, 16_000, LIMITS).samples[start:end].astype(np.float64)
+    return audio_files.conversation()[start:end].astype(np.float64)
 
 
 @pytest.fixture(scope="module")
