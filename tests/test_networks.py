@@ -83,7 +83,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
     data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
-    return decode_audio(data, 16_000, AudioLimits(7200, 2**30)).samples[: 30 * 16_000]
+    return decode_audio(data, 16_000, AudioLimits(7200, 2**30)).samples[: 20 * 16_000]
 
 
 @pytest.mark.parametrize("part", ["segmentation", "embedding"])
