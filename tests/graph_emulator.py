@@ -28,7 +28,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.engine import beam_search, captures, cuda_graphs, draft_length, warmup
+from asr.engine import beam_search, captures, cuda_graphs, warmup
 from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
 from asr.model import cpu_kernels, decoder, draft_heads, encoder
 from asr.model.vocabulary import PaddedLinear
@@ -358,8 +358,6 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
     patch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
     patch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
     patch.setattr(warmup, "TIMED_ROWS", (1,))
-    for name in ("MIN_ROUNDS", "MAX_ROUNDS"):
-        patch.setattr(draft_length, name, 1)
     return emulator
 
 

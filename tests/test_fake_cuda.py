@@ -14,7 +14,7 @@ import torch
 from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
-from asr.engine import cuda_graphs, draft_length, speculative, warmup
+from asr.engine import cuda_graphs, speculative, warmup
 from asr.engine.cuda_graphs import (
     CAPTURED_LAG,
     DRAFTED_WARMUP_ROWS,
@@ -47,13 +47,6 @@ BEAM_BYTES = 10 * 256 * (4 + 8) + 16 * TIMES
 # What cuBLAS keeps for a stream on Hopper, in bytes; a quarter of it elsewhere.
 CUBLAS_WORKSPACE = 32 << 20
 REJECTING = Fallback(compression_ratio_threshold=0.0)  # each text is decoded again, by five beams
-
-
-@pytest.fixture(autouse=True)
-def one_round(monkeypatch):
-    """Costs are measured once: nothing computes here."""
-    for name in ("MIN_ROUNDS", "MAX_ROUNDS"):
-        monkeypatch.setattr(draft_length, name, 1)
 
 
 @pytest.fixture
