@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio.decode import AudioLimits, decode_audio
 from diarization.diarizer import Capabilities, Diarization
-from testing.audio_files import wav_file
+from testing.audio_files import conversation, wav_file
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
@@ -43,15 +42,8 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def conversation() -> np.ndarray:
-    return decode_audio(
-        (DEMO / "conversation.ogg").read_bytes(), 16_000, AudioLimits(600, 2**28)
-    ).samples
-
-
-@pytest.fixture(scope="module")
-def passage(conversation) -> np.ndarray:
-    return conversation[round(PASSAGE[0] * 16_000) : round(PASSAGE[1] * 16_000)]
+def passage() -> np.ndarray:
+    return conversation()[round(PASSAGE[0] * 16_000) : round(PASSAGE[1] * 16_000)]
 
 
 def ask(handler: Any, samples: np.ndarray, **parameters: Any) -> dict[str, Any]:
@@ -81,7 +73,7 @@ def assert_whole(answer: dict[str, Any]) -> None:
         assert times[-1] <= answer["duration"]
 
 
-def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation, monkeypatch):
+def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, monkeypatch):
     """insanely-fast-whisper #91: no end was predicted, and `None - float` ended the request.
 
     transformers' pipeline gives the last chunk of these thirty seconds of speech the end None, with
@@ -90,7 +82,7 @@ def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, conversation, monke
     cut = 41.72  # seconds
     assert any(word["start"] < cut < word["end"] for word in TRUTH["words"])
     monkeypatch.setattr(demo_handler.endpoint, "diarizer", Found(("SPEAKER_00", 0.0, 30.0)))
-    answer = ask(demo_handler, conversation[round((cut - 30) * 16_000) : round(cut * 16_000)])
+    answer = ask(demo_handler, conversation()[round((cut - 30) * 16_000) : round(cut * 16_000)])
     assert_whole(answer)
     assert answer["chunks"][-1]["timestamp"][1] == pytest.approx(30.0, abs=1.0)
 
@@ -162,13 +154,13 @@ def test_every_word_tells_its_speaker(ask_of):
 
 
 @pytest.mark.parametrize("chunk_length_s", [10, 30])
-def test_times_go_on_after_thirty_seconds(demo_handler, conversation, chunk_length_s):
+def test_times_go_on_after_thirty_seconds(demo_handler, chunk_length_s):
     """transformers #31942 and #34210: the times of every window but the first began at zero
     again.
     """
     answer = ask(
         demo_handler,
-        conversation[: MIDDLE * 16_000],
+        conversation()[: MIDDLE * 16_000],
         chunk_length_s=chunk_length_s,
         return_timestamps="word",
         diarize=False,
