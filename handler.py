@@ -12,9 +12,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from config import ModelSettings
-from loading import load_endpoint
 from runtime.event_loop import EventLoopThread
-from transcription_request import TranscriptionRequest
+from runtime.imports import modules_that_stay
+
+with modules_that_stay():
+    from loading import load_endpoint
+    from transcription_request import TranscriptionRequest
 
 
 class EndpointHandler:

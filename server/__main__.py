@@ -14,6 +14,7 @@ from pathlib import Path
 
 from commands.parser import INTERRUPTED
 from errors import StartError
+from runtime.imports import modules_that_stay
 from server.options import read
 from server.settings import ServerSettings
 
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     try:
         settings = read_settings(options)
-        from server.serving import serve  # takes seconds, which end in order too
+        with modules_that_stay():
+            from server.serving import serve  # takes seconds, which end in order too
 
         sys.exit(serve(options, settings))
     except StartError as error:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from commands.parser import INTERRUPTED, CommandParser, option
 from config import ModelSettings, prepare_ray_serve
 from errors import StartError, Unsupported
+from runtime.imports import modules_that_stay
 from server.error_response import error_response
 from server.errors import NoReplica
 from server.settings import ServerSettings
@@ -50,7 +51,9 @@ class Replica:
     def __init__(self) -> None:
         """Load the models that the environment names. Raises RuntimeError where that fails."""
         from server.__main__ import log_to_stderr
-        from server.serving import load_app
+
+        with modules_that_stay():
+            from server.serving import load_app
 
         log_to_stderr()
         try:

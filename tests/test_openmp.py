@@ -67,10 +67,11 @@ def test_on_cuda_the_caller_computes_and_on_a_cpu_a_thread_that_ends():
 
 # Each script on the command line runs in a child: what they import takes seconds.
 FORKS = """
-import os, sys, threading, time
-import torch
+import gc, os, sys, threading, time
 from config import ModelSettings
 from handler import EndpointHandler
+assert gc.isenabled() and gc.get_freeze_count() > 100_000  # what is imported is not looked through
+import torch
 from runtime.openmp import compute_beside
 assert "pyannote.audio" not in sys.modules  # seconds of a start without speakers
 

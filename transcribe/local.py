@@ -11,6 +11,7 @@ from audio.decode import check_container
 from config import ModelSettings
 from errors import EndpointError, StartError
 from runtime.event_loop import EventLoopThread
+from runtime.imports import modules_that_stay
 from transcribe.client import Failed, OnProgress, Unusable
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class LocalEndpoint:
         if self._endpoint is None:
             try:
                 settings = self._choose()
-                from loading import load_endpoint
+                with modules_that_stay():
+                    from loading import load_endpoint
 
                 self._endpoint = load_endpoint(settings)
             except (StartError, SystemExit) as error:

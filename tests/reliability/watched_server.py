@@ -15,6 +15,9 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from runtime.imports import modules_that_stay
+
 WATCHED = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec")
 
 
@@ -35,7 +38,8 @@ def fork_servers() -> None:
     """Return in a child for each line, and wait there for the end of each; the end of all comes
     with that of the input.
     """
-    import server.serving  # noqa: F401
+    with modules_that_stay():
+        import server.serving  # noqa: F401
 
     for line in sys.stdin:
         if not (child := os.fork()):
