@@ -21,7 +21,7 @@ from benchmarks.archive.figures import figures as archive_figures
 from benchmarks.charts import Chart, Curves
 from benchmarks.report import read, save, table
 from benchmarks.speed import __main__ as speed_benchmark
-from benchmarks.speed import engines
+from benchmarks.speed import cpu, engines
 from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.figures import charts as speed_charts
@@ -81,6 +81,15 @@ def test_a_step_of_the_main_model_takes_longer_than_one_of_its_smaller_assistant
     monkeypatch.setattr(engines, "TIMED_STEPS", 4)
     main, assistant = Ours(models, None).step_seconds()
     assert 0 < assistant < main
+
+
+@pytest.mark.parametrize("part", [cpu.threads, cpu.neighbours])
+def test_decoding_is_timed_beside_what_else_computes(part, monkeypatch):
+    monkeypatch.setattr(cpu, "SECONDS", 2)
+    ((name, *ratios),) = part(["demo"], 1)
+    assert name == "demo"
+    assert all(float(each.split()[0]) > 0 for each in ratios)
+    assert ratios
 
 
 def test_random_weights_write_as_many_tokens_as_asked(models, sentence):

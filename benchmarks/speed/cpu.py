@@ -35,6 +35,7 @@ from testing.model_pairs import BASE, demo_pair, random_pair
 POSITIONS = (2, 4, 7, 11)
 ROWS = {"demo": (1, 24), "base": (1, 24), "large-v3": (1, 4)}
 WINDOWS = 16
+SECONDS = 60  # of audio that is decoded
 REPEATS = 9
 PAIRS: dict[str, Callable[[torch.device, torch.dtype], WhisperModels]] = {
     "demo": demo_pair,
@@ -81,27 +82,33 @@ def encoders(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
 
 
 def threads(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
-    """Decoding a minute at batch 1 beside a thread that has computed and rests, over alone."""
-    windows, options = cut(recording(60)), DecodeOptions(batch_size=1)
-    for name in models:
-        engine = DecodeEngine(PAIRS[name](CPU, torch.float32))
-        action = partial(decode, engine, windows, options, MAX_TOKENS)
+    """Decoding at batch 1 beside a thread that has decoded, too, and rests, over alone."""
+    windows, options = cut(recording(SECONDS)), DecodeOptions(batch_size=1)
+
+    def start(loaded: WhisperModels) -> Action:
+        """Decoding with an engine of the thread that calls this."""
+        action = partial(decode, DecodeEngine(loaded), windows, options, MAX_TOKENS)
         action()
+        return action
+
+    for name in models:
+        loaded = PAIRS[name](CPU, torch.float32)
+        action = start(loaded)
         alone, beside = [], []
         for _ in range(repeats):
             alone.append(time_once(action, CPU))
             with ThreadPoolExecutor(1) as other:
-                other.submit(action).result()
+                other.submit(start, loaded).result()
                 beside.append(time_once(action, CPU))
         yield [name, str(ratio(beside, alone))]
 
 
 def neighbours(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
-    """Decoding a minute at batch 24 beside a busy process, over alone, for each model.
+    """Decoding at batch 24 beside a busy process, over alone, for each model.
 
     With threads that follow what the neighbour leaves, with all of them, and with one alone.
     """
-    windows, options, most = cut(recording(60)), DecodeOptions(), torch.get_num_threads()
+    windows, options, most = cut(recording(SECONDS)), DecodeOptions(), torch.get_num_threads()
     for name in models:
         engine = DecodeEngine(PAIRS[name](CPU, torch.float32))
         action = partial(decode, engine, windows, options, MAX_TOKENS)
@@ -164,6 +171,7 @@ def main() -> None:
         "repeats": repeats,
         "bytes of operands": int(OPERAND_BYTES),
         "windows encoded together": WINDOWS,
+        "seconds decoded": SECONDS,
     }
     results = {
         "settings": facts,
