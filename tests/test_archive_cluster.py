@@ -1,6 +1,6 @@
-"""Whole runs on Ray, as a user starts them: each is a process of its own, and most of them use one
-cluster that is started here. What recordings do to their workers is told by a
-handler without models; the last test has the endpoint's own, and compares with it."""
+"""Whole runs on Ray: each is a process of its own, and most of them use one cluster that is started
+here. What recordings do to their workers is told by a handler without models; the last test starts
+the command as a user does, with the endpoint's own handler, and compares with it."""
 
 from __future__ import annotations
 
