@@ -1,8 +1,8 @@
 """Threads for work on recordings, which is done in small steps, the shortest recording first.
 
-Between two steps another recording may have its turn: of eight turns seven go to the one with the
-fewest seconds of audio, and one to the one that came first. So a short recording waits for no long
-one to end, however many there are, and no long one waits for ever. Where a long step lets others go
+Between two steps another recording may have its turn: the one with the fewest seconds of audio,
+except that the one that came first is passed over seven times at most. So a short recording waits
+for no long one to end, however many there are, and no long one waits for ever. Where a long step lets others go
 first between its batches, they have seven parts of the time to one of its own. Seconds are those
 that are known so far, and grow while a file is decoded: what it says about itself is not believed
 for long.
@@ -81,7 +81,8 @@ class ShortestFirst:
         self._waiting: list[Work] = []
         self._works: dict[Future[Any], Work] = {}  # apart, or a result would hold on to itself
         self._holding: dict[Recording, None] = {}  # in the order in which they began
-        self._turns: Counter[bool] = Counter()  # and those within a step of another recording
+        # Turns since the oldest had one, and those within a step of another recording.
+        self._passed_over: Counter[bool] = Counter()
 
     @property
     def held_bytes(self) -> int:
@@ -186,9 +187,10 @@ class ShortestFirst:
         if not ready:
             return None
         within = longest < inf
-        self._turns[within] += 1
-        first_come = self._turns[within] % FIRST_COME_EVERY == 0
-        work = min(ready, key=_number if first_come else _length)
+        oldest, shortest = min(ready, key=_number), min(ready, key=_length)
+        first_come = self._passed_over[within] == FIRST_COME_EVERY - 1
+        work = oldest if first_come else shortest
+        self._passed_over[within] = 0 if work is oldest else self._passed_over[within] + 1
         self._waiting.remove(work)
         return work
 

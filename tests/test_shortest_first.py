@@ -24,11 +24,16 @@ STEP = 30.0
 
 
 class Held:
-    """A queue whose thread waits until `go`; `done` are the names of work, one for each step."""
+    """A queue whose thread waits until `go`; `done` are the names of work, one for each step.
 
-    def __init__(self, **options) -> None:
+    There was work `before`, of one step each, which nothing waited behind.
+    """
+
+    def __init__(self, before=0, **options) -> None:
         self.done, self.go = [], threading.Event()
         self.queue = ShortestFirst("test", **options)
+        for _ in range(before):
+            self.queue.submit(Recording(0), in_one_step(lambda: None)).result(60)
         running = threading.Event()
         self.first = self.queue.submit(
             Recording(0), in_one_step(lambda: (running.set(), self.go.wait(60)))
@@ -51,18 +56,23 @@ class Held:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 7200), st.integers(1, 9)), min_size=1, max_size=12))
-def test_of_eight_turns_seven_go_to_the_shortest_and_one_to_the_first(works):
-    held = Held()
+@given(
+    st.lists(st.tuples(st.floats(0, 7200), st.integers(1, 9)), min_size=1, max_size=12),
+    st.integers(0, 9),
+)
+def test_the_shortest_is_next_and_the_first_is_passed_over_seven_times_at_most(works, before):
+    """However many turns there were `before`."""
+    held = Held(before=before)
     asked = [held.submit(name, *work) for name, work in enumerate(works)]
     held.go.set()
     for each in asked:
         each.result(60)
     held.queue.shutdown()
-    left = {name: steps for name, (_, steps) in enumerate(works)}
-    for turn, name in enumerate(held.done, start=2):
-        shortest = min(left, key=lambda each: (works[each][0], each))
-        assert name == (min(left) if turn % FIRST_COME_EVERY == 0 else shortest)
+    left, passed_over = {name: steps for name, (_, steps) in enumerate(works)}, 0
+    for name in held.done:
+        shortest, first = min(left, key=lambda each: (works[each][0], each)), min(left)
+        assert name == (first if passed_over == FIRST_COME_EVERY - 1 else shortest)
+        passed_over = 0 if name == first else passed_over + 1
         left[name] -= 1
         left = {each: steps for each, steps in left.items() if steps}
     assert not left
