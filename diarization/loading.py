@@ -10,8 +10,8 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError
 
 from diarization.diarizer import Diarizer
-from diarization.nemotron_diarizer import MODEL_TYPE, load_nemotron
-from diarization.pyannote_pipeline import load_pyannote
+
+NEMOTRON = "nemotron3_diarization"
 
 
 def load_diarizer(
@@ -22,8 +22,14 @@ def load_diarizer(
     Raises StartError where access is refused or the libraries are too old; other exceptions of
     theirs pass through.
     """
-    load = load_nemotron if model_type(name, revision, token) == MODEL_TYPE else load_pyannote
-    return load(name, revision, token, device)
+    # Each is imported where it is named: without a diarizer a start waits for neither.
+    if model_type(name, revision, token) == NEMOTRON:
+        from diarization.nemotron_diarizer import load_nemotron
+
+        return load_nemotron(name, revision, token, device)
+    from diarization.pyannote_pipeline import load_pyannote
+
+    return load_pyannote(name, revision, token, device)
 
 
 def model_type(name: str, revision: str | None, token: str | None) -> str | None:

@@ -36,7 +36,6 @@ from runtime.versions import dtype_argument, nemotron_speaker_cache
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 
-MODEL_TYPE = "nemotron3_diarization"  # in config.json
 # Of a checkpoint that names none: (chunk, right context), encoder frames, by transformers' default.
 STREAMING_MODE = (9, 4)
 THRESHOLD = 0.5  # the probability above which somebody speaks, as transformers' processor has it

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from asr.checkpoint.assistants import main_digest
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, MedusaHeads
+from asr.checkpoint.whisper import WhisperModel
 
 
 class Heads(nn.Module):
@@ -74,7 +74,7 @@ class Projection:
     size: int
 
     @classmethod
-    def of(cls, model: PreTrainedModel, shortlist: Tensor | None = None) -> Projection:
+    def of(cls, model: WhisperModel, shortlist: Tensor | None = None) -> Projection:
         """A model's, in float32; without a shortlist its whole vocabulary."""
         weight = model.get_output_embeddings().weight.detach().float()
         every = torch.arange(len(weight), device=weight.device)

@@ -2,10 +2,10 @@
 
 Between two steps another recording may have its turn: the one with the fewest seconds of audio,
 except that the one that came first is passed over seven times at most. So a short recording waits
-for no long one to end, however many there are, and no long one waits for ever. Where a long step lets others go
-first between its batches, they have seven parts of the time to one of its own. Seconds are those
-that are known so far, and grow while a file is decoded: what it says about itself is not believed
-for long.
+for no long one to end, however many there are, and no long one waits for ever. Where a long step
+lets others go first between its batches, they have seven parts of the time to one of its own.
+Seconds are those that are known so far, and grow while a file is decoded: what it says about itself
+is not believed for long.
 
 Decoded audio is counted, 64 kB a second. A recording is decoded while as much room again is free as
 it will take, so that shorter ones find room beside any number of long ones. Of those that have

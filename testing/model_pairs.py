@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
 from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
-from asr.checkpoint.assistants import decoder_alone, with_assistant
+from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Assistant, Checkpoint, WhisperModels, load_whisper
 from asr.checkpoint.special_tokens import read_special_tokens
 from config import DEMO_MODELS
@@ -29,6 +29,7 @@ from testing.tiny_whispers import (
     generation_config_of,
     tokenizer_of,
 )
+from testing.transformers_models import decoder_alone, in_transformers
 
 DEEP_LAYERS = 32
 SEED = 7
@@ -115,9 +116,10 @@ def add_noise(model: PreTrainedModel, noise: float) -> PreTrainedModel:
 def _pair(
     name: str, shallow: WhisperModels, layers: int, noise: float, epsilon: float
 ) -> WhisperModels:
-    decoder = decoder_alone(add_noise(shallow.model, noise))
+    own = in_transformers(shallow.model)
+    decoder = decoder_alone(add_noise(own, noise))
     assistant = Assistant(f"{name}, shallow", decoder, shares_encoder=True, only_language=None)
-    deep = insert_layers(shallow.model, layers, epsilon)
+    deep = insert_layers(own, layers, epsilon)
     return dataclasses.replace(shallow, name=name, model=deep, assistant=assistant)
 
 

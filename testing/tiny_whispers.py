@@ -27,6 +27,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.special_tokens import read_special_tokens
+from asr.checkpoint.whisper import WhisperModel
 from asr.frontend.vad import STEP, find_speech
 from asr.frontend.windows import Span
 from demo.build.tokenizer import whisper_tokenizer
@@ -190,17 +191,18 @@ def feature_extractor_of(shape: Published) -> WhisperFeatureExtractor:
     return WhisperFeatureExtractor(feature_size=shape.mel_bins, chunk_length=shape.seconds)
 
 
-def without_layers(model: PreTrainedModel, kept: tuple[int, ...]) -> PreTrainedModel:
+def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> PreTrainedModel:
     """The model with some of its decoder's layers, as Distil-Whisper's training starts."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = len(kept)
     smaller = _initialise(config, model.dtype)
     decoder = smaller.model.decoder
-    smaller.model.encoder.load_state_dict(model.model.encoder.state_dict())
+    original = model.get_decoder()
+    smaller.model.encoder.load_state_dict(model.get_encoder().state_dict())
     for name in ("embed_tokens", "embed_positions", "layer_norm"):
-        getattr(decoder, name).load_state_dict(getattr(model.model.decoder, name).state_dict())
+        getattr(decoder, name).load_state_dict(getattr(original, name).state_dict())
     for new, old in enumerate(kept):
-        decoder.layers[new].load_state_dict(model.model.decoder.layers[old].state_dict())
+        decoder.layers[new].load_state_dict(original.layers[old].state_dict())
     smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller
 

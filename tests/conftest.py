@@ -30,8 +30,8 @@ from config import NO_TELEMETRY
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
+    from asr.model.audio_encoder import AudioEncoder
     from asr.model.encoder import EncoderPass
     from endpoint import Endpoint
     from handler import EndpointHandler
@@ -347,7 +347,7 @@ def _heard_once(run_pass: EncoderPass) -> EncoderPass:
     """
     kept: dict[tuple[int, bytes], torch.Tensor] = {}
 
-    def encode(encoder: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    def encode(encoder: AudioEncoder, features: torch.Tensor) -> torch.Tensor:
         key = id(encoder), sha256(features.contiguous().numpy()).digest()
         kept[key] = found = kept.pop(key) if key in kept else run_pass(encoder, features)
         if len(kept) > 20:

@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.engine import captures, cuda_graphs, results, speculative
@@ -36,6 +35,7 @@ from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
 from asr.model.vocabulary import ALIGNED
 from testing.tiny_whispers import Published, loaded, model_of
+from testing.transformers_models import decoder_alone
 
 # Whisper large-v3's vocabulary, so that sizes of intermediates mean something; few layers.
 FAKE_LARGE = Published(languages=100, mel_bins=128, encoder_layers=1, decoder_layers=1)

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from transformers import (
@@ -32,6 +33,7 @@ from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR, Heads, MedusaHeads,
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, DecodeResult, Request
+from asr.model.audio_encoder import AudioEncoder
 from testing.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
@@ -321,3 +323,16 @@ def states_read_by_heads(
         encoder_hidden_states=answer.encoder_last_hidden_state,
     )
     return (through[0] if isinstance(through, tuple) else through).view(len(tokens), -1)
+
+
+def encoder_passes(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many windows each pass of an engine's encoders has read, from now on."""
+    encoder, passes = engine.context.encoder, []
+    run_pass = encoder.run_pass
+
+    def counted(each: AudioEncoder, features: torch.Tensor) -> torch.Tensor:
+        passes.append(len(features))
+        return run_pass(each, features)
+
+    monkeypatch.setattr(encoder, "run_pass", counted)
+    return passes

@@ -1,4 +1,4 @@
-"""Products through oneDNN are those of torch, and whoever else multiplies notices nothing."""
+"""Products through oneDNN are those of torch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from asr.model.cpu_kernels import (
     PACK_FROM_ELEMENTS,
     QUERY_BLOCK,
     TRANSPOSE_UP_TO_POSITIONS,
-    EncoderWeights,
-    OneDnnOverride,
+    EncoderLinear,
     PackedLinear,
     TransposedLinear,
     attention,
     empty_keys,
     empty_transposed,
+    encoder_attention,
     encoder_batch_size,
 )
 from errors import StartError
 from runtime.device import choose_dtype
-from testing.tiny_whispers import Published, model_of
 
 WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"
@@ -153,32 +152,18 @@ def test_a_cpu_takes_windows_one_by_one(device, together):
     assert encoder_batch_size(16, torch.device(device)) == together
 
 
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("positions", [ONEDNN_FROM_POSITIONS - 1, ONEDNN_FROM_POSITIONS])
 @torch.inference_mode()
-def test_modules_of_others_are_left_as_they_are():
-    layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.ones(ONEDNN_FROM_POSITIONS, WIDTH)
-    before = layer(x)
-
-    def within():
-        with OneDnnOverride():
-            torch.testing.assert_close(layer(x), before, rtol=1e-5, atol=1e-5)
-
-    assert ONE_DNN in operators(within)
-    assert ONE_DNN not in operators(lambda: layer(x))
-
-
-@pytest.mark.parametrize(
-    ("positions", "dtype"),
-    [(ONEDNN_FROM_POSITIONS - 1, torch.float32), (ONEDNN_FROM_POSITIONS, torch.float64)],
-)
-@torch.inference_mode()
-def test_few_positions_and_other_types_stay_with_torch(positions, dtype):
-    x, weight = torch.ones(positions, WIDTH, dtype=dtype), torch.ones(WIDTH, WIDTH, dtype=dtype)
-
-    def within():
-        with OneDnnOverride():
-            F.linear(x, weight)
-
-    assert ONE_DNN not in operators(within)
+def test_an_encoders_linear_layer_is_torchs(positions, gelu):
+    layer, x = torch.nn.Linear(WIDTH, WIDTH), torch.randn(2, positions, WIDTH)
+    expected = F.gelu(layer(x)) if gelu else layer(x)
+    ours = EncoderLinear(layer.weight, layer.bias, gelu=gelu)
+    torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-5)
+    assert (ONE_DNN in operators(lambda: ours(x))) == (2 * positions >= ONEDNN_FROM_POSITIONS)
+    assert ONE_DNN not in operators(lambda: EncoderLinear(layer.weight)(x[:1, :10]))
+    doubled = EncoderLinear(layer.weight.double())
+    assert ONE_DNN not in operators(lambda: doubled(x.double()))
 
 
 def drawn_attention(positions, dtype):
@@ -210,32 +195,13 @@ def test_attention_is_that_of_torch(positions, dtype):
     torch.testing.assert_close(attention(query, *across), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"scale": 1.0}, {"attn_mask": None, "is_causal": False, "scale": 0.1}]
-)
 @torch.inference_mode()
-def test_attention_of_others_goes_through_onednn_with_their_scale(asked):
+def test_an_encoders_attention_goes_through_onednn():
     heard = drawn_attention(QUERY_BLOCK + 1, torch.float32)
-    expected, answers = F.scaled_dot_product_attention(*heard, **asked), []
-
-    def within():
-        with OneDnnOverride():
-            answers.append(F.scaled_dot_product_attention(*heard, **asked))
-
-    assert ONE_DNN in operators(within)
-    torch.testing.assert_close(answers[0], expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@torch.inference_mode()
-def test_masks_of_others_hold(causal):
-    query, keys, values = drawn_attention(700, torch.float32)
-    asked = {"is_causal": True} if causal else {"attn_mask": torch.rand(700, 700) > 0.5}
-    expected = F.scaled_dot_product_attention(query, keys, values, **asked)
-    with OneDnnOverride():
-        torch.testing.assert_close(
-            F.scaled_dot_product_attention(query, keys, values, **asked), expected
-        )
+    expected = F.scaled_dot_product_attention(*heard, scale=1.0)
+    found = encoder_attention(*heard)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert ONE_DNN in operators(lambda: encoder_attention(*heard))
 
 
 def to_bfloat16(x):
@@ -318,22 +284,3 @@ def test_attention_over_bfloat16_keys_is_that_of_torch_to_rounding(positions):
     assert mixed.dtype == torch.float32
     # Weights are off by the rounding of a score, 2^-8 of at most 6, and values by 2^-9.
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=0.03)
-
-
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-@torch.inference_mode()
-def test_an_encoder_of_others_is_itself_to_rounding(dtype, precisions):
-    if dtype is not None:
-        precisions(dtype)
-    shape = Published(text_entries=300, languages=4, seconds=4)
-    encoder = model_of(shape, width=64).get_encoder()
-    features = torch.randn(1, 80, 400)
-    expected = encoder(features).last_hidden_state
-    weights = EncoderWeights.of(encoder, dtype)
-    assert len(weights.before_gelu) == len(encoder.layers)
-    assert bool(weights.rounded) is (dtype is not None)
-    with OneDnnOverride(weights):
-        found = encoder(features).last_hidden_state
-    tolerance = 1e-4 if dtype is None else 0.05
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
-    assert dtype is None or (found - expected).abs().max() > 1e-5

@@ -12,7 +12,16 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from oracle import TINY, TINY_128, TINY_ENGLISH, decode, interleaved, models_of, with_assistant
+from oracle import (
+    TINY,
+    TINY_128,
+    TINY_ENGLISH,
+    decode,
+    encoder_passes,
+    interleaved,
+    models_of,
+    with_assistant,
+)
 
 import asr.engine.results
 from asr.engine import repetition
@@ -255,7 +264,7 @@ def test_attention_is_kept_where_words_are_wanted_or_a_text_is_too_long(ending, 
         assert (answer.attention is not None) == (words or kept)
 
 
-def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
+def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once(monkeypatch):
     engine = engine_of(TINY)
     models = engine.models
     window = windows_of(TINY, True, 1, 5)[0]
@@ -265,12 +274,10 @@ def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once():
     models.model.generation_config.lang_to_id = models.special_tokens.languages
     expected = models.model.detect_language(features.double()).item()
     del models.model.generation_config.lang_to_id
-    passes = []
-    hook = models.model.get_encoder().register_forward_hook(lambda *_: passes.append(1))
+    passes = encoder_passes(engine, monkeypatch)
     heard = engine.detect_language(window.samples)
     window = dataclasses.replace(window, encoded=heard.encoded)
     answer = decode(engine, [window], DecodeOptions())[window.key]
-    hook.remove()
     assert models.special_tokens.languages[heard.language] == expected
     assert heard.no_speech_prob == pytest.approx(answer.no_speech_prob)
     assert 1 / len(models.special_tokens.languages) <= heard.probability <= 1
@@ -286,15 +293,11 @@ def test_a_language_is_heard_without_projecting_what_was_encoded(monkeypatch):
     assert heard.language in engine.models.special_tokens.languages
 
 
-def test_each_window_is_encoded_once_even_when_decoded_again():
+def test_each_window_is_encoded_once_even_when_decoded_again(monkeypatch):
     engine = engine_of(TINY)
-    heard = []
-    hook = engine.models.model.get_encoder().register_forward_hook(
-        lambda _m, inputs, _o: heard.append(len(inputs[0]))
-    )
+    heard = encoder_passes(engine, monkeypatch)
     options = DecodeOptions(batch_size=2, fallback=retrying(0.0))
     answers = decode(engine, windows_of(TINY, True, 5, 10), options)
-    hook.remove()
     assert not any(answer.timestamps for answer in answers.values())
     assert sum(heard) == 5
 

@@ -20,11 +20,11 @@ import pytest
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from asr.checkpoint.assistants import decoder_alone
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
+from asr.model.audio_encoder import AudioEncoder
 from asr.model.decoder import Decoder
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
@@ -36,6 +36,7 @@ from config import REPOSITORY, ModelReference, ModelSettings
 from deployment.memory import Dimensions, need_of, need_on_cpu
 from errors import StartError
 from runtime.device import choose_dtype
+from testing.transformers_models import decoder_alone
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 DOCUMENT = REPOSITORY / "docs" / "gpu.md"
@@ -425,10 +426,10 @@ def test_a_cpu_holds_what_a_deployment_counts(dtype, width):
     product = None if dtype == torch.float32 else dtype
     model = WhisperForConditionalGeneration(config).eval()
     decoder = Decoder(model, [(0, 0), (0, 1)], product)
-    encoder = cpu_kernels.EncoderWeights.of(model.get_encoder(), product)
+    encoder = AudioEncoder(model.get_encoder(), product)
     weights = {each.data_ptr(): each.nbytes for each in model.parameters()}
     seen = {}
-    held = [*tensors_in(vars(decoder), seen), *tensors_in(tuple(encoder), seen)]
+    held = [*tensors_in(vars(decoder), seen), *tensors_in(vars(encoder), seen)]
     copies = sum(
         each.numel() * each.element_size()
         for each in held

@@ -9,6 +9,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
+from oracle import encoder_passes
 from stand_ins import asking
 
 from asr import Guess, HeardBefore, Recogniser
@@ -134,19 +135,18 @@ def test_what_is_given_is_kept_though_another_sound_is_heard(transcriber):
         assert [word.stop for word in found.words] == sorted({word.stop for word in found.words})
 
 
-def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(transcriber):
-    passes = []
-    encoder = transcriber.models.model.get_encoder()
-    hook = encoder.register_forward_hook(lambda *_: passes.append(1))
+def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
+    transcriber, monkeypatch
+):
+    passes = encoder_passes(transcriber.engine, monkeypatch)
     live = begun(transcriber, language=None)
     found = run(transcriber, live)
-    hook.remove()
+    assert len(passes) == 1
     detected = transcriber.engine.detect_language(noise(SECONDS))
     assert (found.language, found.language_probability) == (
         detected.language,
         pytest.approx(detected.probability),
     )
-    assert len(passes) == 1
     given = run(transcriber, begun(transcriber, language=found.language))
     assert given.tokens == found.tokens
 

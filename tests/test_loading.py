@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import BertConfig, WhisperFeatureExtractor
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.engine.request import DecodeOptions
@@ -64,11 +65,11 @@ def test_the_sampling_options_of_a_checkpoint_have_no_effect(tmp_path):
     assert transcripts[0] == transcripts[1]
 
 
-def test_attention_dtype_and_mode(tmp_path):
+def test_dtype_and_mode(tmp_path):
     model = load_whisper(Checkpoint(str(save(tmp_path, SMALL))), CPU, torch.float16).model
     assert model.dtype == torch.float16
-    assert model.config._attn_implementation == "sdpa"
     assert not model.training
+    assert not any(each.requires_grad for each in model.parameters())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
@@ -97,6 +98,85 @@ def test_pickled_weights_are_not_read(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(OSError, match="safetensors"):
         load(tmp_path)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a checkpoint after `change` had its weights, and returns its folder."""
+
+    def write(change, model=None):
+        save(tmp_path, SMALL, model)
+        weights = load_file(tmp_path / "model.safetensors")
+        change(weights)
+        save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_weights_are_those_that_transformers_loads(tmp_path, sharded):
+    options = {"max_shard_size": "100KB"} if sharded else {}
+    model_of(SMALL, seed=3).save_pretrained(save(tmp_path, SMALL), **options)
+    if sharded:
+        (tmp_path / "model.safetensors").unlink()
+    theirs = WhisperForConditionalGeneration.from_pretrained(tmp_path)
+    ours = load(tmp_path).model
+    torch.testing.assert_close(ours.state_dict(), dict(theirs.state_dict()), rtol=0, atol=0)
+    assert ours.generation_config.to_dict() == theirs.generation_config.to_dict()
+    assert ours.proj_out.weight is ours.get_decoder().embed_tokens.weight
+
+
+def test_a_projection_of_its_own_is_kept(written):
+    model = model_of(SMALL)
+    model.config.tie_word_embeddings = False
+    other = torch.randn_like(model.proj_out.weight)
+    folder = written(lambda weights: weights.update({"proj_out.weight": other}), model)
+    assert torch.equal(load(folder).model.proj_out.weight, other)
+
+
+def test_names_may_lack_the_models(written):
+    """As transformers saves a WhisperModel."""
+
+    def shorten(weights):
+        for name in [*weights]:
+            weights[name.removeprefix("model.")] = weights.pop(name)
+
+    weights = load(written(shorten)).model.state_dict()
+    torch.testing.assert_close(weights, dict(model_of(SMALL).state_dict()), rtol=0, atol=0)
+
+
+NAME = "model.decoder.layers.0.fc1.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda weights: weights.pop(NAME), f"lacks {NAME}"),
+        (
+            lambda weights: weights.update({NAME: torch.ones(3, 2)}),
+            rf"{NAME} is \(3, 2\), not \(64, 32\)",
+        ),
+    ],
+)
+def test_a_weight_that_is_missing_or_of_another_shape_is_named(written, change, said):
+    """Where transformers would draw random numbers."""
+    with pytest.raises(StartError, match=said):
+        load(written(change))
+
+
+def test_without_a_generation_configuration_the_models_own_counts(tmp_path):
+    (save(tmp_path, SMALL) / "generation_config.json").unlink()
+    model = load(tmp_path).model
+    assert model.generation_config.decoder_start_token_id == SMALL.text_entries + 1
+    assert not hasattr(model.generation_config, "alignment_heads")
+
+
+def test_another_activation_is_refused(tmp_path):
+    model = model_of(SMALL)
+    model.config.activation_function = "relu"
+    with pytest.raises(StartError, match="activates by relu, not gelu"):
+        load(save(tmp_path, SMALL, model))
 
 
 def test_a_token_is_not_printed():

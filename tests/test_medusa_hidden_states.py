@@ -14,6 +14,7 @@ from medusa.hidden_states import (
     cached_hidden_states,
     teacher_forced,
 )
+from testing.transformers_models import in_transformers
 from tests.medusa_stand_ins import teacher_of, tiny_models, write_recordings
 
 
@@ -36,7 +37,7 @@ def fresh_pass(models: WhisperModels, encoded: torch.Tensor, text: Text) -> torc
     """transformers' own decoder over a prompt and its text."""
     tokens = torch.tensor([[*text.prompt, *text.tokens[:-1]]])
     with torch.inference_mode():
-        decoded = models.model.model(
+        decoded = in_transformers(models.model).model(
             encoder_outputs=BaseModelOutput(encoded), decoder_input_ids=tokens
         )
     return decoded.last_hidden_state[0, len(text.prompt) - 1 :]
@@ -111,7 +112,7 @@ def test_another_model_or_other_recordings_have_another_cache(recordings):
     assert cache_name(models, recordings[1:]) != name
     german = [dataclasses.replace(each, language="de") for each in recordings]
     assert cache_name(models, german) != name
-    bias = models.model.model.encoder.layer_norm.bias
+    bias = models.model.get_encoder().layer_norm.bias
     with torch.no_grad():
         bias.add_(1)
         other = cache_name(models, recordings)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from oracle import TINY, models_of, noise_windows
 
-from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
@@ -18,6 +17,7 @@ from benchmarks.speed.engines import decode
 from config import DEMO_MODELS
 from demo.build.voices import Voice, speak
 from testing.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
+from testing.transformers_models import decoder_alone
 
 CPU = torch.device("cpu")
 

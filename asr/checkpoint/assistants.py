@@ -14,34 +14,26 @@ reaches the device.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSpeechSeq2Seq,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from asr.checkpoint.languages import ENGLISH
 from asr.checkpoint.loading import (
     Assistant,
     Checkpoint,
     WhisperModels,
-    load_weights,
-    on_device,
+    load_model,
     require_whisper,
 )
 from asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_heads
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from asr.checkpoint.whisper import Whisper, WhisperModel
 from errors import StartError
-from runtime.versions import dtype_argument, tokenizer_arguments
+from runtime.versions import tokenizer_arguments
 
 ENCODER_SHAPE = (
     "d_model",
@@ -67,14 +59,14 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
     _require_same_input(models, checkpoint, config)
-    model = _load(models, checkpoint, config)
+    model, shares_encoder = _load(models, checkpoint, config)
     tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source, **tokenizer_arguments())
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
     _require_same_tokens(models, checkpoint, special)
     assistant = Assistant(
         checkpoint.name,
         model,
-        shares_encoder=not model.config.is_encoder_decoder,
+        shares_encoder,
         only_language=_only_language(model, special),
     )
     return dataclasses.replace(models, assistant=assistant)
@@ -101,36 +93,23 @@ def main_digest(models: WhisperModels) -> str:
 
 def _load(
     models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfig
-) -> PreTrainedModel:
-    """The assistant's decoder if it can read the main model's encoder output, else all of it."""
-    main_config = models.model.config
+) -> tuple[Whisper, bool]:
+    """The assistant's decoder and True if it can read the main model's encoder output, else all of
+    it and False.
+    """
+    main_config, dtype = models.model.config, models.model.dtype
     same_shape = all(getattr(main_config, name) == getattr(config, name) for name in ENCODER_SHAPE)
     if config.architectures == ["WhisperForCausalLM"]:
         if not same_shape:
             reason = "it has no encoder, and was made for one of another shape"
             raise _misfit(models, checkpoint, reason)
-        return load_weights(AutoModelForCausalLM, checkpoint, models.device, models.model.dtype)
-    cpu = torch.device("cpu")
-    whole = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, cpu, models.model.dtype)
+        return load_model(checkpoint, config, models.device, dtype, encoder=False), True
+    whole = load_model(checkpoint, config, torch.device("cpu"), dtype)
     shares = same_shape and _equal_encoders(models.model, whole)
-    return on_device(decoder_alone(whole) if shares else whole, models.device)
+    return (whole.without_encoder() if shares else whole).to(models.device), shares
 
 
-def decoder_alone(whole: PreTrainedModel) -> PreTrainedModel:
-    """The model's decoder as a causal model, the form in which Distil-Whisper drafts; it shares the
-    model's weights.
-    """
-    configuration = copy.deepcopy(whole.config)
-    decoder: PreTrainedModel = AutoModelForCausalLM.from_config(
-        configuration, **dtype_argument(whole.dtype), attn_implementation="sdpa"
-    )
-    decoder.model.decoder = whole.get_decoder()
-    decoder.set_output_embeddings(whole.get_output_embeddings())
-    decoder.generation_config = whole.generation_config
-    return decoder
-
-
-def _equal_encoders(main: PreTrainedModel, other: PreTrainedModel) -> bool:
+def _equal_encoders(main: WhisperModel, other: WhisperModel) -> bool:
     """Whether all weights of the encoders are equal in float16; `other` is on the CPU."""
     expected = main.get_encoder().state_dict()
     for name, weight in other.get_encoder().state_dict().items():
@@ -170,7 +149,7 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
     )
 
 
-def _only_language(model: PreTrainedModel, special_tokens: SpecialTokens) -> str | None:
+def _only_language(model: WhisperModel, special_tokens: SpecialTokens) -> str | None:
     """English for assistants that know only English. Distil-Whisper's pin it in the generation
     configuration of a multilingual vocabulary.
     """

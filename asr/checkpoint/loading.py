@@ -7,37 +7,29 @@ effect of its own. What decoding needs from it is read once into `SpecialTokens`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
-    AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
     GenerationConfig,
     PretrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
 )
-from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
-from asr.checkpoint.medusa import (
-    WHISPER_KEYS,
-    MedusaHeads,
-    is_medusa,
-    read_heads,
-    read_whisper,
-)
+from asr.checkpoint.medusa import WHISPER_KEYS, MedusaHeads, is_medusa, read_heads
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from asr.checkpoint.tensors import Tensors
+from asr.checkpoint.whisper import Whisper, WhisperModel
 from errors import StartError
-from runtime.versions import dtype_argument, load_feature_extractor, tokenizer_arguments
+from runtime.versions import load_feature_extractor, tokenizer_arguments
 
 # What a CPU multiplies in while the rest stays float32.
 PRODUCT_DTYPES = (torch.bfloat16, torch.int8)
+OUTPUT_WEIGHT = "proj_out.weight"
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
 
 
@@ -68,7 +60,7 @@ class Assistant:
     """
 
     name: str
-    model: PreTrainedModel
+    model: WhisperModel
     shares_encoder: bool
     only_language: str | None
 
@@ -83,7 +75,7 @@ class WhisperModels:
     """
 
     name: str
-    model: PreTrainedModel
+    model: WhisperModel
     tokenizer: PreTrainedTokenizerBase
     feature_extractor: WhisperFeatureExtractor
     special_tokens: SpecialTokens
@@ -127,12 +119,10 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     )
     product_dtype = dtype if device.type == "cpu" and dtype in PRODUCT_DTYPES else None
     stored = dtype if product_dtype is None else torch.float32
-    medusa = None
-    if is_medusa(config):
-        model = _load_medusa_base(checkpoint, config, device, stored)
-        medusa = read_heads(checkpoint.source, config.to_dict(), model)
-    else:
-        model = load_weights(AutoModelForSpeechSeq2Seq, checkpoint, device, stored)
+    with_heads = is_medusa(config)
+    prefix = WHISPER_KEYS if with_heads else ""
+    model = load_model(checkpoint, config, device, stored, prefix=prefix)
+    medusa = read_heads(checkpoint.source, config.to_dict(), model) if with_heads else None
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
     return WhisperModels(
         checkpoint.name,
@@ -146,62 +136,66 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     )
 
 
-def load_weights(
-    auto_class: type[_BaseAutoModelClass],
+def load_model(
     checkpoint: Checkpoint,
+    config: PretrainedConfig,
     device: torch.device,
     dtype: torch.dtype,
-) -> PreTrainedModel:
-    """A model in evaluation mode with SDPA attention, its weights from safetensors files only (a
-    pickle can run code).
+    encoder: bool = True,
+    prefix: str = "",
+) -> Whisper:
+    """The model of a checkpoint, in evaluation mode; without `encoder` its decoder alone.
+
+    Its weights have names that begin with `prefix`, or lack "model.", as those of a WhisperModel
+    do. Raises StartError where one is missing or has another shape, or where one behind a `prefix`
+    is no Whisper's, and OSError where there are no safetensors files.
     """
-    model: PreTrainedModel = auto_class.from_pretrained(
-        **checkpoint.source, **_weight_arguments(dtype)
-    )
-    return on_device(model, device)
-
-
-def _load_medusa_base(
-    checkpoint: Checkpoint, config: PretrainedConfig, device: torch.device, dtype: torch.dtype
-) -> PreTrainedModel:
-    """The Whisper inside a Medusa checkpoint, where its keys have a prefix.
-
-    Raises StartError where a weight is missing, for which transformers would draw random numbers,
-    or one is no Whisper's.
-    """
-    loaded: Any = WhisperForConditionalGeneration.from_pretrained(
-        None,
-        config=config,
-        state_dict=read_whisper(checkpoint.source),
-        output_loading_info=True,
-        **_weight_arguments(dtype),
-    )
-    model, said = loaded
-    for keys, fault in (("missing_keys", "lacks"), ("unexpected_keys", "holds an unknown")):
-        if said[keys]:
-            raise StartError(f"{checkpoint.name} {fault} {WHISPER_KEYS}{min(said[keys])}")
-    options: dict[str, Any] = {"revision": checkpoint.revision, "token": checkpoint.token}
-    with suppress(OSError):  # where there is none, the model's own says what its configuration does
-        model.generation_config = GenerationConfig.from_pretrained(checkpoint.name, **options)
-    return on_device(model, device)
-
-
-def _weight_arguments(dtype: torch.dtype) -> dict[str, Any]:
-    return {**dtype_argument(dtype), "attn_implementation": "sdpa", "use_safetensors": True}
-
-
-def on_device(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    """The model itself, moved to the device and in evaluation mode."""
-    # transformers wraps torch's `to` and hides its signature.
-    model.to(device)  # type: ignore[arg-type]
-    model.eval()
+    generation_config = _generation_config(checkpoint, config)
+    with torch.device("meta"):
+        model = Whisper(config, generation_config, encoder).eval().requires_grad_(False)
+    expected, tensors = model.state_dict(), Tensors(checkpoint.source)
+    if config.tie_word_embeddings:
+        del expected[OUTPUT_WEIGHT]
+    names = {}
+    for name in expected:
+        keys = prefix + name, prefix + name.removeprefix("model.")
+        found = next((each for each in keys if each in tensors.files), None)
+        if found is None:
+            raise StartError(f"{checkpoint.name} lacks {keys[0]}")
+        names[found] = name
+    unknown = tensors.files.keys() - names.keys() - {prefix + OUTPUT_WEIGHT}
+    for key in sorted(unknown) if prefix else ():
+        if key.startswith(prefix):
+            raise StartError(f"{checkpoint.name} holds an unknown {key}")
+    weights = {}
+    for key, weight in tensors.read(names):
+        shape = expected[names[key]].shape
+        if weight.shape != shape:
+            raise StartError(
+                f"{checkpoint.name}: {key} is {tuple(weight.shape)}, not {tuple(shape)}"
+            )
+        weights[names[key]] = weight.to(device, dtype, copy=True)
+    model.load_state_dict(weights, strict=False, assign=True)
+    if config.tie_word_embeddings:
+        model.tie_weights()
     return model
 
 
+def _generation_config(checkpoint: Checkpoint, config: PretrainedConfig) -> GenerationConfig:
+    """The checkpoint's, or where there is none what its configuration says."""
+    options: dict[str, Any] = {"revision": checkpoint.revision, "token": checkpoint.token}
+    try:
+        return GenerationConfig.from_pretrained(checkpoint.name, **options)
+    except OSError:
+        return GenerationConfig.from_model_config(config)
+
+
 def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
-    """Raise StartError unless the configuration is a Whisper's."""
+    """Raise StartError unless the configuration is a Whisper's, which activates by GELU."""
     if config.model_type != "whisper":
         raise StartError(f"{checkpoint.name} is a {config.model_type} model, not a Whisper")
+    if config.activation_function != "gelu":
+        raise StartError(f"{checkpoint.name} activates by {config.activation_function}, not gelu")
 
 
 def _require_matching_features(

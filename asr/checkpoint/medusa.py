@@ -13,23 +13,20 @@ their main model by a digest: equal shapes prove nothing.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
-from transformers.utils.hub import cached_file
+from transformers import PretrainedConfig
 
+from asr.checkpoint.tensors import Source, Tensors
+from asr.checkpoint.whisper import DecoderLayerWeights, WhisperModel
 from errors import StartError
 
 ARCHITECTURE, HEADS_MODEL_TYPE = "WhisperMedusaModel", "medusa_heads"
 LINEAR, BLOCK, HEADS_ONLY = "base_head", "medusa_block", "heads_only"
-SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 # Published checkpoints hold the whole Whisper under this prefix.
 WHISPER_KEYS = "whisper_model."
 HEAD_KEYS, BLOCK_KEYS = "medusa_heads.", "medusa_block."
@@ -43,7 +40,6 @@ DIGESTED = (
     ("proj_out.weight", "model.decoder.embed_tokens.weight"),
 )
 
-Source = Mapping[str, Any]
 NamedShape = tuple[str, tuple[int, ...]]
 
 
@@ -69,7 +65,7 @@ class MedusaHeads:
     name: str
     heads: Heads
     base: Heads | None = None
-    block: WhisperDecoderLayer | None = None
+    block: DecoderLayerWeights | None = None
     shortlist: Tensor | None = None
 
     @property
@@ -122,7 +118,7 @@ class HeadsConfig:
         return self.count + (self.kind == LINEAR)
 
 
-def base_digest(model: PreTrainedModel) -> str:
+def base_digest(model: WhisperModel) -> str:
     """Names the main model that heads are made for: SHA-256 in hexadecimal digits.
 
     Of the decoder's final layer norm (weight, bias) and the projection onto the vocabulary, as
@@ -137,14 +133,14 @@ def file_digest(source: Source) -> str:
 
     `source` holds the arguments of `from_pretrained`. Raises StartError where a tensor is missing.
     """
-    tensors = _Tensors(source)
-    weights = []
+    tensors, keys = Tensors(source), []
     for names in DIGESTED:
         found = next((each for each in names if each in tensors.files), None)
         if found is None:
             raise StartError(f"{tensors.name} has no {names[0]}: no heads can be made for it")
-        weights.append(tensors.read(found))
-    return _digest(weights)
+        keys.append(found)
+    read = dict(tensors.read(keys))
+    return _digest(read[key] for key in keys)
 
 
 def is_medusa(config: PretrainedConfig) -> bool:
@@ -153,29 +149,19 @@ def is_medusa(config: PretrainedConfig) -> bool:
     return ARCHITECTURE in architectures or hasattr(config, "medusa_num_heads")
 
 
-def read_whisper(source: Source) -> dict[str, Tensor]:
-    """The weights of the Whisper inside a Medusa checkpoint, by its own names, as they are."""
-    tensors = _Tensors(source)
-    return {
-        key.removeprefix(WHISPER_KEYS): tensors.read(key)
-        for key in tensors.files
-        if key.startswith(WHISPER_KEYS)
-    }
-
-
 def heads_alone(source: Source) -> Mapping[str, Any] | None:
     """The config.json of a folder or repository of heads alone, else None."""
     config, _ = PretrainedConfig.get_config_dict(**source)
     return config if config.get("model_type") == HEADS_MODEL_TYPE else None
 
 
-def read_heads(source: Source, config: Mapping[str, Any], model: PreTrainedModel) -> MedusaHeads:
+def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -> MedusaHeads:
     """The heads that a checkpoint's files hold, for `model`, on its device and in its dtype.
 
     `config` is the content of config.json. Raises StartError, in one line, where the configuration,
     a tensor's name or its shape is not as it should be.
     """
-    tensors = _Tensors(source)
+    tensors = Tensors(source)
     said = HeadsConfig.read(tensors.name, config)
     width = model.config.d_model
     if said.hidden_size != width:
@@ -186,51 +172,21 @@ def read_heads(source: Source, config: Mapping[str, Any], model: PreTrainedModel
     shapes = dict(_expected(said, block))
     _require_keys(tensors, shapes)
     read = {}
-    for key, shape in shapes.items():
-        weight = tensors.read(key)
-        if shape and tuple(weight.shape) != shape:
-            raise StartError(f"{tensors.name}: {key} is {tuple(weight.shape)}, not {shape}")
-        read[key] = weight.to(model.device, None if key == SHORTLIST else model.dtype)
+    for key, weight in tensors.read(shapes):
+        if shapes[key] and tuple(weight.shape) != shapes[key]:
+            raise StartError(f"{tensors.name}: {key} is {tuple(weight.shape)}, not {shapes[key]}")
+        dtype = weight.dtype if key == SHORTLIST else model.dtype
+        read[key] = weight.to(model.device, dtype, copy=True)
     if block is not None:
-        block.load_state_dict({key: read[BLOCK_KEYS + key] for key in block.state_dict()})
+        weights = {key: read[BLOCK_KEYS + key] for key in block.state_dict()}
+        block.load_state_dict(weights, assign=True)
     heads = _stacked(read, range(said.modules - said.count, said.modules), said.blocks)
     base = _stacked(read, range(1), said.blocks) if said.kind == LINEAR else None
     shortlist = _shortlist(tensors.name, read.get(SHORTLIST), model)
     return MedusaHeads(tensors.name, heads, base, block, shortlist)
 
 
-class _Tensors:
-    """The tensors of a checkpoint's safetensors files, read one at a time."""
-
-    def __init__(self, source: Source) -> None:
-        """Find the files. Raises OSError where there are none."""
-        self.name = str(source["pretrained_model_name_or_path"])
-        self.options = {key: source.get(key) for key in ("revision", "token")}
-        index = cached_file(
-            self.name, INDEX_FILE, **self.options, _raise_exceptions_for_missing_entries=False
-        )
-        if index is None:
-            single = self._path(SINGLE_FILE)
-            with safe_open(single, framework="pt") as opened:
-                self.files = dict.fromkeys(opened.keys(), single)
-            return
-        with open(index, encoding="utf-8") as stream:
-            listed = json.load(stream)["weight_map"]
-        paths = {file: self._path(file) for file in set(listed.values())}
-        self.files = {key: paths[file] for key, file in listed.items()}
-
-    def read(self, key: str) -> Tensor:
-        """One tensor, on the CPU."""
-        with safe_open(self.files[key], framework="pt") as opened:
-            tensor: Tensor = opened.get_tensor(key)
-        return tensor
-
-    def _path(self, file: str) -> str:
-        """A file of the checkpoint, fetched where it is on the hub."""
-        return str(cached_file(self.name, file, **self.options))
-
-
-def _expected(said: HeadsConfig, block: WhisperDecoderLayer | None) -> Iterator[NamedShape]:
+def _expected(said: HeadsConfig, block: DecoderLayerWeights | None) -> Iterator[NamedShape]:
     """Every tensor of the heads and its shape, () where any will do."""
     width = said.hidden_size
     for number in range(said.modules):
@@ -244,7 +200,7 @@ def _expected(said: HeadsConfig, block: WhisperDecoderLayer | None) -> Iterator[
         yield SHORTLIST, ()
 
 
-def _require_keys(tensors: _Tensors, expected: Mapping[str, object]) -> None:
+def _require_keys(tensors: Tensors, expected: Mapping[str, object]) -> None:
     """Raise StartError where a tensor is missing, or is one that nothing would read."""
     missing = sorted(set(expected) - set(tensors.files))
     if missing:
@@ -260,12 +216,10 @@ def _some(keys: list[str]) -> str:
     return keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} tensors more"
 
 
-def _empty_block(model: PreTrainedModel) -> WhisperDecoderLayer:
-    """A decoder layer like the model's own, on its device and in its dtype."""
-    config: Any = model.config
-    block: Any = WhisperDecoderLayer(config, layer_idx=config.decoder_layers)
-    empty: WhisperDecoderLayer = block.to(device=model.device, dtype=model.dtype).eval()
-    return empty
+def _empty_block(model: WhisperModel) -> DecoderLayerWeights:
+    """A decoder layer in the shape of the model's own, without weights."""
+    with torch.device("meta"):
+        return DecoderLayerWeights.like(model.config).requires_grad_(False)
 
 
 def _stacked(read: Mapping[str, Tensor], numbers: Iterable[int], blocks: int) -> Heads:
@@ -279,7 +233,7 @@ def _stacked(read: Mapping[str, Tensor], numbers: Iterable[int], blocks: int) ->
     )
 
 
-def _shortlist(name: str, ids: Tensor | None, model: PreTrainedModel) -> Tensor | None:
+def _shortlist(name: str, ids: Tensor | None, model: WhisperModel) -> Tensor | None:
     """The ids as they are. Raises StartError unless they are different tokens of the vocabulary."""
     if ids is None:
         return None

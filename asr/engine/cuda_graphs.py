@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.captures import Captures
@@ -28,7 +27,7 @@ from asr.engine.prefill import PrefillBatch, PrefillShape, prefill
 from asr.engine.row_state import StepShape, upload
 from asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from asr.engine.speculative import decode_step
-from asr.model.encoder import run_encoder
+from asr.model.audio_encoder import AudioEncoder
 
 ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
@@ -70,7 +69,7 @@ class EncoderKey(NamedTuple):
     """What an encoder's graph was captured for."""
 
     windows: int
-    encoder: nn.Module
+    encoder: AudioEncoder
 
     def __str__(self) -> str:
         return f"an encoder of {self.windows} windows"
@@ -136,12 +135,11 @@ class CudaGraphRunner(StepRunner):
         """The next of a few sizes."""
         return round_up(needed, VERIFIED_LENGTHS)
 
-    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
-        """A few windows a graph; see `asr.model.encoder.run_encoder`."""
-        encode = partial(run_encoder, encoder)
+    def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
+        """A few windows a graph; see `AudioEncoder.forward`."""
         return torch.cat(
             [
-                self._run(ENCODERS, EncoderKey(len(part), encoder), encode, (part,))
+                self._run(ENCODERS, EncoderKey(len(part), encoder), encoder.forward, (part,))
                 for part in torch.split(features, pass_sizes(len(features)))
             ]
         )

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
@@ -20,7 +20,7 @@ from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, prefill
 from asr.engine.row_state import SequenceState, StepShape
 from asr.engine.speculative import decode_step
-from asr.model.encoder import run_encoder
+from asr.model.audio_encoder import AudioEncoder
 
 
 class StepResult(NamedTuple):
@@ -72,9 +72,9 @@ class StepRunner:
         """Numbers of rows and shapes worth preparing at load, largest first."""
         return ()
 
-    def encode(self, encoder: nn.Module, features: Tensor) -> Tensor:
-        """See `asr.model.encoder.run_encoder`."""
-        return run_encoder(encoder, features)
+    def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
+        """See `AudioEncoder.forward`."""
+        return encoder.forward(features)
 
     def prefill(
         self,

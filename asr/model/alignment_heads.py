@@ -9,13 +9,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+
+from asr.checkpoint.whisper import WhisperModel
 
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 MEDIAN_WIDTH = 7  # frames; openai/whisper's `medfilt_width`
 
 
-def alignment_heads(model: PreTrainedModel) -> tuple[AlignmentHead, ...]:
+def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
     """The heads that look where a token is spoken: those the checkpoint lists, else all of the
     upper half's layers.
 

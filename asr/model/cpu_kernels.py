@@ -19,14 +19,10 @@ int8. What lies between them stays float32: sums, layer norms, softmax, caches.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from transformers.activations import GELUActivation
+from torch import Tensor
 
 # Found by benchmarks/speed/kernels.py: elements of a weight worth packing; positions from which
 # oneDNN is faster on weights in the usual layout; positions up to which attention's second product
@@ -192,85 +188,35 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return weights @ values
 
 
-class EncoderWeights(NamedTuple):
-    """Of an encoder that is not ours, by `id` of its linear layers' weights."""
+class EncoderLinear:
+    """`F.linear` with an encoder's weights, or `F.gelu` of it: (.., inputs) -> (.., outputs).
 
-    rounded: Mapping[int, Tensor]  # the weights in bfloat16, none in float32
-    before_gelu: frozenset[int]  # those whose product only a GELU reads
-    before_product: frozenset[int]  # those whose result is rounded for the next product anyway
-
-    @classmethod
-    def of(cls, encoder: nn.Module, dtype: torch.dtype | None = None) -> EncoderWeights:
-        """Prepare a Whisper encoder of transformers; `dtype` as in TransposedLinear."""
-        rounded, before_gelu, before_product = {}, set(), set()
-        for name, module in encoder.named_modules():
-            if isinstance(getattr(module, "activation_fn", None), GELUActivation):
-                before_gelu.add(id(module.get_parameter("fc1.weight")))
-            if dtype is not None and isinstance(module, nn.Linear) and _supported(module.weight):
-                rounded[id(module.weight)] = _pack(module.weight.detach().bfloat16())
-                if name.endswith(("q_proj", "k_proj", "v_proj")):
-                    before_product.add(id(module.weight))
-        return cls(rounded, frozenset(before_gelu), frozenset(before_product))
-
-    def joined(self, other: EncoderWeights) -> EncoderWeights:
-        """Those of both."""
-        return EncoderWeights(
-            {**self.rounded, **other.rounded},
-            self.before_gelu | other.before_gelu,
-            self.before_product | other.before_product,
-        )
-
-
-class OneDnnOverride(TorchFunctionMode):
-    """While entered, this thread's linear layers and attention of many positions run on oneDNN.
-
-    For modules that are not ours: transformers' encoder.
+    For positions in the hundreds: float32 weights stay in their usual layout.
     """
 
-    def __init__(self, weights: EncoderWeights | None = None) -> None:
-        super().__init__()
-        self.weights = weights or EncoderWeights({}, frozenset(), frozenset())
-        self.activated: Tensor | None = None
-        self.product: Tensor | None = None
-        self.read = self.converted = torch.empty(0)
-
-    def __torch_function__(
+    def __init__(
         self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Stand in for torch's functions, one call at a time."""
-        if func is F.linear:
-            return self._linear(*args, **(kwargs or {}))
-        if func is F.gelu and args[0] is self.activated:
-            self.activated = None
-            return args[0]
-        if func is F.scaled_dot_product_attention:
-            return _attention(*args, **(kwargs or {}))
-        product = self.product
-        if product is not None and func is Tensor.add and args[1] is product:
-            self.product = None  # nothing else reads it: memory of its own would cost as much
-            return product.add_(args[0])
-        return func(*args, **(kwargs or {}))
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        gelu: bool = False,
+    ) -> None:
+        """`dtype` as in TransposedLinear; with one, results are bfloat16 too."""
+        self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
+        self.packed = dtype is not None and _supported(weight)
+        if self.packed:
+            self.weight = _pack(self.weight.bfloat16())
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """`F.linear`; where a GELU follows, that too, as part of the product."""
-        rounded = self.weights.rounded.get(id(weight))
-        if rounded is None and not _many_positions(x, weight):
-            return F.linear(x, weight, bias)
-        gelu = id(weight) in self.weights.before_gelu
-        used = weight if rounded is None else rounded
-        if x is not self.read:  # query, key and value read the same
-            self.read, self.converted = x, x.to(used.dtype)
-        product = _onednn_linear(self.converted, used, bias, gelu)
-        if gelu:
-            self.activated = product
-        if gelu or id(weight) in self.weights.before_product:
-            return product
-        self.product = product.to(weight.dtype)
-        return self.product
+    def rounded(self, x: Tensor) -> Tensor:
+        """What a product reads of `x`; of that of one product others may read it."""
+        return x.to(self.weight.dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        if self.packed or _many_positions(x, self.weight):
+            return _onednn_linear(self.rounded(x), self.weight, self.bias, self.gelu)
+        product = F.linear(x, self.weight, self.bias)
+        return F.gelu(product) if self.gelu else product
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -280,17 +226,12 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _attention(query: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
-    """`F.scaled_dot_product_attention`; with options other than a scale, torch's own."""
-    plain = not any(
-        torch.is_tensor(value) or value for name, value in options.items() if name != "scale"
-    )
+def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of a query that is scaled, all (rows, heads, positions, head size) of one type."""
     supported = _supported(query) or (AVAILABLE and _rounded(query))
-    if not (plain and supported and query.shape[2] >= ONEDNN_FROM_POSITIONS):
-        return F.scaled_dot_product_attention(query, keys, values, **options)
-    scale = options.get("scale")
-    scale = _scale(query) if scale is None else scale
-    return _blockwise_attention(query if scale == 1 else query * scale, keys, values)
+    if supported and query.shape[2] >= ONEDNN_FROM_POSITIONS:
+        return _blockwise_attention(query, keys, values)
+    return F.scaled_dot_product_attention(query, keys, values, scale=1.0)
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
+from asr.checkpoint.whisper import WhisperModel
 from asr.model.alignment_heads import AlignmentHead
 from asr.model.cpu_kernels import empty_keys, empty_transposed, encoder_batch_size, largest
 from asr.model.decoder_layer import AttentionContext, DecoderLayer, Norm
@@ -36,12 +36,12 @@ class Decoder:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: WhisperModel,
         aligned: Sequence[AlignmentHead] = (),
         dtype: torch.dtype | None = None,
         base_head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        source = model.model.decoder
+        source = model.get_decoder()
         self.layers: list[DecoderLayer] = []
         for number, each in enumerate(source.layers):
             heads = [head for layer, head in aligned if layer == number]
@@ -56,8 +56,8 @@ class Decoder:
         self.output_embeddings: Tensor = model.get_output_embeddings().weight
         self.output = vocabulary_product(self.output_embeddings, dtype)
         self.rounded = dtype is not None and self.output.packed
-        self.frames: int = source.config.max_source_positions
-        self.max_positions: int = source.config.max_target_positions
+        self.frames: int = model.config.max_source_positions
+        self.max_positions: int = model.config.max_target_positions
         self.head_size = self.token_embeddings.shape[1] // self.layers[0].heads
         self.base_head = base_head
 

@@ -8,16 +8,15 @@ rounding).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import GELUActivation
-from transformers.models.whisper.modeling_whisper import WhisperDecoderLayer
 
+from asr.checkpoint.whisper import DecoderLayerWeights
 from asr.model.cpu_kernels import PackedLinear, TransposedLinear, attention
 from asr.model.kv_cache import KVCache
 
@@ -53,7 +52,7 @@ class Norm(NamedTuple):
 class SelfAttention:
     """Attention to the text so far, whose keys and values are cached."""
 
-    def __init__(self, source: WhisperDecoderLayer, dtype: torch.dtype | None) -> None:
+    def __init__(self, source: DecoderLayerWeights, dtype: torch.dtype | None) -> None:
         own = source.self_attn
         self.heads: int = own.num_heads
         self.norm = Norm.of(source.self_attn_layer_norm)
@@ -87,7 +86,7 @@ class CrossAttention:
 
     def __init__(
         self,
-        source: WhisperDecoderLayer,
+        source: DecoderLayerWeights,
         aligned: Sequence[int],
         first_aligned: int,
         dtype: torch.dtype | None,
@@ -150,17 +149,14 @@ class CrossAttention:
 class FeedForward:
     """The perceptron."""
 
-    def __init__(self, source: WhisperDecoderLayer, dtype: torch.dtype | None) -> None:
-        gelu = isinstance(source.activation_fn, GELUActivation)
+    def __init__(self, source: DecoderLayerWeights, dtype: torch.dtype | None) -> None:
         self.norm = Norm.of(source.final_layer_norm)
-        self.fc1 = PackedLinear(source.fc1.weight, source.fc1.bias, dtype, gelu)
-        self.activation: Callable[[Tensor], Tensor] | None = None if gelu else source.activation_fn
+        self.fc1 = PackedLinear(source.fc1.weight, source.fc1.bias, dtype, gelu=True)
         self.fc2 = _linear(source.fc2, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, positions, d_model) in and out."""
-        inner = self.fc1(self.norm(x))
-        return self.fc2(inner if self.activation is None else self.activation(inner))
+        return self.fc2(self.fc1(self.norm(x)))
 
 
 class DecoderLayer:
@@ -171,7 +167,7 @@ class DecoderLayer:
 
     def __init__(
         self,
-        source: WhisperDecoderLayer,
+        source: DecoderLayerWeights,
         aligned: Sequence[int] = (),
         dtype: torch.dtype | None = None,
         first_aligned: int = 0,

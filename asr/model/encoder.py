@@ -6,7 +6,6 @@ enters a row. Language detection hands it back to the caller, who gives it along
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
 from asr.frontend.features import LogMel
-from asr.model.cpu_kernels import EncoderWeights, OneDnnOverride, encoder_batch_size
+from asr.model.audio_encoder import AudioEncoder
+from asr.model.cpu_kernels import encoder_batch_size
 from asr.model.cpu_threads import CpuThreads
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
@@ -34,19 +33,13 @@ class EncoderOutput(NamedTuple):
     assistant: Tensor | None = None
 
 
-EncoderPass = Callable[[nn.Module, Tensor], Tensor]
+EncoderPass = Callable[[AudioEncoder, Tensor], Tensor]
 
 
 # Parts of the window that may be read instead of all of it, and the seconds that a part is
 # longer than the speech in it: a text is ended by the silence behind it.
 PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
 FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
-
-
-def run_encoder(encoder: nn.Module, features: Tensor) -> Tensor:
-    """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
-    encoded: Tensor = encoder(features).last_hidden_state
-    return encoded
 
 
 class Encoder:
@@ -56,22 +49,22 @@ class Encoder:
         self,
         models: WhisperModels,
         threads: CpuThreads | None = None,
-        run_pass: EncoderPass = run_encoder,
+        run_pass: EncoderPass = AudioEncoder.forward,
     ) -> None:
         """Take the models; `threads` are adjusted before every pass, which is long on a CPU.
 
-        `run_pass` does what `run_encoder` does, maybe otherwise.
+        `run_pass` does what `AudioEncoder.forward` does, maybe otherwise.
         """
         self.threads, self.run_pass = threads, run_pass
-        self.model = models.model
-        self.assistant = models.assistant
         self.log_mel = LogMel(models.feature_extractor, models.device)
-        self.device = models.device
-        self.weights = EncoderWeights.of(models.model.get_encoder(), models.product_dtype)
-        self._parts: dict[int, nn.Module] = {}
-        if models.assistant is not None and not models.assistant.shares_encoder:
-            own = EncoderWeights.of(models.assistant.model.get_encoder(), models.product_dtype)
-            self.weights = self.weights.joined(own)
+        self.device, self.dtype = models.device, models.model.dtype
+        self.main = AudioEncoder(models.model.get_encoder(), models.product_dtype)
+        self.assistant: AudioEncoder | None = None
+        if models.assistant is not None:
+            shares, own = models.assistant.shares_encoder, models.assistant.model
+            self.assistant = self.main
+            if not shares:
+                self.assistant = AudioEncoder(own.get_encoder(), models.product_dtype)
 
     @torch.inference_mode()
     def encode(
@@ -91,18 +84,17 @@ class Encoder:
         """
         known, passes = known or [None] * len(windows), []
         frames = frames or [None] * len(windows)
-        with OneDnnOverride(self.weights):
-            together = encoder_batch_size(len(windows), self.device)
-            for start in range(0, len(windows), together):
-                part = slice(start, start + together)
-                shorter = self._shorter(frames[part])
-                passes.append(self._encode(windows[part], drafted, known[part], shorter))
-                if time.perf_counter() >= until:
-                    break
+        together = encoder_batch_size(len(windows), self.device)
+        for start in range(0, len(windows), together):
+            part = slice(start, start + together)
+            shorter = self._shorter(frames[part])
+            passes.append(self._encode(windows[part], drafted, known[part], shorter))
+            if time.perf_counter() >= until:
+                break
         main = torch.cat(repeated([each.main for each in passes]))
         if not drafted or self.assistant is None:
             return EncoderOutput(main)
-        if self.assistant.shares_encoder:
+        if self.assistant is self.main:
             return EncoderOutput(main, main)
         own = [each.assistant for each in passes if each.assistant is not None]
         return EncoderOutput(main, torch.cat(own))
@@ -115,7 +107,7 @@ class Encoder:
         divides the whole, so that its output may be repeated: attention over keys of which each
         occurs equally often is the same. Compare whisper.cpp's `audio_ctx`.
         """
-        whole: int = self.model.config.max_source_positions
+        whole = len(self.main.positions)
         if self.device.type != "cpu":
             return None
         needed = (seconds + SPARE_SECONDS) * FRAMES_PER_SECOND
@@ -137,36 +129,17 @@ class Encoder:
         """One pass of each encoder, and none of the main one where every output is known."""
         if self.threads is not None:
             self.threads.adjust()
-        own = self.assistant if drafted else None
-        if own is not None and own.shares_encoder:
-            own = None
+        own = self.assistant if drafted and self.assistant is not self.main else None
         missing = [row for row, each in enumerate(known) if each is None]
         if not missing and own is None:
             return EncoderOutput(torch.cat(repeated([each for each in known if each is not None])))
-        features = self.log_mel(windows).to(self.model.dtype)
+        features = self.log_mel(windows).to(self.dtype)
         if frames is not None and own is None and len(missing) == len(windows):
-            part = features[..., : 2 * frames]
-            return EncoderOutput(self.run_pass(self._part(frames), part))
+            return EncoderOutput(self.run_pass(self.main, features[..., : 2 * frames]))
         new = features if len(missing) == len(windows) else features[missing]
-        fresh = iter(self._run(self.model, new) if missing else ())
+        fresh = iter(self.run_pass(self.main, new) if missing else ())
         main = torch.stack([next(fresh) if each is None else each[0] for each in known])
-        return EncoderOutput(main, None if own is None else self._run(own.model, features))
-
-    def _run(self, model: PreTrainedModel, features: Tensor) -> Tensor:
-        return self.run_pass(model.get_encoder(), features)
-
-    def _part(self, frames: int) -> nn.Module:
-        """The main encoder for so many frames: the same modules, but for fewer positions."""
-        if frames not in self._parts:
-            encoder = self.model.get_encoder()
-            part = copy.copy(encoder)
-            part._modules = dict(encoder._modules)
-            part.config = copy.copy(encoder.config)
-            part.config.max_source_positions = frames
-            positions = encoder.embed_positions.weight[:frames]
-            part.embed_positions = nn.Embedding(frames, positions.shape[1], _weight=positions)
-            self._parts[frames] = part
-        return self._parts[frames]
+        return EncoderOutput(main, None if own is None else self.run_pass(own, features))
 
 
 def repeated(outputs: Sequence[Tensor]) -> list[Tensor]:

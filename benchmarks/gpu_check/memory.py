@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from asr.checkpoint.loading import WhisperModels
+from asr.checkpoint.whisper import WhisperModel
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel
@@ -97,7 +97,7 @@ def memory_table() -> str:
 
 
 def footprint(
-    models: Sequence[PreTrainedModel], main: Decoder, draft_model: DraftModel | None
+    models: Sequence[WhisperModel], main: Decoder, draft_model: DraftModel | None
 ) -> Footprint:
     """The same, of checkpoints' models by themselves."""
     weights: list[Tensor] = [weight for model in models for weight in model.parameters()]

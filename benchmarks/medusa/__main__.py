@@ -110,7 +110,7 @@ def with_random_heads(models: WhisperModels, count: int, block: bool) -> Whisper
         * torch.randn(count, *shape, generator=generator, device=models.device, dtype=like.dtype)
         for shape in ((width, width), (width,))
     )
-    layer = copy.deepcopy(models.model.model.decoder.layers[-1]) if block else None
+    layer = copy.deepcopy(models.model.get_decoder().layers[-1]) if block else None
     heads = MedusaHeads("random", (ResidualBlocks(weight, bias),), None, layer)
     return dataclasses.replace(models, medusa=heads)
 

@@ -196,13 +196,14 @@ class Pipeline:
         from transformers import AutomaticSpeechRecognitionPipeline
 
         from asr import Checkpoint, load_whisper
+        from testing.transformers_models import in_transformers
 
         named = spec.precision or setting.precision
         dtype = getattr(torch, named) if named in FLOATS else torch.float32
         models = load_whisper(Checkpoint(str(setting.model)), torch.device(setting.device), dtype)
         tokenizer: Any = models.tokenizer
         self.pipeline = AutomaticSpeechRecognitionPipeline(
-            model=models.model,
+            model=in_transformers(models.model),
             tokenizer=tokenizer,
             feature_extractor=models.feature_extractor,
             device=models.device,

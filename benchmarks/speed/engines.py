@@ -38,6 +38,7 @@ from asr.transcriber import Transcriber
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once
 from demo.build.clip import Samples
+from testing.transformers_models import decoder_alone, in_transformers
 from timebase import SAMPLE_RATE
 from transcript import DecodeStats
 
@@ -54,9 +55,12 @@ class TransformersPipeline:
     """
 
     def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
-        self.assistant = models.assistant.model if models.assistant else None
+        self.assistant = None
+        if models.assistant is not None:
+            convert = decoder_alone if models.assistant.shares_encoder else in_transformers
+            self.assistant = convert(models.assistant.model)
         self.pipeline = AutomaticSpeechRecognitionPipeline(
-            model=models.model,
+            model=in_transformers(models.model),
             tokenizer=cast(Any, models.tokenizer),
             feature_extractor=models.feature_extractor,
             device=models.device,
@@ -106,7 +110,8 @@ class CTranslate2:
         }
         with tempfile.TemporaryDirectory() as folder:
             source, converted = Path(folder) / "transformers", Path(folder) / "ctranslate2"
-            for part in (models.model, models.tokenizer, models.feature_extractor):
+            model: Any = in_transformers(models.model)
+            for part in (model, models.tokenizer, models.feature_extractor):
                 part.save_pretrained(source)
             TransformersConverter(str(source)).convert(str(converted))
             self.connection, other = (context := get_context("spawn")).Pipe()
