@@ -120,10 +120,15 @@ class Person:
         return self.do("document.activeElement.id")
 
     def download(self, name: str, folder: Path) -> str:
+        """What is downloaded as `name`. Chromium holds its place by an empty file, over which it
+        moves the whole one.
+        """
         for old in folder.iterdir():
             old.unlink()
         self.see(f"#download-{name}").click()
-        (path,) = self.wait(lambda: [*folder.glob(f"*.{name}")])
+        (path,) = self.wait(
+            lambda: [each for each in folder.glob(f"*.{name}") if each.stat().st_size]
+        )
         return path.read_text(encoding="utf-8")
 
     def requests(self) -> set[str]:

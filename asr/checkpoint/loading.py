@@ -156,29 +156,32 @@ def load_model(
     expected, tensors = model.state_dict(), Tensors(checkpoint.source)
     if config.tie_word_embeddings:
         del expected[OUTPUT_WEIGHT]
+    names = _names_by_key(expected, tensors, prefix)
+    shapes = {key: tuple(expected[name].shape) for key, name in names.items()}
+    weights = {
+        names[key]: weight.to(device, dtype, copy=True) for key, weight in tensors.read(shapes)
+    }
+    model.load_state_dict(weights, strict=False, assign=True)
+    if config.tie_word_embeddings:
+        model.tie_weights()
+    return model
+
+
+def _names_by_key(expected: Iterable[str], tensors: Tensors, prefix: str) -> dict[str, str]:
+    """The names of a model's weights by their keys in the files. Raises StartError as `load_model`
+    does.
+    """
     names = {}
     for name in expected:
         keys = prefix + name, prefix + name.removeprefix("model.")
         found = next((each for each in keys if each in tensors.files), None)
         if found is None:
-            raise StartError(f"{checkpoint.name} lacks {keys[0]}")
+            raise StartError(f"{tensors.name} lacks {keys[0]}")
         names[found] = name
-    unknown = tensors.files.keys() - names.keys() - {prefix + OUTPUT_WEIGHT}
-    for key in sorted(unknown) if prefix else ():
-        if key.startswith(prefix):
-            raise StartError(f"{checkpoint.name} holds an unknown {key}")
-    weights = {}
-    for key, weight in tensors.read(names):
-        shape = expected[names[key]].shape
-        if weight.shape != shape:
-            raise StartError(
-                f"{checkpoint.name}: {key} is {tuple(weight.shape)}, not {tuple(shape)}"
-            )
-        weights[names[key]] = weight.to(device, dtype, copy=True)
-    model.load_state_dict(weights, strict=False, assign=True)
-    if config.tie_word_embeddings:
-        model.tie_weights()
-    return model
+    for key in sorted(tensors.files.keys() - names.keys() - {prefix + OUTPUT_WEIGHT}):
+        if prefix and key.startswith(prefix):
+            raise StartError(f"{tensors.name} holds an unknown {key}")
+    return names
 
 
 def _generation_config(checkpoint: Checkpoint, config: PretrainedConfig) -> GenerationConfig:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from asr.checkpoint.tensors import Source, Tensors
+from asr.checkpoint.tensors import Shape, Source, Tensors
 from asr.checkpoint.whisper import DecoderLayerWeights, WhisperModel
 from errors import StartError
 
@@ -40,7 +40,7 @@ DIGESTED = (
     ("proj_out.weight", "model.decoder.embed_tokens.weight"),
 )
 
-NamedShape = tuple[str, tuple[int, ...]]
+NamedShape = tuple[str, Shape | None]
 
 
 class ResidualBlocks(NamedTuple):
@@ -139,7 +139,7 @@ def file_digest(source: Source) -> str:
         if found is None:
             raise StartError(f"{tensors.name} has no {names[0]}: no heads can be made for it")
         keys.append(found)
-    read = dict(tensors.read(keys))
+    read = dict(tensors.read(dict.fromkeys(keys)))
     return _digest(read[key] for key in keys)
 
 
@@ -173,8 +173,6 @@ def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -
     _require_keys(tensors, shapes)
     read = {}
     for key, weight in tensors.read(shapes):
-        if shapes[key] and tuple(weight.shape) != shapes[key]:
-            raise StartError(f"{tensors.name}: {key} is {tuple(weight.shape)}, not {shapes[key]}")
         dtype = weight.dtype if key == SHORTLIST else model.dtype
         read[key] = weight.to(model.device, dtype, copy=True)
     if block is not None:
@@ -187,7 +185,7 @@ def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -
 
 
 def _expected(said: HeadsConfig, block: DecoderLayerWeights | None) -> Iterator[NamedShape]:
-    """Every tensor of the heads and its shape, () where any will do."""
+    """Every tensor of the heads and its shape, None where any will do."""
     width = said.hidden_size
     for number in range(said.modules):
         for layer in range(said.blocks):
@@ -197,7 +195,7 @@ def _expected(said: HeadsConfig, block: DecoderLayerWeights | None) -> Iterator[
         for key, weight in block.state_dict().items():
             yield BLOCK_KEYS + key, tuple(weight.shape)
     if said.has_shortlist:
-        yield SHORTLIST, ()
+        yield SHORTLIST, None
 
 
 def _require_keys(tensors: Tensors, expected: Mapping[str, object]) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
+from errors import StartError
+
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 
+Shape = tuple[int, ...]
 Source = Mapping[str, Any]  # the arguments common to every `from_pretrained`
 
 
@@ -36,15 +39,23 @@ class Tensors:
         paths = {file: self._path(file) for file in set(listed.values())}
         self.files = {key: paths[file] for key, file in listed.items()}
 
-    def read(self, keys: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Tensors, on the CPU, with their keys, in any order. They may be parts of mapped files."""
+    def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
+        """Tensors, on the CPU, with their keys, in any order. They may be parts of mapped files.
+
+        Raises StartError for the first whose shape is not the one here; None stands for any.
+        """
         by_file = defaultdict(list)
-        for key in keys:
+        for key in shapes:
             by_file[self.files[key]].append(key)
-        for file, inside in by_file.items():
+        for file, keys in by_file.items():
             with safe_open(file, framework="pt") as opened:
-                for key in inside:
-                    yield key, opened.get_tensor(key)
+                for key in keys:
+                    tensor, shape = opened.get_tensor(key), shapes[key]
+                    if shape not in (None, tuple(tensor.shape)):
+                        raise StartError(
+                            f"{self.name}: {key} is {tuple(tensor.shape)}, not {shape}"
+                        )
+                    yield key, tensor
 
     def _path(self, file: str) -> str:
         """A file of the checkpoint, fetched where it is on the hub."""
