@@ -1,6 +1,6 @@
 """Whisper's encoder over a checkpoint's own weights.
 
-A part of a window is encoded as well as the whole: frames take the first positions. Cf.
+A window may have fewer frames than the model's, which then have the first positions. Cf.
 transformers' modeling_whisper.WhisperEncoder, whose results these are (to rounding).
 """
 

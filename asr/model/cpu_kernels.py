@@ -208,7 +208,7 @@ class EncoderLinear:
             self.weight = _pack(self.weight.bfloat16())
 
     def rounded(self, x: Tensor) -> Tensor:
-        """What a product reads of `x`; of that of one product others may read it."""
+        """`x` in the type of the product; query, key and value read one copy."""
         return x.to(self.weight.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
