@@ -91,7 +91,7 @@ class EncoderWeights(nn.Module):
         width = config.d_model
         self.conv1 = nn.Conv1d(config.num_mel_bins, width, kernel_size=3, padding=1)
         self.conv2 = nn.Conv1d(width, width, kernel_size=3, stride=2, padding=1)
-        self.embed_positions = nn.Embedding(config.max_source_positions, width)
+        self.embed_positions = _embedding(config.max_source_positions, width)
         shape = width, config.encoder_attention_heads, config.encoder_ffn_dim
         self.layers: Any = nn.ModuleList(
             EncoderLayerWeights(*shape) for _ in range(config.encoder_layers)
@@ -105,8 +105,8 @@ class DecoderWeights(nn.Module):
     def __init__(self, config: Any) -> None:  # noqa: ANN401
         super().__init__()
         width = config.d_model
-        self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        self.embed_positions = nn.Embedding(config.max_target_positions, width)
+        self.embed_tokens = _embedding(config.vocab_size, width)
+        self.embed_positions = _embedding(config.max_target_positions, width)
         self.layers = nn.ModuleList(
             DecoderLayerWeights.like(config) for _ in range(config.decoder_layers)
         )
@@ -119,7 +119,7 @@ class Whisper(nn.Module):
     def __init__(
         self, config: PretrainedConfig, generation_config: GenerationConfig, encoder: bool = True
     ) -> None:
-        """Weights of the shapes that `config` tells, as torch draws them."""
+        """Weights of the shapes that `config` tells, which are to be replaced."""
         super().__init__()
         self.config: Any = config
         self.generation_config = generation_config
@@ -161,3 +161,8 @@ class Whisper(nn.Module):
     def get_output_embeddings(self) -> nn.Linear:
         """See WhisperModel."""
         return self.proj_out
+
+
+def _embedding(count: int, width: int) -> nn.Embedding:
+    """Without values: to draw them on the meta device, torch would import its compiler."""
+    return nn.Embedding(count, width, _weight=torch.empty(count, width))
