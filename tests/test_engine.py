@@ -33,6 +33,8 @@ from asr.engine.fallback import Fallback, Retry
 from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.state_memory import StateMemory
+from asr.engine.warmup import TIMED_ROWS
+from asr.model.cpu_threads import CpuThreads
 from errors import ModelError, OutOfMemory
 
 TOO_LITTLE_MEMORY = [
@@ -705,3 +707,11 @@ def test_a_lost_device_is_told_to_all_and_asked_nothing_more(monkeypatch):
     assert engine.step() == 0
     assert engine.batch(1).rows  # what they hold is kept
     assert engine.memory.state is not None
+
+
+def test_steps_are_timed_with_the_threads_that_others_leave(monkeypatch):
+    """Beside a busy process two threads that wait for each other take many times as long."""
+    counted = []
+    monkeypatch.setattr(CpuThreads, "adjust", lambda threads: counted.append(threads.most))
+    engine = DecodeEngine(with_assistant(models_of(TINY), 0.1))
+    assert len(counted) > len(TIMED_ROWS) * len(engine.runner.timed_drafts)

@@ -120,6 +120,8 @@ def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: i
     The untimed steps bring the weights into the processor's caches, where a running batch has them.
     Cold caches made draft-free steps of small models look 1.5 times too slow; hence the minimum.
     """
+    if context.encoder.threads is not None:
+        context.encoder.threads.adjust()
     view = memory.ensure_capacity(rows).view(0, rows)
     shape = _drafted_by(memory, StepShape(drafts, 2 if drafts else 1, TIMED_KV_LEN))
     if context.runner.pipelined:
