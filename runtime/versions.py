@@ -58,9 +58,7 @@ def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
 
 
 def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
-    """How `from_pretrained` and `from_config` are told the dtype: `torch_dtype` until transformers
-    4.56 renamed it.
-    """
+    """How `from_pretrained` is told the dtype: `torch_dtype` until transformers 4.56 renamed it."""
     return {"dtype" if _release("transformers") >= (4, 56) else "torch_dtype": dtype}
 
 
