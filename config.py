@@ -30,6 +30,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from payload.base64_text import Base64Text
+from payload.languages import Language
 from payload.reference_clips import Name, ReferenceClips, check_names
 from payload.vad_parameters import OptionalVadParameters
 
@@ -59,6 +60,13 @@ BOOLEANS = {"true": True, "false": False}
 TEXT_BOOLEANS = BOOLEANS | {
     **dict.fromkeys(("1", "on", "t", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "n", "no"), False),
+}
+# What openai/whisper and faster-whisper call these parameters.
+OTHER_NAMES = {
+    "beam_size": "num_beams",
+    "initial_prompt": "prompt",
+    "log_prob_threshold": "logprob_threshold",
+    "word_timestamps": "return_timestamps",
 }
 # For the whole process, and here, because every entry point imports this module before pyannote,
 # which imports onnxruntime where it is installed: that writes an identity below the home folder and
@@ -294,7 +302,7 @@ class InferenceConfig(BaseModel):
     length_penalty: float | None = Field(default=None, ge=0, le=1)
     chunk_length_s: int = Field(default=30, ge=1, le=30)
     sampling_rate: int = Field(default=16_000, ge=8_000, le=48_000)
-    language: str | None = Field(default=None, min_length=2, max_length=32)
+    language: Language = None
     multilingual: bool = False
     num_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
     min_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
@@ -331,17 +339,25 @@ class InferenceConfig(BaseModel):
         ValueError naming the first wrong parameter and what it should be.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
+        booleans = TEXT_BOOLEANS if as_text else BOOLEANS
+        renamed = _other_names(parameters, booleans)
+        for name, (other, value) in renamed.items():
+            if given.get(name, value) not in (value, None):
+                raise ValueError(f"{other}: is {name} here; give one of them")
+            given[name] = value
         _check_sizes(given)
         if as_text:
             given = {name: _text(each) for name, each in given.items() if each is not None}
             _check_sizes(given)
-        booleans = TEXT_BOOLEANS if as_text else BOOLEANS
         try:
             return cls.model_validate(
                 {name: cls._typed(name, value, booleans) for name, value in given.items()}
             )
         except ValidationError as error:
-            raise ValueError(_first_error(error)) from error
+            given_names = {name: other for name, (other, _) in renamed.items()}
+            raise ValueError(
+                _first_error(error, lambda name: given_names.get(name, name))
+            ) from error
 
     @classmethod
     def _typed(cls, name: str, value: object, booleans: Mapping[str, bool]) -> object:
@@ -361,7 +377,8 @@ class InferenceConfig(BaseModel):
     @classmethod
     def unknown(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """Names that are no parameters, in the order given."""
-        return tuple(name for name in parameters if name not in cls.model_fields)
+        known = cls.model_fields.keys() | OTHER_NAMES.keys()
+        return tuple(name for name in parameters if name not in known)
 
     @property
     def reference_bytes(self) -> int:
@@ -411,6 +428,25 @@ class InferenceConfig(BaseModel):
                 "vad", "vad_parameters: contradict vad_filter, which is false"
             )
         return self
+
+
+def _other_names(
+    parameters: Mapping[str, Any], booleans: Mapping[str, bool]
+) -> dict[str, tuple[str, Any]]:
+    """The parameters that are given by another program's name: our name, and that name with the
+    value. Raises ValueError for `word_timestamps` that is no boolean.
+    """
+    found = {}
+    for other, name in OTHER_NAMES.items():
+        value = parameters.get(other)
+        if other == "word_timestamps" and value is not None:
+            value = booleans.get(str(value).lower())
+            if value is None:
+                raise ValueError(f"{other}: should be true or false")
+            value = "word" if value else None
+        if value is not None:
+            found[name] = other, value
+    return found
 
 
 def _check_sizes(parameters: Mapping[str, object]) -> None:

@@ -16,6 +16,7 @@ from config import InferenceConfig
 from diarization.diarizer import Capabilities, SpeakerHints
 from errors import InvalidParameter, InvalidRequest
 from payload.base64_text import Base64Text
+from payload.languages import script_warning
 
 BODY_KEYS = ("inputs", "parameters")
 # Of a body, and of its parameters; those that nobody knows are ignored.
@@ -70,7 +71,7 @@ def read_body(
     data: object, as_text: bool = False
 ) -> tuple[Inputs, InferenceConfig, tuple[str, ...]]:
     """Split a body into the audio as it came, the checked parameters, and a warning for every group
-    of ignored names.
+    of ignored names and for a language's script.
 
     `as_text` reads parameters as those of a query string or form. Raises InvalidRequest for a wrong
     shape and InvalidParameter for a wrong parameter.
@@ -99,7 +100,8 @@ def read_body(
         "parameters": InferenceConfig.unknown(parameters),
     }
     warnings = tuple(ignored_names(kind, names) for kind, names in unknown.items() if names)
-    return inputs, config, warnings
+    script = script_warning(parameters.get("language"))
+    return inputs, config, warnings if script is None else (*warnings, script)
 
 
 def ignored_names(kind: str, names: Sequence[object]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from asr.checkpoint.languages import ENGLISH, language_name
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeOptions
 from asr.language_timeline import LanguageTimeline
 from asr.options import TranscriptionOptions
 from asr.output.chunks import ChunkReader
+from payload.languages import ENGLISH, language_name
 
 
 @dataclass(frozen=True, slots=True)

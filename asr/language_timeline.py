@@ -21,11 +21,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.checkpoint.languages import language_name
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
+from payload.languages import language_name
 from timebase import SAMPLE_RATE
 from viterbi import likeliest_path
 

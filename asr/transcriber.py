@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.checkpoint.languages import ENGLISH, language_code, language_name
 from asr.checkpoint.loading import WhisperModels
 from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
@@ -28,6 +27,7 @@ from asr.options import TranscriptionOptions
 from asr.transcription import Transcription
 from asr.window_decoding import NOTHING_HEARD, HeardBefore
 from errors import InvalidParameter, Unsupported
+from payload.languages import ENGLISH, language_code, language_name
 from timebase import SAMPLE_RATE
 from transcript import Transcript
 
@@ -69,9 +69,7 @@ class Transcriber:
             raise InvalidParameter("vad_parameters: neg_threshold is larger than threshold")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
-            raise InvalidParameter(
-                "language: should be the code or English name of a language Whisper knows"
-            )
+            raise InvalidParameter("language: should be a language that Whisper knows")
         special_tokens = self.models.special_tokens
         if special_tokens.start_of_previous is None and (options.prompt or options.hotwords):
             raise Unsupported(

@@ -182,9 +182,9 @@ class _Channel:
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
     """The bytes of the audio file.
 
-    Text must be base64 of RFC 4648, section 4: the standard alphabet, padded. White space is
-    allowed anywhere, and a `data:*;base64,` header in front. Bytes are returned unchanged. Raises
-    InvalidAudio, AudioTooLong.
+    Text must be base64 of RFC 4648, of the standard or the URL-safe alphabet, with or without
+    padding. White space is allowed anywhere, and a `data:*;base64,` header in front. Bytes are
+    returned unchanged. Raises InvalidAudio, AudioTooLong.
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
     if not data:
@@ -205,7 +205,7 @@ def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
         return decode_digits(digits)
     except binascii.Error:
         raise InvalidAudio(
-            "inputs is not base64: only the standard alphabet with padding is accepted"
+            "inputs is not base64: it holds other characters, or padding before its end"
         ) from None
 
 

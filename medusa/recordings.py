@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.checkpoint.languages import ENGLISH, language_code
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech
 from audio.decode import AudioLimits, decode_audio
 from benchmarks.real.manifest import Recording, load_manifests
+from payload.languages import ENGLISH, language_code
 from timebase import SAMPLE_RATE
 
 MANIFEST = "manifest.json"

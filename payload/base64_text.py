@@ -16,7 +16,9 @@ from io import BytesIO
 SLICE = 2**20
 WHITE_SPACE = b" \t\n\r\v\f"
 
-_HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
+# A media type may have commas, as in `codecs="vp8, opus"`.
+_HEADER = re.compile(r"\s*data:[^\n]{0,300}?;base64,", re.ASCII | re.IGNORECASE)
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,13 +39,16 @@ class Base64Text:
 
 
 def base64_digits(text: str | Base64Text) -> bytearray:
-    """The digits and the padding of `text`, without white space and a `data:*;base64,` header.
+    """The digits of `text` with their padding, which `text` may lack, without white space and a
+    `data:*;base64,` header. Those of the URL-safe alphabet become those of the usual one.
 
-    Raises UnicodeEncodeError where one is not ASCII.
+    Raises UnicodeEncodeError for a character that is not ASCII.
     """
     digits = bytearray()
     for place in range(_after_header(text), len(text), SLICE):
-        digits += text[place : place + SLICE].encode("ascii").translate(None, WHITE_SPACE)
+        digits += text[place : place + SLICE].encode("ascii").translate(_URL_SAFE, WHITE_SPACE)
+    if not digits.endswith(b"="):
+        digits += b"=" * (-len(digits) % 4)
     return digits
 
 

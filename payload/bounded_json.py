@@ -40,8 +40,8 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
     """What json.loads makes of `body`, save that a text of more than LONG characters of ASCII, if
     it is a value, is a Base64Text with that text.
 
-    Raises TooMuchJson, or what json.loads raises: UnicodeDecodeError, another ValueError, or
-    RecursionError.
+    Raises TooMuchJson, UnicodeDecodeError also for a body in UTF-16 or UTF-32 of more than MOST_JSON
+    bytes, or what json.loads raises: another ValueError, or RecursionError.
     """
     if isinstance(body, str):
         body = body.encode()
@@ -49,7 +49,7 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
         return json.loads(body)
     if b"\0" in body[:4] or body[:2] in (b"\xfe\xff", b"\xff\xfe"):  # not in UTF-8
         if len(body) > MOST_JSON:
-            raise TooMuchJson
+            raise UnicodeDecodeError("utf-8", body[:4], 0, 4, "UTF-16 or UTF-32")
         return json.loads(body)
     rest, texts = _cut(body)
     return json.loads(rest, parse_float=_float_or_text(texts))

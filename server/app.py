@@ -89,8 +89,12 @@ def _refuse(request: Request, error: Exception) -> Response:
         404: NotFound("there is nothing here"),
         405: MethodNotAllowed("this path takes other methods"),
     }
-    answer = error_response(known.get(error.status_code, InvalidRequest("cannot be read")), path)
+    answer: Response = error_response(
+        known.get(error.status_code, InvalidRequest("cannot be read")), path
+    )
     if error.status_code == 405:
+        if request.method == "OPTIONS":
+            answer = Response(status_code=204)
         answer.headers["Allow"] = ", ".join(_methods(request))
     return answer
 

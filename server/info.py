@@ -9,9 +9,9 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from asr.checkpoint.languages import ENGLISH, language_name
 from config import DEMO_MODELS
 from endpoint import Endpoint
+from payload.languages import ENGLISH, language_name
 from server.admission import Admission
 from server.description import refusals
 from server.openai_api.models import model_id

@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import BinaryIO
 
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import FormData, Headers
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -21,12 +21,24 @@ from payload.base64_text import SLICE
 
 # A clip of a known speaker, 30 s of 48 kHz stereo as a data URL, fits twice.
 MAX_FIELD_BYTES = 16 * 2**20
+LONGEST_LINE = 2000  # bytes
 
 
 class _InMemoryParser(MultiPartParser):
-    """The size of the whole body is limited before it is parsed."""
+    """Holds files in memory, because the size of the whole body is limited before it is parsed. A
+    part called `file` is a file, too, if it has no file name.
+    """
 
     spool_max_size = 2**62
+
+    def on_headers_finished(self) -> None:
+        """Read the head of a part."""
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            assert part.content_disposition is not None
+            part.content_disposition += b'; filename=""'
+        super().on_headers_finished()
 
 
 @asynccontextmanager
@@ -57,6 +69,18 @@ def _in_utf8(headers: Headers) -> Headers:
     boundary = parameters.get(b"boundary")
     said = b'%b; boundary="%b"' % (kind, boundary) if boundary is not None else kind
     return Headers(raw=[(b"content-type", said)])
+
+
+def is_text(part: UploadFile, data: bytes) -> bool:
+    """Whether the `data` of a part called `file` are a line of text, as of curl's
+    `-F file=talk.mp3`, which lacks the at sign.
+    """
+    if part.filename or len(data) > LONGEST_LINE:
+        return False
+    try:
+        return data.decode().strip().isprintable()
+    except UnicodeDecodeError:
+        return False
 
 
 def content(file: BinaryIO) -> bytes:

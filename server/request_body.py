@@ -15,19 +15,19 @@ from typing import Any, get_args, get_origin
 from starlette.datastructures import FormData, ImmutableMultiDict, UploadFile
 from starlette.requests import Request
 
-from config import InferenceConfig
+from config import OTHER_NAMES, InferenceConfig
 from endpoint import Endpoint
 from errors import InvalidRequest
 from payload.bounded_json import MOST_JSON, TooMuchJson, parse_json
 from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
-from server.multipart_form import content, multipart_form
+from server.multipart_form import content, is_text, multipart_form
 from transcription_request import TranscriptionRequest
 
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
 # What a form or JSON has in its body.
-PARAMETERS = frozenset({*InferenceConfig.model_fields, "callback_url"})
+PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
 MOST_FILES, MOST_FIELDS = 1, 100
 LISTS = {
     name
@@ -128,7 +128,10 @@ def _form_body(form: FormData) -> dict[str, Any]:
     given = _read_parameters(parameters)
     if fields.keys() & given.keys():
         raise InvalidRequest("parameters: repeats a field of the form")
-    return {"inputs": content(file.file), "parameters": fields | given}
+    data = content(file.file)
+    if is_text(file, data):
+        raise InvalidRequest("file: is text; curl sends a file by -F file=@talk.mp3")
+    return {"inputs": data, "parameters": fields | given}
 
 
 def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:

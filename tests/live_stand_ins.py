@@ -11,7 +11,7 @@ from collections.abc import Callable
 from asgi import FakeEndpoint
 from pydantic import SecretStr
 
-from errors import EndpointError, InvalidRequest
+from errors import EndpointError
 from live.events import (
     Cleared,
     Committed,
@@ -23,14 +23,11 @@ from live.events import (
     Segment,
     Words,
 )
+from live.session import EmptyBuffer
 from live.settings import AudioFormat, LiveSettings
 from server.app import create_app
 from server.settings import ServerSettings
 from transcript import Chunk, Transcript, Word
-
-
-class EmptyBuffer(InvalidRequest):
-    code = "input_audio_buffer_commit_empty"
 
 
 class FakeDriver:

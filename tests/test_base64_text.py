@@ -14,9 +14,9 @@ from payload import base64_text
 from payload.base64_text import Base64Text, base64_digits, decode_digits
 
 SLICE = 12
-HEADER = re.compile(r"\s*data:[^,]{0,200};base64,", re.ASCII | re.IGNORECASE)
+HEADER = re.compile(r"\s*data:[^\n]{0,300}?;base64,", re.ASCII | re.IGNORECASE)
 # What may stand in a text, right and wrong.
-PARTS = ["QUJD", "QQ==", "QUI=", "=", "Q", " ", "\n", "\x1c", "data:a;base64,", "-", "\u00e9", ","]
+PARTS = ["QUJD", "QQ==", "QUI=", "=", "Q", " ", "\n", "\x1c", "data:a;base64,", "-_", "\u00e9", ","]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,8 @@ def whole(text: str) -> bytes | type[Exception]:
     header = HEADER.match(text)
     try:
         digits = text[header.end() if header else 0 :].encode("ascii")
-        digits = digits.translate(None, b" \t\n\r\v\f")
+        digits = digits.translate(bytes.maketrans(b"-_", b"+/"), b" \t\n\r\v\f")
+        digits += b"" if digits.endswith(b"=") else b"=" * (-len(digits) % 4)
         return binascii.a2b_base64(digits, strict_mode=True) if len(digits) % 4 == 0 else ValueError
     except ValueError as error:
         return type(error)
@@ -62,10 +63,18 @@ def test_a_header_follows_any_white_space():
         assert in_slices(" " * spaces + "data:;base64,QUI=") == b"AB"
 
 
+@pytest.mark.parametrize("kind", ['video/webm;codecs="vp8, opus"', "audio/webm;codecs=vp8,opus"])
+def test_a_media_type_may_have_commas(monkeypatch, kind):
+    monkeypatch.setattr(base64_text, "SLICE", 100)
+    assert in_slices(f"data:{kind};base64,QUI=") == b"AB"
+
+
 @given(st.binary(max_size=200))
 def test_what_was_encoded_is_decoded(data):
     assert in_slices(base64.b64encode(data).decode()) == data
     assert in_slices(base64.encodebytes(data).decode()) == data
+    assert in_slices(base64.urlsafe_b64encode(data).decode()) == data
+    assert in_slices(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
 
 
 def test_no_call_takes_more_than_a_slice(monkeypatch):

@@ -3,29 +3,147 @@
 from __future__ import annotations
 
 import pytest
+from pydantic_core import PydanticCustomError
+from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
 
-from asr.checkpoint.languages import language_code, language_name
+from config import InferenceConfig
+from payload.languages import (
+    CODES,
+    distinct_languages,
+    language_code,
+    language_name,
+    parse_language,
+    script_warning,
+)
+from transcription_request import read_body
+
+
+def test_whispers_languages_are_those_of_transformers():
+    assert tuple(LANGUAGES) == CODES
+    assert {code: language_name(code).lower() for code in CODES} == LANGUAGES
+    for name, code in TO_LANGUAGE_CODE.items():
+        assert language_code(name) == language_code(code) == code
 
 
 @pytest.mark.parametrize(
     ("text", "code"),
     [
+        # codes and English names
         ("en", "en"),
         ("EN", "en"),
         (" German ", "de"),
         ("castilian", "es"),
         ("Cantonese", "yue"),
         ("haitian creole", "ht"),
+        ("haitian_creole", "ht"),
+        ("no", "no"),
+        # tags and locales
+        ("en-US", "en"),
+        ("en_US", "en"),
+        ("en_US.UTF-8", "en"),
+        ("de_DE@euro", "de"),
+        ("de-DE-1996", "de"),
+        ("pt-BR", "pt"),
+        ("es-419", "es"),
+        ("zh-TW", "zh"),
+        ("zh_CN", "zh"),
+        ("zh-Hans", "zh"),
+        ("zh-cmn-Hans-CN", "zh"),
+        ("zh-yue-HK", "yue"),
+        # ISO 639-2 and 639-3, and old codes
+        ("eng", "en"),
+        ("deu", "de"),
+        ("ger", "de"),
+        ("cmn", "zh"),
+        ("fil", "tl"),
+        ("nb", "no"),
+        ("nb-NO", "no"),
+        ("nno", "nn"),
+        ("jv", "jw"),
+        ("iw", "he"),
+        ("in", "id"),
+        ("ji", "yi"),
+        ("sh", "sr"),
+        # own names, with and without accents, case and what stands in brackets
+        ("Deutsch", "de"),
+        ("français", "fr"),
+        ("FRANCAIS", "fr"),
+        ("Türkçe", "tr"),
+        ("日本語", "ja"),
+        ("中文", "zh"),
+        ("русский", "ru"),
+        ("हिन्दी", "hi"),
+        ("O\u2018zbek", "uz"),
+        ("Português (Brasil)", "pt"),
+        ("Chinese (Traditional)", "zh"),
+        ("norsk bokmål", "no"),
     ],
 )
-def test_codes_names_and_aliases_in_any_case(text, code):
+def test_a_language_is_read_in_every_form(text, code):
     assert language_code(text) == code
+    assert InferenceConfig.read({"language": text}).language == code
+    assert InferenceConfig.read({"language": text}, as_text=True).language == code
 
 
-@pytest.mark.parametrize("text", ["", "klingon", "e", "<|en|>", "en-US"])
+@pytest.mark.parametrize(
+    "text",
+    ["auto", "AUTO", "detect", "auto-detect", "", " ", "null", "None", "undefined", "und", None],
+)
+def test_no_language_is_asked_for_in_many_words(text):
+    assert InferenceConfig.read({"language": text}).language is None
+
+
+@pytest.mark.parametrize(
+    "text", ["xx", "klingon", "e", "<|en|>", "en US!", "eo", "gsw", "1", "x" * 10_000]
+)
 def test_other_text_is_no_language(text):
     assert language_code(text) is None
+    with pytest.raises(ValueError, match="^language: should be a language that Whisper knows"):
+        InferenceConfig.read({"language": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [("germn", "German (de)"), ("englisch", "English (en)"), ("Deutch", "German (de)")],
+)
+def test_a_misspelt_name_is_told_the_nearest(text, near):
+    with pytest.raises(PydanticCustomError) as refused:
+        parse_language(text)
+    assert str(refused.value).endswith(f"did you mean {near}?")
+    assert text not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("zh-TW", "Hant"),
+        ("zh_HK", "Hant"),
+        ("zh-Hant", "Hant"),
+        ("Chinese (Traditional)", "Hant"),
+        ("繁體中文", "Hant"),
+        ("sr-Latn-RS", "Latn"),
+        ("ja-Latn", "Latn"),
+    ],
+)
+def test_a_script_that_whisper_may_not_write_is_warned_of(text, script):
+    _, _, (warning,) = read_body({"inputs": "", "parameters": {"language": text}})
+    assert warning == script_warning(text)
+    assert warning.startswith("language: Whisper chooses the script of ")
+    assert warning.endswith(f"may not write {script}")
+
+
+@pytest.mark.parametrize(
+    "text", ["zh", "zh-CN", "zh-Hans", "zh-Hans-SG", "yue-HK", "yue-Hant", "en-US", "de-Latn", None]
+)
+def test_a_region_or_script_that_changes_nothing_is_not_warned_of(text):
+    assert read_body({"inputs": "", "parameters": {"language": text}})[2] == ()
+
+
+def test_languages_are_the_same_in_every_form():
+    assert distinct_languages(["de", "auto", "deu", "German", "", "de-AT"]) == ["de"]
+    assert distinct_languages(["zh-TW", "zh", "en"]) == ["zh-TW", "en"]
 
 
 def test_a_name_for_messages():
     assert language_name("en") == "English"
+    assert language_name("ht") == "Haitian Creole"

@@ -11,8 +11,8 @@ from asgi import call, served
 from oracle import random_heads
 
 from asr import DecodeOptions, Transcriber, TranscriptionOptions
-from asr.checkpoint.languages import language_code
 from errors import EndpointError
+from payload.languages import language_code
 from server.settings import ServerSettings
 
 pytest.importorskip("fastapi")

@@ -110,13 +110,32 @@ def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, setti
         ("model=gpt-realtime", 101, ""),
         ("intent=transcription&model=gpt-4o-transcribe", 101, ""),
         ("model=org/whisper", 101, ""),
-        ("intent=conversation", 400, "unsupported_value"),
-        ("model=parakeet", 400, "unsupported_value"),
-        ("call_id=1", 400, "unknown_parameter"),
     ],
 )
-def test_what_the_address_asks_for_is_served_or_refused(query, status, code):
+def test_what_the_address_asks_for_is_served(query, status, code):
     assert outcome(query=query) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("query", "warnings"),
+    [
+        ("intent=transcription&model=gpt-realtime-mini", None),
+        ("model=", None),
+        ("intent=conversation", ["intent: is transcription here"]),
+        ("model=parakeet", ["model: parakeet is not loaded; this server has org/whisper alone"]),
+        (
+            "api-version=2025-04-01-preview&call_id=1&%C3%A4=1",
+            ["unknown parameters of the address are ignored: api-version, call_id, \\xe4"],
+        ),
+    ],
+)
+def test_what_means_nothing_in_an_address_is_ignored_with_a_warning(query, warnings):
+    async def run():
+        async with Socket(live(Drivers()), query=query) as socket:
+            return await socket.read()
+
+    created = asyncio.run(run())
+    assert (created["type"], created.get("warnings")) == ("session.created", warnings)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +297,16 @@ def test_no_secret_is_made_where_no_session_may_be_opened():
     ]
 
 
+def test_a_secret_for_a_conversation_is_one_for_a_transcription_with_warnings():
+    session = {"type": "realtime", "model": "gpt-realtime", "instructions": "Answer."}
+    reply = asyncio.run(ask(live(Drivers(), api_key=KEY), {"session": session}))
+    assert (reply.status, reply.json["session"]["type"]) == (200, "transcription")
+    assert reply.json["warnings"] == [
+        "unknown session fields are ignored: instructions",
+        "type: is transcription here: nothing answers what is said",
+    ]
+
+
 def test_a_secret_is_no_key():
     """It opens sessions and nothing else, no further secrets either."""
 
@@ -298,8 +327,8 @@ def test_a_secret_is_no_key():
         ({"expires_after": {"seconds": 7201}}, "invalid_value", "expires_after.seconds"),
         ({"expires_after": {"seconds": "60"}}, "invalid_type", "expires_after.seconds"),
         ({"expires_after": {"anchor": "now"}}, "invalid_value", "expires_after.anchor"),
-        ({"session": {"type": "realtime"}}, "unsupported_value", "session.type"),
-        ({"session": {"voice": "a"}}, "unknown_parameter", "session.voice"),
+        ({"session": {"type": "translation"}}, "unsupported_value", "session.type"),
+        ({"session": {"include": ["a"]}}, "invalid_value", "session.include[0]"),
         ({"model": "whisper-1"}, "unknown_parameter", "model"),
         ([], "invalid_json", None),
     ],
@@ -382,7 +411,7 @@ def test_a_session_is_one_line_of_the_log_without_what_was_said(caplog):
             socket.send_bytes(bytes(48_000))
             socket.send("input_audio_buffer.commit", final=True)
             await socket.read_until("closed")
-        async with Socket(app, query="canary=1", protocols=protocols(KEY)) as refused:
+        async with Socket(app, query="canary=1", protocols=protocols("canary")) as refused:
             await refused.refused()
         return value
 
@@ -390,7 +419,7 @@ def test_a_session_is_one_line_of_the_log_without_what_was_said(caplog):
     first, second = caplog.messages
     pattern = r"GET /v1/realtime 101 OK in \d+\.\d\d s, 1\.0 s of audio, closed with 1000, id mine"
     assert re.fullmatch(pattern, first)
-    assert re.fullmatch(r"GET /v1/realtime 400 unknown_parameter in \d+\.\d\d s, id \w+", second)
+    assert re.fullmatch(r"GET /v1/realtime 401 UNAUTHORIZED in \d+\.\d\d s, id \w+", second)
     for secret in ("canary", value, KEY):
         assert secret not in caplog.text
 

@@ -287,7 +287,6 @@ def append(audio: object, **more) -> dict:
 
 
 INPUT = "session.audio.input"
-NO_AUDIO = "input_audio_buffer_commit_empty"
 WRONG = [
     ({"event_id": "e"}, "missing_required_parameter", "type"),
     ({"type": 5, "event_id": "e"}, "invalid_type", "type"),
@@ -295,34 +294,29 @@ WRONG = [
     ({"type": "input_audio_buffer.flush", "event_id": "e"}, "unknown_event", "type"),
     ({"type": "input_audio_buffer.append", "event_id": "e"}, "missing_required_parameter", "audio"),
     (append(1), "invalid_type", "audio"),
-    (append("AAA"), "invalid_base64", "audio"),
+    (append("AAAAA"), "invalid_base64", "audio"),
     (append("A==="), "invalid_base64", "audio"),
     (append("é==="), "invalid_base64", "audio"),
     (append("?" * 40_000), "invalid_base64", "audio"),
     (append("AAAA", x=1), "unknown_parameter", "x"),
     (append("A" * 90_000), "append_too_large", "audio"),
     ({"type": "input_audio_buffer.commit", "event_id": "e", "final": 1}, "invalid_type", "final"),
-    ({"type": "input_audio_buffer.commit", "event_id": "e"}, NO_AUDIO, None),
-    ({"type": "session.update", "event_id": "e"}, "missing_required_parameter", "session"),
     ({"type": "session.update", "event_id": "e", "session": []}, "invalid_type", "session"),
-    (update(type="realtime"), "unsupported_value", "session.type"),
-    (update(voice="alloy"), "unknown_parameter", "session.voice"),
+    (update(type="translation"), "unsupported_value", "session.type"),
     (update(include=["item.logprobs"]), "invalid_value", "session.include[0]"),
-    (update(audio={"output": {}}), "unknown_parameter", "session.audio.output"),
     (of_input(format={"type": "audio/mp3"}), "invalid_value", f"{INPUT}.format.type"),
     (of_input(format={"rate": 24000}), "missing_required_parameter", f"{INPUT}.format.type"),
     (of_input(format={"type": "audio/pcm", "rate": 8000}), "invalid_value", f"{INPUT}.format.rate"),
     (of_input(format={"type": "audio/pcm", "rate": True}), "invalid_type", f"{INPUT}.format.rate"),
-    (of_input(noise_reduction={}), "unsupported_value", f"{INPUT}.noise_reduction"),
-    (of_input(transcription=None), "unsupported_value", f"{INPUT}.transcription"),
-    (turns(type="semantic_vad"), "unsupported_value", f"{INPUT}.turn_detection.type"),
+    (of_input(format="mp3"), "invalid_value", f"{INPUT}.format.type"),
+    (update(input_audio_format="opus"), "invalid_value", f"{INPUT}.format.type"),
+    (update(turn_detection={"threshold": 2}), "invalid_value", f"{INPUT}.turn_detection.threshold"),
+    (turns(type="push_to_talk"), "unsupported_value", f"{INPUT}.turn_detection.type"),
     (turns(threshold=1.5), "invalid_value", f"{INPUT}.turn_detection.threshold"),
     (turns(threshold=float("nan")), "invalid_value", f"{INPUT}.turn_detection.threshold"),
     (turns(silence_duration_ms=-1), "invalid_value", f"{INPUT}.turn_detection.silence_duration_ms"),
     (turns(prefix_padding_ms=0.5), "invalid_type", f"{INPUT}.turn_detection.prefix_padding_ms"),
-    (turns(idle_timeout_ms=6000), "unsupported_value", f"{INPUT}.turn_detection.idle_timeout_ms"),
-    (turns(eagerness="low"), "unsupported_value", f"{INPUT}.turn_detection.eagerness"),
-    (heard(model="parakeet"), "unsupported_value", f"{INPUT}.transcription.model"),
+    (heard(language="klingon"), "invalid_value", f"{INPUT}.transcription.language"),
     (heard(delay="none"), "invalid_value", f"{INPUT}.transcription.delay"),
     (heard(prompt="x" * 4001), "invalid_value", f"{INPUT}.transcription.prompt"),
     (heard(prompt="\ud800"), "invalid_value", f"{INPUT}.transcription.prompt"),
@@ -352,7 +346,126 @@ def test_what_is_wrong_is_told_by_its_name_and_changes_nothing():
         assert len(each["error"]["message"]) <= 500
     assert after["session"] == created
     calls = {call if isinstance(call, str) else call[0] for call in drivers.opened[0].calls}
-    assert calls == {"commit", "change"}
+    assert calls == {"change"}
+
+
+IGNORED = [
+    (turns(type="semantic_vad", eagerness="low"), ["is server_vad here", "eagerness: is ignored"]),
+    (turns(type="azure_semantic_vad"), ["is server_vad here"]),
+    (turns(idle_timeout_ms=6000), ["turn_detection.idle_timeout_ms: is ignored"]),
+    (turns(type="server_vad", create_response=True), []),
+    (of_input(noise_reduction={"type": "near_field"}), ["noise_reduction: is ignored"]),
+    (of_input(noise_reduction=None), []),
+    (of_input(transcription=None), ["transcription: null is ignored"]),
+    (heard(model="parakeet"), ["parakeet is not loaded; this server has org/whisper alone"]),
+    (heard(model="gpt-4o-transcribe"), []),
+    (heard(model="openai/whisper-1"), []),
+    (heard(language="zh-TW"), ["Whisper chooses the script of Chinese"]),
+    (heard(languages=["zh-TW", "zh"]), ["Whisper chooses the script of Chinese"]),
+    (heard(temperature=0), ["audio.input.transcription.temperature"]),
+    (update(type="realtime", instructions="x", voice="alloy", tools=[{"a": {}}],
+            audio={"output": {"voice": "alloy"}}),
+     ["type: is transcription here", "are ignored: instructions, voice, tools, audio.output"]),
+    ({"type": "session.update", "event_id": "e"}, []),
+    ({"type": "session.update", "event_id": "e", "model": "org/whisper"}, []),
+]  # fmt: skip
+
+
+def test_what_means_nothing_here_is_ignored_with_a_warning():
+    """As clients of conversations and of other servers send it; nothing of it is an error."""
+
+    async def talk(socket):
+        told = []
+        for event, _ in IGNORED:
+            socket.send(**event)
+            told.append(await socket.read())
+        return told
+
+    told, _ = run(talk)
+    assert {each["type"] for each in told} == {"session.updated"}
+    for each, (event, parts) in zip(told, IGNORED, strict=True):
+        warnings = each.get("warnings", [])
+        assert bool(warnings) is bool(parts), event
+        assert all(part in "; ".join(warnings) for part in parts), warnings
+        assert "".join(warnings).isascii()
+        assert each["session"]["type"] == "transcription"
+        assert each["session"]["audio"]["input"]["turn_detection"]["type"] == "server_vad"
+        assert each["session"]["audio"]["input"]["noise_reduction"] is None
+
+
+FLAT = {
+    "input_audio_format": "g711_ulaw",
+    "input_audio_transcription": {"model": "whisper-1", "language": "de-DE", "prompt": "Hm."},
+    "turn_detection": {"type": "server_vad", "threshold": 0.25},
+    "input_audio_noise_reduction": {"type": "far_field"},
+    "include": ["item.input_audio_transcription.logprobs"],
+}
+
+
+@pytest.mark.parametrize("kind", ["session.update", "transcription_session.update"])
+@pytest.mark.parametrize("around", [lambda given: {"session": given}, lambda given: given])
+def test_the_flat_form_of_the_beta_is_read(kind, around):
+    async def talk(socket):
+        socket.send(kind, **around(FLAT))
+        told = [await socket.read()]
+        if kind != "session.update":  # such clients may wait for the name that they know
+            told.append(await socket.read())
+        return told
+
+    told, drivers = run(talk)
+    assert [each["type"] for each in told] == [*dict.fromkeys(["session.updated", f"{kind}d"])]
+    given = told[0]["session"]["audio"]["input"]
+    assert given["format"] == {"type": "audio/pcmu"}
+    assert told[0]["warnings"] == ["audio.input.noise_reduction: is ignored"]
+    assert told[0]["session"]["include"] == FLAT["include"]
+    assert drivers.opened[0].calls == [
+        ("change", LiveSettings("de", "Hm.", (), TurnSettings(0.25)), AudioFormat.PCMU)
+    ]
+
+
+def test_a_field_in_its_place_counts_more_than_a_flat_one():
+    async def talk(socket):
+        nested = {"input": {"transcription": {"model": "whisper-1", "language": "en"}}}
+        given = {"model": "gpt-realtime", "audio": nested, "turn_detection": None}
+        socket.send("session.update", session=given)
+        return await socket.read()
+
+    told, _ = run(talk)
+    given = told["session"]["audio"]["input"]
+    assert (given["transcription"]["model"], given["turn_detection"]) == ("whisper-1", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "language"),
+    [("en-US", "en"), ("Deutsch", "de"), ("auto", None), ("", None), ("null", None), (None, None)],
+)
+def test_a_language_is_read_as_in_a_request(given, language):
+    async def talk(socket):
+        socket.send(**heard(language="fr"))
+        await socket.read()
+        socket.send(**heard(language=given))
+        return await socket.read()
+
+    told, drivers = run(talk)
+    assert "warnings" not in told
+    assert told["session"]["audio"]["input"]["transcription"]["language"] == language
+    assert drivers.opened[0].calls[-1][1].language == language
+
+
+def test_a_commit_behind_the_detectors_own_is_warned_of_and_without_a_detector_an_error():
+    async def talk(socket):
+        socket.send("input_audio_buffer.commit", event_id="mine")
+        behind = await socket.read()
+        socket.send(**of_input(turn_detection=None))
+        await socket.read()
+        socket.send("input_audio_buffer.commit", event_id="mine")
+        return behind, await socket.read()
+
+    (behind, alone), _ = run(talk)
+    empty = "input_audio_buffer_commit_empty"
+    assert behind["type"] == "warning"
+    assert (behind["warning"]["code"], behind["warning"]["event_id"]) == (empty, "mine")
+    assert error_of(alone) == (empty, None, "mine")
 
 
 NO_JSON = [
@@ -389,7 +502,7 @@ def test_what_is_no_event_is_told_and_the_session_goes_on():
 @pytest.mark.parametrize("name", [None, 5, "x" * 513, "\ud800", ["e"]])
 def test_a_name_that_cannot_be_repeated_is_left_out(name):
     async def talk(socket):
-        socket.send("input_audio_buffer.commit", event_id=name)
+        socket.send("response.create", event_id=name)
         return await socket.read()
 
     told, _ = run(talk)
@@ -509,7 +622,7 @@ def test_a_client_that_takes_nothing_stalls_itself_alone():
             stalled = slow.received
             slow.takes.set()
             for _ in range(50 - 1):
-                await slow.read_until("error")
+                await slow.read_until("warning")
             return stalled
 
     assert asyncio.run(hold()) == 3  # connect, audio, and the commit that is told

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from asr.checkpoint.languages import ENGLISH
 from asr.checkpoint.loading import (
     Assistant,
     Checkpoint,
@@ -33,6 +32,7 @@ from asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_he
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from asr.checkpoint.whisper import Whisper, WhisperModel
 from errors import StartError
+from payload.languages import ENGLISH
 from runtime.versions import tokenizer_arguments
 
 ENCODER_SHAPE = (

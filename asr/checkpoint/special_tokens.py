@@ -12,8 +12,8 @@ from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from asr.checkpoint.languages import CODES
 from errors import StartError
+from payload.languages import CODES
 
 # The size from which a vocabulary is multilingual: openai/whisper's own test (`model.py`), for
 # checkpoints that do not say.

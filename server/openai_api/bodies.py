@@ -12,8 +12,8 @@ from typing import Any
 
 from answer.response import Answer, clamp_times, known_speakers_json, response, unspoken_json
 from answer.subtitles import Rendering
-from asr.checkpoint.languages import language_name
 from diarization_utils import segment_per_chunk
+from payload.languages import language_name
 from server.openai_api.fields import TRANSLATE, AudioRequest
 from server.openai_api.speakers import everyone_labelled, with_labels
 from timebase import TOKENS_PER_SECOND

@@ -1,25 +1,27 @@
 """What the fields of a form ask for, checked before any audio is decoded.
 
-Every field is taken from the form by whoever serves it, and what is left when all have been asked
-is refused by name. The endpoint's own parameters are fields too (the SDK's `extra_body`), except
-those that another field of the API already decides.
+Every field is taken from the form by the function that serves it; a warning names the fields that
+are left. The endpoint's own parameters are fields too (the SDK's `extra_body`), except those that
+another field of the API already decides.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config import BOOLEANS, InferenceConfig
+from config import OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
 from endpoint import Endpoint
 from errors import InvalidParameter, Unsupported
+from payload.languages import distinct_languages
 from server.openai_api.errors import InvalidField
-from server.openai_api.form import CLIPS, Form, shown
-from server.openai_api.models import require_model
-from transcription_request import TranscriptionRequest
+from server.openai_api.form import CLIPS, Form
+from server.openai_api.models import model_warning
+from transcription_request import TranscriptionRequest, ignored_names
 
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 FILES = ("srt", "vtt")
@@ -44,7 +46,13 @@ INSTEAD = {
 }
 NAMES, REFERENCES = "known_speaker_names", CLIPS
 FIELD_NAMES = {"known_speakers": NAMES}
-VAD_OPTIONS = ("prefix_padding_ms", "silence_duration_ms", "threshold")
+STRATEGY = "chunking_strategy"
+# The options of its server_vad, and what `vad_parameters` call them.
+VAD_OPTIONS = {
+    "prefix_padding_ms": "speech_pad_ms",
+    "silence_duration_ms": "min_silence_duration_ms",
+    "threshold": "threshold",
+}
 # How the endpoint's own refusals name a clip's name or sound.
 CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+))?: ", re.ASCII)
 LONGEST_STRATEGY = 1000  # characters
@@ -108,11 +116,11 @@ class Fields:
         return frozenset(values)
 
     def flag(self, name: str) -> bool | None:
-        """True or false; None where it is missing."""
+        """True or false, also as 1 or 0; None if it is missing."""
         value = self.text(name)
-        if value is not None and value.lower() not in BOOLEANS:
+        if value is not None and value.lower() not in TEXT_BOOLEANS:
             raise InvalidField(f"{name}: should be true or false")
-        return None if value is None else BOOLEANS[value.lower()]
+        return None if value is None else TEXT_BOOLEANS[value.lower()]
 
     def require_none(self, name: str, reason: str) -> None:
         """Raises Unsupported where a field is given."""
@@ -120,27 +128,27 @@ class Fields:
             raise Unsupported(f"{name}: {reason}")
 
     def parameters(self) -> dict[str, Any]:
-        """The endpoint's own parameters. Raises Unsupported for what is left beside them."""
-        given = {name: value for name in InferenceConfig.model_fields if (value := self.text(name))}
-        for name, values in self._left.items():
-            if any(value.strip() for value in values):
-                raise Unsupported(f"{shown(name)}: this server has no such field")
-        return given
+        """The endpoint's own parameters, also by other programs' names for them."""
+        names = (*InferenceConfig.model_fields, *OTHER_NAMES)
+        return {name: value for name in names if (value := self.text(name))}
+
+    def left(self) -> list[str]:
+        """The names of the fields that are not empty and that nothing here has asked for."""
+        return [name for name, values in self._left.items() if any(map(str.strip, values))]
 
 
 def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     """What a form asks for on the route of `task`.
 
-    Raises InvalidParameter, Unsupported or ModelNotFound.
+    Raises InvalidParameter or Unsupported.
     """
     fields = Fields(form.fields)
-    if model := fields.text("model"):
-        require_model(model, endpoint)
+    model = fields.text("model")
     wanted = fields.choice("response_format", FORMATS[task], "json")
-    granularities = _granularities(fields, wanted)
+    granularities, untimed = _granularities(fields, wanted)
     logprobs = _logprobs(fields, wanted)
     stream = fields.flag("stream") or False
-    _check_chunking(fields)
+    vad = _vad_parameters(fields)
     for name, other in INSTEAD.items():
         fields.require_none(name, f"{other} says that here")
     language = _language(fields)
@@ -151,6 +159,8 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     channel_names = fields.texts("channel_names")
     diarize, given = fields.flag("diarize"), fields.parameters()
     separate = given.get("channels") == "separate"
+    if vad and "vad_parameters" in given:
+        raise InvalidField(f"vad_parameters: {STRATEGY} has options, too; give one of them")
     speakers = _speakers([*given, *known], diarize, wanted, endpoint, separate)
     if given.pop("task", task) != task:
         raise InvalidField(f"task: on this route it is {task}")
@@ -163,22 +173,34 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
         "diarize": diarize if separate else speakers,
         "channel_names": channel_names,
         "hotwords": keywords or hotwords,
+        **vad,
         "output": [wanted] if wanted in FILES else [],
         "return_timestamps": "word" if "word" in granularities else True,
     }
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # a speaker for each segment
-    request = _parse(form.file, parameters, bool(keywords), endpoint)
+    request = _parse(form.file, parameters, bool(keywords), bool(vad), endpoint)
+    left = fields.left()
+    warnings = (
+        model and model_warning(model, endpoint),
+        untimed and f"{untimed}: is ignored; response_format verbose_json has times",
+        ignored_names("fields", left) if left else None,
+    )
+    request = request._replace(warnings=(*request.warnings, *filter(None, warnings)))
     return AudioRequest(request, wanted, granularities, stream, logprobs, speakers)
 
 
-def _granularities(fields: Fields, wanted: str) -> frozenset[str]:
-    given = fields.choices("timestamp_granularities", GRANULARITIES)
+def _granularities(fields: Fields, wanted: str) -> tuple[frozenset[str], str | None]:
+    """The times of a verbose answer; and the field that asks for times of another format, which has
+    no place for them.
+    """
+    field = "timestamp_granularities"
+    given = fields.choices(field, GRANULARITIES)
+    if fields.flag("word_timestamps") and not given:
+        given, field = frozenset(GRANULARITIES), "word_timestamps"
     if wanted == "verbose_json":
-        return given or frozenset({"segment"})
-    if given:
-        raise Unsupported("timestamp_granularities: response_format should be verbose_json")
-    return given
+        return given or frozenset({"segment"}), None
+    return frozenset(), field if given and wanted not in FILES else None
 
 
 def _logprobs(fields: Fields, wanted: str) -> bool:
@@ -188,38 +210,60 @@ def _logprobs(fields: Fields, wanted: str) -> bool:
     return bool(given)
 
 
-def _check_chunking(fields: Fields) -> None:
-    """Audio is always cut where nobody speaks, so that both strategies name what is done.
+def _vad_parameters(fields: Fields) -> dict[str, Any]:
+    """The endpoint's parameter of that name, of the options of `chunking_strategy`.
 
-    Their options mean something else for a file. Clients that are no SDK may write the object as
-    JSON.
+    Audio is always cut where nobody speaks, so that `auto` and `server_vad` are the same. The SDK
+    sends a field for each option; other clients write the object as JSON, or as Python does.
     """
-    strategy, kind = fields.text("chunking_strategy"), fields.text("chunking_strategy[type]")
-    names = [name for name in VAD_OPTIONS if fields.texts(f"chunking_strategy[{name}]")]
+    strategy = fields.text(STRATEGY)
+    options: dict[str, Any] = {}
     if strategy and strategy.lstrip().startswith("{"):
-        if len(strategy) > LONGEST_STRATEGY:
-            raise InvalidField("chunking_strategy: is too long")
+        options, strategy = _read_object(strategy), None
+    for name in ("type", *VAD_OPTIONS):
+        if text := fields.text(f"{STRATEGY}[{name}]"):
+            options[name] = _number(text)
+    if strategy not in (None, "auto") or options.pop("type", None) not in (None, "server_vad"):
+        raise InvalidField(f"{STRATEGY}: should be auto or of type server_vad")
+    for name in options:
+        if name not in VAD_OPTIONS:
+            raise InvalidField(f"{STRATEGY}: should have {', '.join(VAD_OPTIONS)} alone")
+    vad = {VAD_OPTIONS[name]: value for name, value in options.items() if value is not None}
+    return {"vad_parameters": vad} if vad else {}
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    """An object as JSON or as Python's `str` writes it, which is what httpx does with one."""
+    if len(text) > LONGEST_STRATEGY:
+        raise InvalidField(f"{STRATEGY}: is too long")
+    for read in (json.loads, ast.literal_eval):
         try:
-            told = json.loads(strategy)
-        except ValueError as error:
-            raise InvalidField("chunking_strategy: is not JSON") from error
-        strategy, kind = None, str(told.pop("type", None))
-        names += [shown(name) for name, value in told.items() if value is not None]
-    if names:
-        raise Unsupported(f"chunking_strategy[{names[0]}]: vad_parameters say that here")
-    if strategy not in (None, "auto") or kind not in (None, "server_vad"):
-        raise InvalidField("chunking_strategy: should be auto or of type server_vad")
+            value = read(text.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        if isinstance(value, dict):
+            return {str(name): each for name, each in value.items()}
+    raise InvalidField(f"{STRATEGY}: is not JSON")
+
+
+def _number(text: str) -> object:
+    """The number that a text is; else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _language(fields: Fields) -> str | None:
     """The language, whether it is given as one or as a list of one."""
-    languages = list(dict.fromkeys(fields.texts("languages")))
-    if len(languages) > 1:
+    several = distinct_languages(fields.texts("languages"))
+    if len(several) > 1:
         raise Unsupported("languages: one, or none to detect it among all")
-    language = fields.text("language")
-    if language and languages and [language] != languages:
+    given = [text for text in [fields.text("language")] if text]
+    found = distinct_languages([*given, *several])
+    if len(found) > 1:
         raise InvalidField("languages: contradicts language")
-    return language or (languages[0] if languages else None)
+    return found[0] if found else None
 
 
 def _known_speakers(fields: Fields) -> dict[str, Any]:
@@ -265,15 +309,21 @@ def _speakers(
 
 
 def _parse(
-    file: bytes, parameters: dict[str, Any], keywords: bool, endpoint: Endpoint
+    file: bytes, parameters: dict[str, Any], keywords: bool, chunking: bool, endpoint: Endpoint
 ) -> TranscriptionRequest:
-    """The endpoint's request; errors name the field that the client sent."""
+    """The endpoint's request; errors name the field that the client sent: `keywords` in place of
+    hot words, options of `chunking_strategy` in place of `vad_parameters`.
+    """
     try:
         return endpoint.parse({"inputs": file, "parameters": parameters}, as_text=True)
     except InvalidParameter as error:
         text = str(error).removeprefix(f"{error.code}: ")
         if keywords and text.startswith("hotwords"):
             raise InvalidField(text.replace("hotwords", "keywords", 1)) from error
+        if chunking and text.startswith("vad_parameters"):
+            for name, ours in VAD_OPTIONS.items():
+                text = text.replace(f"vad_parameters: {ours}:", f"{STRATEGY}[{name}]:", 1)
+            raise InvalidField(text) from error
         if clip := CLIP.match(text):
             field = REFERENCES if clip["part"] == "reference" else NAMES
             raise InvalidField(f"{field}{clip['place'] or ''}: {text[clip.end() :]}") from error

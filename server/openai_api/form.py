@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, UnsupportedMediaType
-from server.multipart_form import content, multipart_form
+from server.multipart_form import content, is_text, multipart_form
 from server.openai_api.errors import InvalidField
 from server.request_body import refuse_in_query
 
@@ -59,7 +59,10 @@ def _read(form: FormData) -> Form:
                 raise BodyTooLarge(f"beside audio a form may have {MAX_CHARACTERS} characters")
             fields.setdefault(field, []).append(value)
         elif name == "file":
-            files.append(content(value.file))
+            data = content(value.file)
+            if is_text(value, data):
+                raise InvalidField("file: is text; curl sends a file by -F file=@talk.mp3")
+            files.append(data)
         else:
             raise InvalidField(f"{shown(name)}: should be text, not a file")
     if len(files) != 1 or "file" in fields:

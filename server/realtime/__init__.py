@@ -2,5 +2,6 @@
 one, and how many and how much.
 
 What a session hears is decided by `live`. An event that cannot be served is refused by its name
-with an `error` event, and the session goes on; nothing is ignored silently.
+with an `error` event, and the session goes on. A field that has no meaning here is ignored, and the
+answer's `warnings` name it.
 """

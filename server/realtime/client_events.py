@@ -11,7 +11,7 @@ from binascii import Error as Base64Error
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from payload.base64_text import Base64Text, base64_digits, decode_digits
 from payload.bounded_json import TooMuchJson, parse_json
@@ -32,8 +32,8 @@ LONGEST_ID = 512
 # Values of all objects and lists of an event together.
 MOST_VALUES = 1_000
 SPEAKS = "a transcription session says nothing"
+OLD_UPDATE = "transcription_session.update"  # of OpenAI's beta
 KEEPS = "items cannot be made or changed here: audio becomes items"
-OLD = "session.update has taken its place"
 REFUSED = {
     "conversation.item.create": KEEPS,
     "conversation.item.delete": KEEPS,
@@ -43,7 +43,6 @@ REFUSED = {
     "response.cancel": SPEAKS,
     "response.create": SPEAKS,
     "session.close": "the last commit has `final`: true",
-    "transcription_session.update": OLD,
 }
 
 
@@ -55,9 +54,20 @@ class EventGiven(Given):
 
 
 class Update(EventGiven):
-    """`session.update`: change the session's settings."""
+    """`session.update`, or `transcription_session.update` of OpenAI's beta: change the session's
+    settings. Some clients send these without a `session` around them.
+    """
 
     session: SessionGiven
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_session(cls, event: dict[str, Any]) -> dict[str, Any]:
+        if "session" in event:
+            return event
+        own = EventGiven.model_fields
+        session = {name: value for name, value in event.items() if name not in own}
+        return {**{name: event[name] for name in own if name in event}, "session": session}
 
 
 class Append(EventGiven):
@@ -78,6 +88,7 @@ class Clear(EventGiven):
 
 SERVED: dict[str, type[EventGiven]] = {
     "session.update": Update,
+    OLD_UPDATE: Update,
     "input_audio_buffer.append": Append,
     "input_audio_buffer.commit": Commit,
     "input_audio_buffer.clear": Clear,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, WebSocket
 from pydantic import Field, ValidationError
+from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse
 
 from endpoint import Endpoint
@@ -14,8 +15,7 @@ from errors import InvalidRequest
 from server.admission import Admission
 from server.description import refusals
 from server.errors import BodyTooLarge, UpgradeRequired
-from server.openai_api.form import shown
-from server.openai_api.models import model_id
+from server.openai_api.models import model_id, model_warning
 from server.realtime.client_events import read_object
 from server.realtime.client_secrets import (
     DEFAULT_S,
@@ -23,7 +23,6 @@ from server.realtime.client_secrets import (
     SHORTEST_S,
     ClientSecrets,
 )
-from server.realtime.errors import UnknownParameter, UnsupportedValue
 from server.realtime.handshake import SUBPROTOCOL, opened
 from server.realtime.server_events import new_id
 from server.realtime.session import OpenDriver, RealtimeSession
@@ -33,10 +32,11 @@ from server.realtime.session_config import (
     SessionGiven,
     at_fault,
     below,
+    ignored_wishes,
     merged,
-    require_live_model,
 )
 from server.settings import ServerSettings
+from transcription_request import ignored_names
 
 MOST_BYTES = 2**16  # of a request for a secret
 INTENT = "transcription"
@@ -70,12 +70,12 @@ def router(
 
     @routes.websocket("")
     async def realtime(socket: WebSocket) -> None:
-        check_query(socket, endpoint)
+        warnings = query_warnings(socket.query_params, endpoint)
         place, config = opened(socket.scope)
         offered = socket.scope["subprotocols"]
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         session = RealtimeSession(socket, place, config, endpoint, settings, open_driver)
-        await session.run()
+        await session.run(warnings)
 
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:
@@ -99,21 +99,22 @@ def router(
             "expires_at": secret.expires_at,
             "session": config.shown(new_id("sess"), ends, model_id(endpoint)),
         }
+        if warnings := ignored_wishes(session, endpoint):
+            body["warnings"] = list(warnings)
         return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
     return routes
 
 
-def check_query(socket: WebSocket, endpoint: Endpoint) -> None:
-    """Raises FieldError where the address asks for what is not served."""
-    for name, value in socket.query_params.multi_items():
-        if name == "intent":
-            if value != INTENT:
-                raise UnsupportedValue(f"should be {INTENT}", name)
-        elif name == "model":
-            require_live_model(value, endpoint, name)
-        else:
-            raise UnknownParameter("there is no such parameter", shown(name))
+def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
+    """A warning for everything in the address of a session that has no meaning here."""
+    others = [name for name in query if name not in ("intent", "model")]
+    warnings = (
+        query.get("intent", INTENT) != INTENT and f"intent: is {INTENT} here",
+        model_warning(query.get("model", ""), endpoint) if query.get("model") else None,
+        ignored_names("parameters of the address", others) if others else None,
+    )
+    return tuple(filter(None, warnings))
 
 
 async def _read(request: Request) -> SecretGiven:

@@ -60,6 +60,13 @@ def error_event(error: EndpointError, event_id: str | None) -> Message:
     return named("error", error={**body, "event_id": event_id})
 
 
+def warning_event(error: EndpointError, event_id: str | None) -> Message:
+    """What the client's event `event_id` has not done, though nothing is wrong with it."""
+    body = error_body(error, status_of(error))["error"]
+    del body["type"]
+    return named("warning", warning={**body, "event_id": event_id})
+
+
 class Told:
     """Which events a client is told of, and how: by what its session includes.
 

@@ -21,10 +21,12 @@ from endpoint import Endpoint
 from errors import EndpointError
 from live.driver import LiveDriver, Send
 from live.events import LiveEvent
+from live.session import EmptyBuffer
 from server.error_response import translated
 from server.errors import DeadlineExceeded
 from server.openai_api.models import model_id
 from server.realtime.client_events import (
+    OLD_UPDATE,
     Audio,
     Clear,
     ClientEvent,
@@ -37,8 +39,15 @@ from server.realtime.client_events import (
 from server.realtime.errors import SessionEnding, SessionExpired, SessionIdle
 from server.realtime.pace import Ahead
 from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, NORMAL, Ending, LivePlace, Stage
-from server.realtime.server_events import Message, Told, error_event, named, new_id
-from server.realtime.session_config import SessionConfig, below, merged
+from server.realtime.server_events import (
+    Message,
+    Told,
+    error_event,
+    named,
+    new_id,
+    warning_event,
+)
+from server.realtime.session_config import SessionConfig, below, ignored_wishes, merged
 from server.settings import ServerSettings
 
 # A client that takes nothing of what is sent for so long is gone.
@@ -74,9 +83,11 @@ class RealtimeSession:
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
         place.driver = self._driver = open_driver(self._send_events)
 
-    async def run(self) -> None:
-        """Serve the client until it or the server ends the session, then free all it had."""
-        reading = asyncio.ensure_future(self._read_all())
+    async def run(self, warnings: tuple[str, ...] = ()) -> None:
+        """Serve the client until it or the server ends the session, then free all it had; the first
+        event has the `warnings`.
+        """
+        reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
             self._place.finish(Ending(GOING_AWAY, SessionExpired("the session is over")))
@@ -123,19 +134,19 @@ class RealtimeSession:
 
     # What the client sends
 
-    async def _read_all(self) -> None:
+    async def _read_all(self, warnings: tuple[str, ...]) -> None:
         """Handle what comes until the client is gone."""
         try:
-            await self._read()
+            await self._read(warnings)
         except Exception as error:
             self._place.end(Ending(INTERNAL_ERROR, translated(error)))
         else:
             self._place.leave()
 
-    async def _read(self) -> None:
+    async def _read(self, warnings: tuple[str, ...]) -> None:
         if self._config != SessionConfig():
             await self._change(self._config)
-        await self._send(named("session.created", session=self._shown()))
+        await self._send(named("session.created", **self._shown(warnings)))
         while True:
             await self._let_time_pass()
             try:
@@ -179,11 +190,12 @@ class RealtimeSession:
             if self._place.stage is not Stage.OPEN:
                 raise SessionEnding("the session ends, and takes nothing more")
             async with self._driving:
-                await self._do(event)
+                await self._do(event, name)
         except EndpointError as error:
             await self._send(error_event(error, name))
 
-    async def _do(self, event: ClientEvent) -> None:
+    async def _do(self, event: ClientEvent, name: str | None) -> None:
+        """Do what an event asks for, which the client calls `name`."""
         if isinstance(event, Audio):
             seconds = len(event.data) / self._config.format.bytes_per_second
             self._place.audio_seconds += seconds
@@ -195,13 +207,27 @@ class RealtimeSession:
             if event.final:
                 self._place.finish(Ending(NORMAL))
             else:
-                await self._driver.commit()
+                await self._commit(name)
         elif isinstance(event, Clear):
             await self._driver.clear()
         else:
             with below("session"):
                 await self._change(merged(self._config, event.session, self._endpoint))
-            await self._send(named("session.updated", session=self._shown()))
+            shown = self._shown(ignored_wishes(event.session, self._endpoint))
+            await self._send(named("session.updated", **shown))
+            if event.type == OLD_UPDATE:
+                await self._send(named(f"{OLD_UPDATE}d", **shown))
+
+    async def _commit(self, name: str | None) -> None:
+        """End the item. Clients that commit beside the detector come too late at times, and take an
+        error for the end: they are warned.
+        """
+        try:
+            await self._driver.commit()
+        except EmptyBuffer as error:
+            if self._config.settings.turn_detection is None:
+                raise
+            await self._send(warning_event(error, name))
 
     async def _change(self, config: SessionConfig) -> None:
         """Hear what comes next as `config` says. Raises EndpointError."""
@@ -211,8 +237,10 @@ class RealtimeSession:
 
     # What the client is told
 
-    def _shown(self) -> Message:
-        return self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
+    def _shown(self, warnings: tuple[str, ...]) -> Message:
+        """The session as it is now, beside the `warnings`, if there are any."""
+        shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
+        return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
     def _tells(self) -> Told:
         return Told(self._config.include, self._endpoint.recogniser.models.tokenizer)

@@ -1,7 +1,9 @@
 """What a session does, as `session.update` says it part by part.
 
 An update has only what changes: what it does not name stays, and null turns off, or back to the
-default where there is nothing to turn off. An update that is refused changes nothing.
+default where there is nothing to turn off. An update that is refused changes nothing. What OpenAI's
+conversations have and a transcription session does not is ignored with a warning, and the flat form
+of OpenAI's beta is read.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
@@ -20,10 +29,11 @@ from endpoint import Endpoint
 from errors import ClientError, Unsupported
 from live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
 from payload.base64_text import Base64Text
+from payload.languages import distinct_languages, language_code, script_warning
 from payload.reference_clips import MAX_CLIPS, ReferenceClip
 from server.openai_api.errors import FieldError
 from server.openai_api.form import shown
-from server.openai_api.models import OPENAI_NAMES, model_id
+from server.openai_api.models import model_warning
 from server.realtime.errors import (
     InvalidType,
     InvalidValue,
@@ -31,15 +41,23 @@ from server.realtime.errors import (
     UnknownParameter,
     UnsupportedValue,
 )
+from transcription_request import ignored_names
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
 WORDS = "item.input_audio_transcription.words"
 SEGMENTS = "item.input_audio_transcription.segments"
 INCLUDES = (LOGPROBS, WORDS, SEGMENTS)
-# OpenAI's names of models that listen, beside those of its audio API.
-LIVE_NAMES = re.compile(r"gpt-([\w.]+-)*realtime(-[\w.]+)*", re.ASCII)
+# The flat fields of OpenAI's beta, and where they are now; and its names of formats.
+FLAT = {
+    "input_audio_format": "format",
+    "input_audio_noise_reduction": "noise_reduction",
+    "input_audio_transcription": "transcription",
+    "turn_detection": "turn_detection",
+}
+OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME, LONGEST_KEYWORD = 200, 100
+UNUSED_TURNS = ("idle_timeout_ms", "eagerness")
 DEFAULT_RATE = 24_000
 TRANSCRIPTION = "audio.input.transcription"
 # Where a session has the endpoint's parameters.
@@ -64,19 +82,38 @@ Text = Annotated[Base64Text | str, PlainValidator(_text)]
 
 
 class Given(BaseModel):
-    """A part of an update; fields that are not set stay as they are."""
+    """A part of what a client sends, with the fields that are known alone."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class FormatGiven(Given):
+class Part(BaseModel):
+    """A part of a session; fields that are not set stay as they are, unknown ones are ignored."""
+
+    model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True)
+
+    def ignored(self, path: str = "") -> list[str]:
+        """The paths of all unknown fields."""
+        names = [f"{path}{name}" for name in self.model_extra or ()]
+        for name in type(self).model_fields:
+            part = getattr(self, name)
+            names += part.ignored(f"{path}{name}.") if isinstance(part, Part) else ()
+        return names
+
+
+class FormatGiven(Part):
     """`audio.input.format`."""
 
     type: str = Field(max_length=LONGEST_NAME)
     rate: int | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_old_name(cls, given: object) -> object:
+        return {"type": OLD_FORMATS.get(given, given)} if isinstance(given, str) else given
 
-class TranscriptionGiven(Given):
+
+class TranscriptionGiven(Part):
     """`audio.input.transcription`."""
 
     model: str | None = Field(default=None, max_length=LONGEST_NAME)
@@ -102,7 +139,7 @@ class TranscriptionGiven(Given):
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
 
-class TurnsGiven(Given):
+class TurnsGiven(Part):
     """`audio.input.turn_detection`. Whether a response is created or interrupted means nothing
     here, as in OpenAI's transcription sessions: there is none.
     """
@@ -119,7 +156,7 @@ class TurnsGiven(Given):
     eagerness: str | None = Field(default=None, max_length=LONGEST_NAME)
 
 
-class InputGiven(Given):
+class InputGiven(Part):
     """`audio.input`."""
 
     format: FormatGiven | None = None
@@ -128,18 +165,38 @@ class InputGiven(Given):
     noise_reduction: dict[str, Any] | None = None
 
 
-class AudioGiven(Given):
+class AudioGiven(Part):
     """`audio`."""
 
     input: InputGiven | None = None
 
 
-class SessionGiven(Given):
+class SessionGiven(Part):
     """The `session` of an update, or of a request for a secret."""
 
     type: str | None = Field(default=None, max_length=LONGEST_NAME)
     audio: AudioGiven | None = None
     include: list[Literal[INCLUDES]] | None = Field(default=None, max_length=len(INCLUDES))  # type: ignore[valid-type]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, session: object) -> object:
+        """Move the beta's flat fields to their places. A conversation's `model` is that of the
+        transcription if no other is named.
+        """
+        if not isinstance(session, dict):
+            return session
+        rest = {name: value for name, value in session.items() if name not in (*FLAT, "model")}
+        audio = rest.get("audio") or {}
+        given = audio.get("input") or {} if isinstance(audio, dict) else None
+        flat = {FLAT[name]: value for name, value in session.items() if name in FLAT}
+        if not isinstance(given, dict) or not (flat or "model" in session):
+            return rest
+        given = flat | given
+        heard = given.get("transcription") or {}
+        if "model" in session and isinstance(heard, dict):
+            given["transcription"] = {"model": session["model"]} | heard
+        return {**rest, "audio": {**audio, "input": given}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +253,7 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
 
     Raises ClientError; a FieldError's `param` begins below `session`.
     """
-    if given.type not in (None, "transcription"):
+    if given.type not in (None, "transcription", "realtime"):
         raise UnsupportedValue("this server has transcription sessions alone", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
@@ -210,8 +267,6 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
 
 
 def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -> SessionConfig:
-    if part.noise_reduction is not None:
-        raise UnsupportedValue("is not offered; null is", "audio.input.noise_reduction")
     names = part.model_fields_set
     if "format" in names:
         config = replace(config, format=_format(part.format))
@@ -219,11 +274,8 @@ def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -
     if "turn_detection" in names:
         turns = _turns(settings.turn_detection, part.turn_detection)
         settings = replace(settings, turn_detection=turns)
-    if "transcription" in names:
-        if part.transcription is None:
-            raise UnsupportedValue("cannot be turned off here", TRANSCRIPTION)
+    if part.transcription is not None:
         if "model" in part.transcription.model_fields_set:
-            require_live_model(part.transcription.model, endpoint, f"{TRANSCRIPTION}.model")
             config = replace(config, model=part.transcription.model)
         settings = _transcription(settings, part.transcription)
         clips = _clips(part.transcription)
@@ -232,13 +284,25 @@ def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -
     return replace(config, settings=settings)
 
 
-def require_live_model(name: str | None, endpoint: Endpoint, param: str) -> None:
-    """Raises UnsupportedValue where a client means another model than the loaded one."""
-    loaded = model_id(endpoint)
-    if name is None or name == loaded:
-        return
-    if not OPENAI_NAMES.fullmatch(name) and not LIVE_NAMES.fullmatch(name):
-        raise UnsupportedValue(f"{shown(name)} is not loaded; {loaded} is", param)
+def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
+    """A warning for everything in an update that is ignored, or served otherwise than it says."""
+    part = (given.audio and given.audio.input) or InputGiven()
+    heard, turns = part.transcription or TranscriptionGiven(), part.turn_detection or TurnsGiven()
+    path, names = "audio.input", given.ignored()
+    unused = [name for name in UNUSED_TURNS if getattr(turns, name) is not None]
+    off = "transcription" in part.model_fields_set and part.transcription is None
+    warnings = (
+        ignored_names("session fields", names) if names else None,
+        given.type == "realtime" and "type: is transcription here: nothing answers what is said",
+        part.noise_reduction is not None and f"{path}.noise_reduction: is ignored",
+        *(f"{path}.turn_detection.{name}: is ignored" for name in unused),
+        _is_other_vad(turns.type)
+        and f"{path}.turn_detection.type: is server_vad here: a turn ends with a silence",
+        off and f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here",
+        heard.model and model_warning(heard.model, endpoint, f"{TRANSCRIPTION}.model"),
+        *(script_warning(text) for text in (heard.language, *(heard.languages or ()))),
+    )
+    return tuple(dict.fromkeys(filter(None, warnings)))
 
 
 def at_fault(error: ValidationError) -> FieldError:
@@ -285,11 +349,10 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
     if given is None:
         return None
     path = "audio.input.turn_detection"
-    if given.type not in (None, "server_vad"):
+    if given.type == "none":
+        return None
+    if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
         raise UnsupportedValue("should be server_vad, or turn_detection null", f"{path}.type")
-    for name in ("idle_timeout_ms", "eagerness"):
-        if getattr(given, name) is not None:
-            raise UnsupportedValue("is not offered", f"{path}.{name}")
     default = TurnSettings()
     names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
     changes: dict[str, Any] = {
@@ -300,20 +363,16 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
     return replace(now or default, **changes)
 
 
+def _is_other_vad(kind: str | None) -> bool:
+    """Whether it is another detector of turns, as OpenAI's `semantic_vad`."""
+    return kind is not None and "vad" in kind and kind != "server_vad"
+
+
 def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSettings:
     names = given.model_fields_set
     changes: dict[str, Any] = {}
-    if "language" in names:
-        changes["language"] = given.language or None
-    if "languages" in names:
-        several = list(dict.fromkeys(given.languages or ()))
-        if len(several) > 1:
-            text = "one, or none to detect it among all"
-            raise UnsupportedValue(text, f"{TRANSCRIPTION}.languages")
-        one = several[0] if several else None
-        if changes.get("language", one) != one:
-            raise InvalidValue("contradicts language", f"{TRANSCRIPTION}.languages")
-        changes["language"] = one
+    if names & {"language", "languages"}:
+        changes["language"] = _language(given)
     if "prompt" in names:
         changes["prompt"] = given.prompt or None
     if "keywords" in names:
@@ -322,6 +381,20 @@ def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSet
         if name in names:
             changes[name] = getattr(given, name)
     return replace(settings, **changes)
+
+
+def _language(given: TranscriptionGiven) -> str | None:
+    """Whisper's code of the language, given as one or as a list of one; the text that it is given
+    as if that is none.
+    """
+    several = distinct_languages(given.languages or ())
+    if len(several) > 1:
+        text = "one, or none to detect it among all"
+        raise UnsupportedValue(text, f"{TRANSCRIPTION}.languages")
+    found = distinct_languages([given.language or "", *several])
+    if len(found) > 1:
+        raise InvalidValue("contradicts language", f"{TRANSCRIPTION}.languages")
+    return language_code(found[0]) or found[0] if found else None
 
 
 def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
