@@ -181,12 +181,12 @@ class Unspoken:
 class Transcript:
     """The result of speech recognition: chunks in order of time, and warnings for the client.
 
-    `language` is Whisper's code ("en"), of several languages that of most speech; None where none
-    was requested and there was no speech to detect it from. `language_probability` is its
-    probability among all languages; None where it was not detected. `speech` holds the spans of
-    detected speech, (start, end) in seconds, in order and disjoint; speaker turns are clipped to
-    them. `unspoken` is what a client's own text has beyond the words of the chunks. `stats` is
-    ignored when transcripts are compared.
+    `language` is Whisper's code ("en"), of several languages that of most speech; None if none was
+    requested and nothing was transcribed. `language_probability` is its probability among all
+    languages; None where it was not detected. `speech` holds the spans of detected speech, (start,
+    end) in seconds, in order and disjoint; speaker turns are clipped to them. `unspoken` is what a
+    client's own text has beyond the words of the chunks. `stats` is ignored when transcripts are
+    compared.
     """
 
     chunks: tuple[Chunk, ...]

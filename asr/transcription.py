@@ -95,13 +95,14 @@ class Transcription(Recognition[Transcript]):
         unspoken: tuple[Unspoken, ...],
     ) -> Transcript:
         timeline, warnings = plan.timeline, plan.warnings
+        detected = bool(self._speech and self._chunks)  # noise that becomes no text has no language
         if plan.expects_one_language:
             warnings += other_language_warning(timeline.language, windows.of_language)
         return Transcript(
             _in_order(self._chunks),
-            timeline.language if self._speech else self._options.language,
+            timeline.language if detected else self._options.language,
             warnings + plan.of_prompt,
-            timeline.probability if self._speech else None,
+            timeline.probability if detected else None,
             self._speech_since(self._before.begin),
             session.stats,
             unspoken,

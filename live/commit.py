@@ -5,8 +5,9 @@ final already, so none of them is ever taken back. A word becomes final where tw
 agree on it and on all before it (LocalAgreement-2; Liu et al. 2020, "Low-Latency Sequence-to-
 Sequence Speech Recognition and Translation by Partial Hypothesis Selection"), where its attention
 ends well before the audio does (compare AlignAtt; Papi et al. 2023), and where another word follows
-it or a pause: the last word heard may still become a longer one, and numbers are written otherwise
-once they are whole ("twenty" becomes "25").
+it or a pause: the last word heard may still become a longer one. Numbers are final together, once
+both texts have the same word behind them: Whisper writes them otherwise when they are whole, "20"
+becomes "25", and "zero seven nine" becomes "079".
 """
 
 from __future__ import annotations
@@ -18,6 +19,27 @@ from asr import Hypothesis, HypothesisWord
 
 # Seconds of audio after a word that stand for the word that would follow it.
 PAUSE = 1.0
+# Digits as they are spelt in the languages that Whisper hears best, of three letters or more, and
+# English numbers; by num2words 0.5.14. Chinese and Japanese ones are numeric letters.
+_SPELT = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
+hundred thousand million double triple oh
+null eins zwei zwo drei vier fünf sechs sieben acht neun zehn
+zéro deux trois quatre cinq sept huit neuf dix
+cero uno dos tres cuatro cinco seis siete ocho nueve diez
+due tre quattro cinque sei sette otto nove dieci
+dois três quatro sete oito dez meia
+nul één een twee drie vijf zes zeven negen tien
+jeden dwa trzy cztery pięć sześć siedem osiem dziewięć dziesięć
+ноль один два три четыре пять шесть семь восемь девять десять
+нуль чотири п'ять шість сім вісім дев'ять
+sıfır bir iki üç dört beş altı yedi sekiz dokuz
+noll ett två fyra fem sex sju åtta nio tio seks syv otte åtte
+nolla yksi kaksi kolme neljä viisi kuusi seitsemän kahdeksan yhdeksän kymmenen
+nula jedna dva tři čtyři pět šest sedm osm devět deset
+"""  # noqa: RUF001
+SPELT = frozenset(_SPELT.split())
 # A text that zlib makes so much shorter repeats itself (openai/whisper, `transcribe.py`).
 MAX_COMPRESSION_RATIO = 2.4
 
@@ -48,7 +70,7 @@ class FinalWords:
         words = self._following(heard)
         agreed = _agreed(self.unstable, words)
         count = 0
-        while count < agreed and _is_settled(words, count, seconds, margin):
+        while count < agreed and _is_settled(words, count, agreed, seconds, margin):
             count += 1
         first = heard.words[0]
         return FinalWords(
@@ -118,13 +140,20 @@ def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> 
     return count
 
 
-def _is_settled(words: Sequence[HypothesisWord], index: int, seconds: float, margin: float) -> bool:
-    """Whether what is said after a word can no longer change it."""
-    word = words[index]
-    if index + 1 == len(words):
-        return seconds - word.end >= PAUSE
-    follows = words[index + 1]
-    return seconds - word.end >= margin and not (_is_number(word.text) and _is_number(follows.text))
+def _is_settled(
+    words: Sequence[HypothesisWord], index: int, agreed: int, seconds: float, margin: float
+) -> bool:
+    """Whether what is said after a word can no longer change it, where the first `agreed` words are
+    those of the text before, too.
+    """
+    follows = index + 1
+    is_number = _is_number(words[index].text)
+    while is_number and follows < len(words) and _is_number(words[follows].text):
+        follows += 1
+    silent_for = seconds - words[follows - 1].end
+    if follows == len(words):
+        return silent_for >= PAUSE
+    return silent_for >= margin and (follows < agreed or not is_number)
 
 
 def spoken(text: str) -> str:
@@ -134,4 +163,6 @@ def spoken(text: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return any(map(str.isnumeric, text))
+    """Whether a word has digits, or spells some, alone or with hyphens."""
+    parts = text.casefold().strip(" .,;:!?").split("-")
+    return any(map(str.isnumeric, text)) or not SPELT.isdisjoint(parts)

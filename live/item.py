@@ -48,7 +48,8 @@ class Item:
     What is decoded while it is spoken begins at `window`, and was decoded up to `heard`; `found` is
     what came of it, and `words` are those that were sent, in seconds of the session. `final` is the
     pass whose result is the last word on the item; it may begin in a pause, before anybody knows
-    that the item ends there, and `result` is then what it gave meanwhile.
+    that the item ends there, and `result` is what it gave: the transcript, or its error. It waits
+    there until the item has ended, and those before it are completed.
     """
 
     id: str
@@ -59,7 +60,7 @@ class Item:
     heard: int = field(init=False)
     end: int | None = None
     final: WantedPass | None = None
-    result: Transcript | None = None
+    result: Transcript | EndpointError | None = None
     found: FinalWords = field(default_factory=FinalWords)
     words: list[Word] = field(default_factory=list)
 

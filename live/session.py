@@ -213,10 +213,8 @@ class LiveSession:
             if self._settle(wanted):
                 self._heard(wanted, result)
         elif wanted is item.final:
-            if item.end is None:
-                item.result = result
-            else:
-                self._complete(wanted, result)
+            item.result = result
+            self._complete_in_order()
 
     def failed(self, wanted: WantedPass, error: EndpointError | None) -> None:
         """A pass has no result. What is still spoken is heard again; an item that has ended fails
@@ -228,9 +226,8 @@ class LiveSession:
         if error is None or wanted is not item.final:
             self._settle(wanted)
             return
-        self._ended.unfinished.remove(item)
-        self._events += item.fail(error)
-        self._forget()
+        item.result = error
+        self._complete_in_order()
 
     # Items
 
@@ -287,8 +284,7 @@ class LiveSession:
         self._ended.add(item, end)
         self._events += item.committed
         item.speak_until(self._speech.until)
-        if item.final is not None and item.result is not None:
-            self._complete(item.final, item.result)
+        self._complete_in_order()
 
     def _forget(self) -> None:
         """Drop the audio that no item needs, nor one that begins now."""
@@ -309,7 +305,8 @@ class LiveSession:
 
     def _is_due(self, item: Item) -> bool:
         """Whether enough has been said since the last pass, and nothing shorter is completed."""
-        if any(each.length <= SHORT_ITEM for each in self._ended.unfinished):
+        waiting = (each for each in self._ended.unfinished if each.result is None)
+        if any(each.length <= SHORT_ITEM for each in waiting):
             return False
         vad = self._settings.turn_detection is not None
         if vad and self._speech.silent_for >= PAUSE_SECONDS:
@@ -376,13 +373,23 @@ class LiveSession:
         samples = self._audio.samples(begin, end)
         return WantedPass(item, begin, end, samples, options, before=before)
 
+    def _complete_in_order(self) -> None:
+        """Complete the items whose texts are known, up to the first whose text is not."""
+        while self._ended.unfinished and (result := self._ended.unfinished[0].result) is not None:
+            item = self._ended.unfinished.pop(0)
+            if isinstance(result, EndpointError):
+                self._events += item.fail(result)
+            else:
+                assert item.final is not None
+                self._complete(item.final, result)
+            self._forget()
+
     def _complete(self, wanted: WantedPass, found: Transcript) -> None:
         item = wanted.item
-        self._ended.unfinished.remove(item)
-        if found.speech and wanted.stop - item.begin >= TELLING_SECONDS * SAMPLE_RATE:
+        tells = wanted.stop - item.begin >= TELLING_SECONDS * SAMPLE_RATE
+        if found.language and found.speech and tells:
             self._language = found.language
         self._events += item.complete(moved(found, wanted.begin / SAMPLE_RATE))
-        self._forget()
 
 
 def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:

@@ -179,17 +179,22 @@ def test_a_file_needs_no_name_or_type(client, endpoint):
 
 
 @pytest.mark.parametrize("name", sorted(get_type_hints(VAD).keys() - {"type"}))
-def test_the_vads_options_are_refused_by_name(client, name):
+def test_the_vads_options_are_served(client, endpoint, name):
     def create(**options):
         return client.audio.transcriptions.create(
             file=SOUND, model="whisper-1", chunking_strategy={"type": "server_vad", **options}
         )
 
     assert create().text
+    assert endpoint.asked.config.vad_parameters is None
+    value = 0.25 if name == "threshold" else 150
+    assert create(**{name: value}).text
+    served = endpoint.asked.config.vad_parameters.model_dump(exclude_none=True)
+    assert [*served.values()] == [value]
     with pytest.raises(openai.BadRequestError) as refused:
-        create(**{name: 1})
+        create(**{name: -1})
     assert (refused.value.code, refused.value.param) == (
-        "UNSUPPORTED",
+        "INVALID_PARAMETER",
         f"chunking_strategy[{name}]",
     )
 

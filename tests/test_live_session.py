@@ -263,6 +263,56 @@ def test_an_early_pass_that_fails_leaves_the_item_to_the_next() -> None:
     assert not any(isinstance(each, Failed) for each in session.take_events())
 
 
+def two_ended(session: LiveSession) -> tuple[WantedPass, WantedPass]:
+    """The final passes of two turns, both under way."""
+    session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(25600)])
+    first = session.next_pass()
+    session.feed(silence(2.0), [SpeechStarted(40000), SpeechStopped(52000)])
+    second = session.next_pass()
+    assert first is not None
+    assert second is not None
+    assert first.final
+    assert second.final
+    session.take_events()
+    return first, second
+
+
+@pytest.mark.parametrize("fails", [None, "first", "second"])
+def test_items_are_completed_in_the_order_in_which_they_were_spoken(fails: str | None) -> None:
+    session = new_session()
+    first, second = two_ended(session)
+    for name, wanted in (("second", second), ("first", first)):
+        assert session.take_events() == []
+        if name == fails:
+            session.failed(wanted, ModelError("broken"))
+        else:
+            session.passed(wanted, transcribe([], wanted))
+    ended = [
+        each for each in session.take_events() if isinstance(each, Completed | Failed | ItemDone)
+    ]
+    assert [each.item_id for each in ended] == ["0", "0", "1", "1"]
+    assert [isinstance(each, Failed) for each in ended[::2]] == [
+        fails == "first",
+        fails == "second",
+    ]
+    assert first.item.result is second.item.result is None
+
+
+def test_an_item_that_waits_for_an_earlier_one_holds_up_nothing() -> None:
+    session = new_session()
+    session.feed(silence(40.0), [SpeechStarted(8000), SpeechStopped(39 * SAMPLE_RATE)])
+    session.feed(silence(2.0), [SpeechStarted(40 * SAMPLE_RATE), SpeechStopped(41 * SAMPLE_RATE)])
+    first, second = session.next_pass(), session.next_pass()
+    assert first is not None
+    assert second is not None
+    session.feed(silence(2.0), [SpeechStarted(42 * SAMPLE_RATE)])
+    assert session.next_pass() is None
+    session.passed(second, transcribe([], second))
+    partial = session.next_pass()
+    assert partial is not None
+    assert not partial.final
+
+
 def test_what_is_spoken_next_waits_until_a_short_item_is_completed() -> None:
     session, truth = new_session(), spoken([0.5, 0.5])
     session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(25600)])
@@ -599,8 +649,41 @@ def test_a_number_is_final_once_something_else_follows() -> None:
     assert found.words == ()
     more = heard(*one.words, word(" people", 0.7, 0.8, 4))
     found = found.updated(more, 1.5, 0.2)
-    assert [each.text for each in found.words] == []  # the first is followed by a number
-    assert found.updated(more, 2.0, 0.2).words == ()
+    assert found.words == ()  # that word may be another one in the next text
+    found = found.updated(more, 1.6, 0.2)
+    assert [each.text for each in found.words] == [" 20", " 5"]
+
+
+@pytest.mark.parametrize(
+    "digits",
+    [
+        "zero seven nine four",
+        "Zero, seven, nine",
+        "null sieben neun",
+        "zéro sept",
+        "twenty-five six",
+    ],
+)
+def test_spelt_digits_are_not_sent_before_they_may_become_a_number(digits: str) -> None:
+    """Whisper writes "zero seven" while it is spoken, and "07946123456" once it is whole."""
+    said, found = [word(" is", 0.1, 0.3, 2)], FinalWords()
+    for each in digits.split():
+        at = said[-1].end + 0.1
+        said.append(word(f" {each}", at, at + 0.3, len(said) + 2))
+        found = found.updated(heard(*said), at + 0.5, 0.1)
+    found = found.updated(heard(*said), said[-1].end + 0.5, 0.1)
+    assert [each.text for each in found.words] == [" is"]
+    sent = [Word(each.text, each.start, each.end) for each in found.words]
+    whole = [*sent, Word(" 07946123456", 0.4, 3.0)]
+    assert words_after(sent, whole) == whole[1:]
+
+
+def test_a_number_does_not_hold_up_what_is_said_behind_it() -> None:
+    said = [
+        word(f" {text}", i, i + 0.8, i + 2) for i, text in enumerate(["one", "two", "or", "more"])
+    ]
+    found = FinalWords().updated(heard(*said), 4.0, 0.3).updated(heard(*said), 4.2, 0.3)
+    assert [each.text for each in found.words] == [" one", " two", " or"]
 
 
 def test_a_word_that_grows_after_it_was_final_is_sent_as_its_rest() -> None:

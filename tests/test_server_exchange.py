@@ -161,8 +161,9 @@ def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
 
     replies = asyncio.run(run())
     refused = {method for method, reply in replies.items() if reply.status == 405}
-    assert refused == {*METHODS} - methods
-    for method in refused:
+    assert refused == {*METHODS} - methods - {"OPTIONS"}
+    assert (replies["OPTIONS"].status, replies["OPTIONS"].body) == (204, b"")
+    for method in (*refused, "OPTIONS"):
         assert set(replies[method].headers["allow"].split(", ")) == methods
 
 

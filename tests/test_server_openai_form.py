@@ -54,6 +54,21 @@ def test_there_is_one_file(parts):
         read(parts)
 
 
+@pytest.mark.parametrize(
+    "data", [b"\x1aE\xdf\xa3\x00", b"RIFF\x00\x00\xff\xff" * 5_000_000, b"x" * 3_000]
+)
+def test_a_file_needs_no_name_of_its_own(data):
+    """As forms of Go and Node write it; its size is not that of a text."""
+    head = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+    found = read(None, "multipart/form-data; boundary=x", head + data + b"\r\n--x--\r\n")
+    assert found.file == data
+
+
+def test_the_name_of_a_file_is_no_file():
+    with pytest.raises(InvalidParameter, match=r"file: is text; curl sends a file by -F file=@"):
+        read([text("file", "talk.mp3")])
+
+
 def test_texts_beside_clips_have_a_bound(monkeypatch):
     monkeypatch.setattr(form, "MAX_CHARACTERS", 200)
     clip = text("known_speaker_references[]", "x" * 1_000)

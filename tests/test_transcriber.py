@@ -220,6 +220,23 @@ def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech_prob, 
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
 
 
+@pytest.mark.parametrize("given", [None, "en"])
+def test_where_nothing_is_transcribed_there_is_no_language_but_the_given_one(given):
+    """Noise that the detector takes for speech, in which the model then hears none."""
+
+    class HearsNothing(Recogniser):
+        def detect_language(self, _window: np.ndarray) -> LanguagePosterior:
+            return LanguagePosterior({"zh": 0.4}, 0.9)
+
+        def decode(self, request: Request) -> DecodeResult:
+            return replace(super().decode(request), no_speech_prob=0.9, log_probs=(-1.5,))
+
+    samples = np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
+    transcript = transcribe(samples, HearsNothing(), language=given)
+    assert transcript.chunks == ()
+    assert (transcript.language, transcript.language_probability) == (given, None)
+
+
 def test_words_without_duration_are_dropped():
     class Babbles(Recogniser):
         def tokens(self, samples: np.ndarray) -> list[int]:
@@ -520,7 +537,7 @@ def test_an_english_only_model_accepts_english(language):
     [
         (ENGLISH_ONLY, {"language": "German"}, "language: the model is English-only"),
         (ENGLISH_ONLY, {"task": "translate"}, "task: the model is English-only"),
-        (MODELS, {"language": "klingon"}, "language: should be the code or English name"),
+        (MODELS, {"language": "klingon"}, "language: should be a language that Whisper knows"),
         (MODELS, {"language": "Dutch"}, "language: the model does not know Dutch"),
         (
             replace(MODELS, special_tokens=replace(MODELS.special_tokens, tasks={"transcribe": 1})),

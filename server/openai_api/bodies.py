@@ -76,7 +76,13 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         body["words"] = _words(chunks)
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
-    return body | known_speakers(answer) | unspoken(answer, asked)
+    return body | known_speakers(answer) | unspoken(answer, asked) | unwritten(answer, asked)
+
+
+def unwritten(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """The spans of speech without words, in seconds, if the native answer has them."""
+    told = response(answer, asked.request.config).get("unwritten")
+    return {} if told is None else {"unwritten": told}
 
 
 def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
