@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from answer.response import Answer, response
-from config import InferenceConfig
+from config import TEXT_BOOLEANS, InferenceConfig
 from errors import InvalidParameter
 from server.description import TRANSCRIPTION
 from server.request_body import read_request
@@ -41,10 +41,10 @@ def router(service: Service) -> APIRouter:
 
 def wants_events(request: Request) -> bool:
     """Whether the client asks for progress: by media type, or by `?stream=true`."""
-    streams = request.query_params.get("stream", "false").lower()
-    if streams not in ("true", "false"):
+    streams = TEXT_BOOLEANS.get(request.query_params.get("stream", "false").lower())
+    if streams is None:
         raise InvalidParameter("stream: should be true or false")
-    return streams == "true" or "text/event-stream" in request.headers.get("accept", "")
+    return streams or "text/event-stream" in request.headers.get("accept", "")
 
 
 def encode(answer: dict[str, Any]) -> bytes:

@@ -98,7 +98,7 @@ def test_no_language_is_asked_for_in_many_words(text):
 )
 def test_other_text_is_no_language(text):
     assert language_code(text) is None
-    with pytest.raises(ValueError, match="^language: should be a language that Whisper knows"):
+    with pytest.raises(ValueError, match=r"^language: should be a language that Whisper knows"):
         InferenceConfig.read({"language": text})
 
 

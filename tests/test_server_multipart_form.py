@@ -41,6 +41,12 @@ def test_nothing_touches_the_disk(monkeypatch):
     assert read({"file": ("a.wav", LARGE)}) == [("file", LARGE)]
 
 
+def test_a_file_needs_no_name_of_its_own():
+    """Nor is it bounded as texts are, or decoded as one."""
+    sound = bytes(range(256)) * (MAX_FIELD_BYTES // 256 + 1)
+    assert read({"file": (None, sound)}) == [("file", sound)]
+
+
 def test_texts_may_be_as_long_as_clips():
     voice = "x" * (3 << 20)
     assert read({"file": b"sound"}, {"voice": voice})[0] == ("voice", voice)

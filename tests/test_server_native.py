@@ -224,6 +224,8 @@ def test_a_form_of_file_and_parameters_is_read(app, audio):
     body = form(file=("a.wav", audio), parameters=("", parameters))
     expected = post(app, json_body(audio, language="en", batch_size=2), "application/json")
     assert post(app, body, FORM).body == expected.body
+    nameless = form(file=("", audio), parameters=("", parameters))
+    assert post(app, nameless, FORM).body == expected.body
     extra = form(file=("a.wav", audio), other=("", b"1"))
     assert post(app, extra, FORM).json["warnings"][0] == "unknown parameters are ignored: other"
     fields = {"batch_size": ("", b"2"), "assisted": ("", b"false")}
@@ -283,8 +285,9 @@ def test_events_end_with_the_answer(app, audio):
     body = json_body(audio, language="en")
     whole = post(app, body, "application/json").json
     by_query = post(app, body, "application/json", query=b"stream=true")
+    by_number = post(app, body, "application/json", query=b"stream=1")
     by_header = post(app, body, "application/json", accept="text/event-stream")
-    for reply in (by_query, by_header):
+    for reply in (by_query, by_number, by_header):
         events = [
             json.loads(line[6:])
             for line in reply.body.decode().split("\n\n")

@@ -20,6 +20,7 @@ from openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
 from pydantic import TypeAdapter
 from renamed import renamed
 
+from answer.response import response
 from errors import InvalidAudio, ModelError, OutOfMemory
 from server.errors import Busy
 from testing.audio_files import speech
@@ -307,8 +308,28 @@ def test_models(client, endpoint):
     with pytest.raises(openai.NotFoundError) as refused:
         client.models.retrieve("owner/another")
     assert (refused.value.code, refused.value.param) == ("MODEL_NOT_FOUND", "model")
-    with pytest.raises(openai.NotFoundError):
-        client.audio.transcriptions.create(file=SOUND, model="large-v3")
+    told = refused.value.body["message"]
+    assert "owner/another is not loaded; this server has" in told
+    assert "send that name, whisper-1, or none" in told
+
+
+UNWRITTEN = [{"start": 1.5, "end": 19.7}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("unwritten", [None, [], UNWRITTEN])
+def test_speech_without_words_is_in_a_verbose_answer(client, monkeypatch, stream, unwritten):
+    """As far as the endpoint's own answer tells of it."""
+
+    def made(*given):
+        return response(*given) | ({} if unwritten is None else {"unwritten": unwritten})
+
+    monkeypatch.setattr("server.openai_api.bodies.response", made)
+    if stream:
+        *_, answer = streamed(client, response_format="verbose_json")
+    else:
+        answer = ask(client, response_format="verbose_json").to_dict()
+    assert answer.get("unwritten") == unwritten
 
 
 @pytest.fixture(scope="module")
@@ -357,6 +378,20 @@ def test_a_temperature_samples_the_same_text_for_the_same_sound(true_client, wav
     assert {each.temperature for each in once.segments} == {0.75}
     assert (once.text, create(0).text) == (again.text, create(openai.omit).text)
     assert once.text != create(0).text
+
+
+def test_another_model_is_answered_by_the_loaded_one_which_says_so(true_client, wav):
+    def create(model, **fields):
+        return true_client.audio.transcriptions.with_raw_response.create(
+            file=wav(speech(1.0)), model=model, language="en-US", **fields
+        )
+
+    for fields in ({}, {"response_format": "srt"}):
+        told = create("Systran/faster-whisper-medium", **fields)
+        warning = "model: Systran/faster-whisper-medium is not loaded; this server has"
+        assert told.headers["x-warnings"].startswith(warning)
+        assert "x-warnings" not in create("whisper-1", **fields).headers
+    assert json.loads(create("medium").text)["warnings"][0].startswith("model: medium is not")
 
 
 def test_speakers_need_a_diarization_model(true_client, wav):
