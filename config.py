@@ -261,7 +261,7 @@ def _split_list(value: object) -> object:
 
 def _require_distinct(values: list[str]) -> list[str]:
     if len(set(values)) < len(values):
-        raise PydanticCustomError("distinct", "should name nothing twice")
+        raise PydanticCustomError("distinct", "should have no duplicates")
     return values
 
 

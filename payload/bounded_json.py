@@ -40,8 +40,8 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
     """What json.loads makes of `body`, save that a text of more than LONG characters of ASCII, if
     it is a value, is a Base64Text with that text.
 
-    Raises TooMuchJson, UnicodeDecodeError also for a body in UTF-16 or UTF-32 of more than MOST_JSON
-    bytes, or what json.loads raises: another ValueError, or RecursionError.
+    Raises TooMuchJson, UnicodeDecodeError (also for more than MOST_JSON bytes of UTF-16 or UTF-32),
+    or what json.loads raises: another ValueError, or RecursionError.
     """
     if isinstance(body, str):
         body = body.encode()

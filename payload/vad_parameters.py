@@ -25,7 +25,7 @@ LONGEST_PAD_MS = 2_000  # longer pauses within a window are replaced by silence
 LONGEST_NAME = 40
 # Others that faster-whisper has.
 INSTEAD = {
-    "max_speech_duration_s": "chunk_length_s says that here",
+    "max_speech_duration_s": "is chunk_length_s here",
     "min_silence_at_max_speech": "long speech is cut where it is quietest",
     "use_max_poss_sil_at_max_speech": "long speech is cut where it is quietest",
 }

@@ -272,7 +272,7 @@ def test_vad_parameters_are_an_object_or_its_json(as_text):
         ({"speech_pad_ms": -1}, "speech_pad_ms: should be greater than"),
         ({"speech_pad_ms": True}, "speech_pad_ms: should be a valid integer"),
         ({"min_speech_duration_ms": 10**400}, "min_speech_duration_ms: should be less than"),
-        ({"max_speech_duration_s": 10}, "max_speech_duration_s: chunk_length_s says that here"),
+        ({"max_speech_duration_s": 10}, "max_speech_duration_s: is chunk_length_s here"),
         ({"onset\n": 0.5}, r"onset\\n: is none of threshold, "),
     ],
 )

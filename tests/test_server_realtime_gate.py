@@ -302,8 +302,8 @@ def test_a_secret_for_a_conversation_is_one_for_a_transcription_with_warnings():
     reply = asyncio.run(ask(live(Drivers(), api_key=KEY), {"session": session}))
     assert (reply.status, reply.json["session"]["type"]) == (200, "transcription")
     assert reply.json["warnings"] == [
-        "unknown session fields are ignored: instructions",
         "type: is transcription here: nothing answers what is said",
+        "unknown session fields are ignored: instructions",
     ]
 
 

@@ -352,6 +352,7 @@ def test_what_is_wrong_is_told_by_its_name_and_changes_nothing():
 IGNORED = [
     (turns(type="semantic_vad", eagerness="low"), ["is server_vad here", "eagerness: is ignored"]),
     (turns(type="azure_semantic_vad"), ["is server_vad here"]),
+    (turns(eagerness="auto"), ["turn_detection.eagerness: is ignored"]),
     (turns(idle_timeout_ms=6000), ["turn_detection.idle_timeout_ms: is ignored"]),
     (turns(type="server_vad", create_response=True), []),
     (of_input(noise_reduction={"type": "near_field"}), ["noise_reduction: is ignored"]),

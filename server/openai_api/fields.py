@@ -150,7 +150,7 @@ def read_fields(form: Form, task: str, endpoint: Endpoint) -> AudioRequest:
     stream = fields.flag("stream") or False
     vad = _vad_parameters(fields)
     for name, other in INSTEAD.items():
-        fields.require_none(name, f"{other} says that here")
+        fields.require_none(name, f"is {other} on this route")
     language = _language(fields)
     keywords, hotwords = fields.texts("keywords"), fields.texts("hotwords")
     if keywords and hotwords:
@@ -258,7 +258,7 @@ def _language(fields: Fields) -> str | None:
     """The language, whether it is given as one or as a list of one."""
     several = distinct_languages(fields.texts("languages"))
     if len(several) > 1:
-        raise Unsupported("languages: one, or none to detect it among all")
+        raise Unsupported("languages: should be one language, or none to detect it")
     given = [text for text in [fields.text("language")] if text]
     found = distinct_languages([*given, *several])
     if len(found) > 1:

@@ -109,12 +109,13 @@ def router(
 def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
     """A warning for everything in the address of a session that has no meaning here."""
     others = [name for name in query if name not in ("intent", "model")]
+    model = query.get("model")
     warnings = (
-        query.get("intent", INTENT) != INTENT and f"intent: is {INTENT} here",
-        model_warning(query.get("model", ""), endpoint) if query.get("model") else None,
+        f"intent: is {INTENT} here" if query.get("intent", INTENT) != INTENT else None,
+        model_warning(model, endpoint) if model else None,
         ignored_names("parameters of the address", others) if others else None,
     )
-    return tuple(filter(None, warnings))
+    return tuple(text for text in warnings if text)
 
 
 async def _read(request: Request) -> SecretGiven:

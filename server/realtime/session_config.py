@@ -57,9 +57,8 @@ FLAT = {
 OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME, LONGEST_KEYWORD = 200, 100
-UNUSED_TURNS = ("idle_timeout_ms", "eagerness")
 DEFAULT_RATE = 24_000
-TRANSCRIPTION = "audio.input.transcription"
+TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
 # Where a session has the endpoint's parameters.
 FIELDS = {
     "language": f"{TRANSCRIPTION}.language",
@@ -288,21 +287,23 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
     """A warning for everything in an update that is ignored, or served otherwise than it says."""
     part = (given.audio and given.audio.input) or InputGiven()
     heard, turns = part.transcription or TranscriptionGiven(), part.turn_detection or TurnsGiven()
-    path, names = "audio.input", given.ignored()
-    unused = [name for name in UNUSED_TURNS if getattr(turns, name) is not None]
     off = "transcription" in part.model_fields_set and part.transcription is None
-    warnings = (
+    told = {
+        "type: is transcription here: nothing answers what is said": given.type == "realtime",
+        "audio.input.noise_reduction: is ignored": part.noise_reduction is not None,
+        f"{TURNS}.type: is server_vad here: a turn ends with a silence": _is_other_vad(turns.type),
+        f"{TURNS}.idle_timeout_ms: is ignored": turns.idle_timeout_ms is not None,
+        f"{TURNS}.eagerness: is ignored": turns.eagerness is not None,
+        f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here": off,
+    }
+    names = given.ignored()
+    others = (
         ignored_names("session fields", names) if names else None,
-        given.type == "realtime" and "type: is transcription here: nothing answers what is said",
-        part.noise_reduction is not None and f"{path}.noise_reduction: is ignored",
-        *(f"{path}.turn_detection.{name}: is ignored" for name in unused),
-        _is_other_vad(turns.type)
-        and f"{path}.turn_detection.type: is server_vad here: a turn ends with a silence",
-        off and f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here",
-        heard.model and model_warning(heard.model, endpoint, f"{TRANSCRIPTION}.model"),
-        *(script_warning(text) for text in (heard.language, *(heard.languages or ()))),
+        model_warning(heard.model, endpoint, f"{TRANSCRIPTION}.model") if heard.model else None,
+        *map(script_warning, (heard.language, *(heard.languages or ()))),
     )
-    return tuple(dict.fromkeys(filter(None, warnings)))
+    warnings = [text for text, holds in told.items() if holds]
+    return tuple(dict.fromkeys([*warnings, *(text for text in others if text)]))
 
 
 def at_fault(error: ValidationError) -> FieldError:
@@ -346,13 +347,10 @@ def _format(given: FormatGiven | None) -> AudioFormat:
 
 
 def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings | None:
-    if given is None:
-        return None
-    path = "audio.input.turn_detection"
-    if given.type == "none":
+    if given is None or given.type == "none":
         return None
     if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
-        raise UnsupportedValue("should be server_vad, or turn_detection null", f"{path}.type")
+        raise UnsupportedValue("should be server_vad, or turn_detection null", f"{TURNS}.type")
     default = TurnSettings()
     names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
     changes: dict[str, Any] = {
@@ -389,7 +387,7 @@ def _language(given: TranscriptionGiven) -> str | None:
     """
     several = distinct_languages(given.languages or ())
     if len(several) > 1:
-        text = "one, or none to detect it among all"
+        text = "should be one language, or none to detect it"
         raise UnsupportedValue(text, f"{TRANSCRIPTION}.languages")
     found = distinct_languages([given.language or "", *several])
     if len(found) > 1:
