@@ -293,7 +293,7 @@ def test_return_timestamps_refuses_and_says_what_it_accepts(value):
 
 
 def test_text_parameters_stay_text():
-    texts = {"prompt": "24", "language": "true", "hotwords": ["24", "true"]}
+    texts = {"prompt": "24", "text": "true", "hotwords": ["24", "true"]}
     accepted = InferenceConfig.read(texts)
     assert accepted.model_dump(include=set(texts)) == texts
 
