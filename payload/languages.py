@@ -129,8 +129,21 @@ _SCRIPTS = {code: (script or "Latn").lower() for code, script, _, _ in _ROWS}
 CODES = tuple(_NAMES)
 
 # Requests for no language: to detect it, and what programs write for a value that is not set.
-_NONE = ("", "auto", "autodetect", "auto-detect", "automatic", "detect", "none", "null")
-NONE = frozenset({*_NONE, "undefined", "und"})
+_DETECT = ("", "any", "auto", "auto-detect", "autodetect", "automatic", "detect", "detect-language")
+NONE = frozenset({*_DETECT, "mul", "multi", "none", "null", "und", "undefined", "unknown"})
+# Countries that are written for their languages: a refusal names these.
+_COUNTRIES = {
+    "cn": "zh",
+    "cz": "cs",
+    "dk": "da",
+    "gb": "en",
+    "gr": "el",
+    "jp": "ja",
+    "kr": "ko",
+    "ua": "uk",
+    "us": "en",
+    "vn": "vi",
+}
 # Names of a language in one script.
 _WRITTEN = {
     **dict.fromkeys(("traditional-chinese", "chinese-traditional", "繁體中文"), "zh-hant"),
@@ -246,9 +259,9 @@ def _folded(text: str) -> str:
 
 def _refusal(text: str) -> str:
     names, _ = _keys()
-    near = get_close_matches(_folded(text[:LONGEST]), names, 1, 0.7)
-    if near:
-        code = names[near[0]]
+    key = _folded(text[:LONGEST])
+    near = [names[name] for name in get_close_matches(key, names, 1, 0.7)]
+    if code := _COUNTRIES.get(key) or next(iter(near), None):
         return f"is not a language that Whisper knows; did you mean {language_name(code)} ({code})?"
     return (
         "should be a language that Whisper knows, by its code (de), a tag (de-AT) or its name"

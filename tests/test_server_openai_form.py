@@ -54,11 +54,9 @@ def test_there_is_one_file(parts):
         read(parts)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x1aE\xdf\xa3\x00", b"RIFF\x00\x00\xff\xff" * 5_000_000, b"x" * 3_000]
-)
+@pytest.mark.parametrize("data", [b"\x1aE\xdf\xa3", bytes(3_000), b"x" * 3_000], ids=len)
 def test_a_file_needs_no_name_of_its_own(data):
-    """As forms of Go and Node write it; its size is not that of a text."""
+    """As forms of Go and Node write it."""
     head = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
     found = read(None, "multipart/form-data; boundary=x", head + data + b"\r\n--x--\r\n")
     assert found.file == data

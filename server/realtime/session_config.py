@@ -80,6 +80,11 @@ def _text(value: object) -> object:
 Text = Annotated[Base64Text | str, PlainValidator(_text)]
 
 
+def _or_empty(part: Any) -> Any:  # noqa: ANN401
+    """A part of a session as it came; an empty one for null."""
+    return {} if part is None else part
+
+
 class Given(BaseModel):
     """A part of what a client sends, with the fields that are known alone."""
 
@@ -109,7 +114,10 @@ class FormatGiven(Part):
     @model_validator(mode="before")
     @classmethod
     def _by_old_name(cls, given: object) -> object:
-        return {"type": OLD_FORMATS.get(given, given)} if isinstance(given, str) else given
+        given = {"type": given} if isinstance(given, str) else given
+        if not isinstance(given, dict) or not isinstance(given.get("type"), str):
+            return given
+        return {**given, "type": OLD_FORMATS.get(given["type"], given["type"])}
 
 
 class TranscriptionGiven(Part):
@@ -185,14 +193,14 @@ class SessionGiven(Part):
         """
         if not isinstance(session, dict):
             return session
-        rest = {name: value for name, value in session.items() if name not in (*FLAT, "model")}
-        audio = rest.get("audio") or {}
-        given = audio.get("input") or {} if isinstance(audio, dict) else None
         flat = {FLAT[name]: value for name, value in session.items() if name in FLAT}
-        if not isinstance(given, dict) or not (flat or "model" in session):
+        rest = {name: value for name, value in session.items() if name not in (*FLAT, "model")}
+        audio = _or_empty(rest.get("audio"))
+        given = _or_empty(audio.get("input")) if isinstance(audio, dict) else None
+        if not isinstance(given, dict) or len(rest) == len(session):
             return rest
         given = flat | given
-        heard = given.get("transcription") or {}
+        heard = _or_empty(given.get("transcription"))
         if "model" in session and isinstance(heard, dict):
             given["transcription"] = {"model": session["model"]} | heard
         return {**rest, "audio": {**audio, "input": given}}
