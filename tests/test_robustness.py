@@ -120,7 +120,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "hints checked though unused": ({"num_speakers": 0, "diarize": False}, "INVALID_PARAMETER"),
     "language a number": ({"language": 5}, "INVALID_PARAMETER"),
     "language unknown": ({"language": "klingon"}, "INVALID_PARAMETER"),
-    "language empty": ({"language": ""}, "INVALID_PARAMETER"),
+    "language misspelt": ({"language": "germn"}, "INVALID_PARAMETER"),
     "language of a megabyte": ({"language": SECRET * 40_000}, "INVALID_PARAMETER"),
     "language half a character": ({"language": "\ud800\ud800"}, "INVALID_PARAMETER"),
     "language not in this checkpoint": ({"language": "yue"}, "INVALID_PARAMETER"),
