@@ -99,7 +99,7 @@ def router(
             "expires_at": secret.expires_at,
             "session": config.shown(new_id("sess"), ends, model_id(endpoint)),
         }
-        return JSONResponse(body, headers={"Cache-Control": "no-store"})
+        return JSONResponse(body)
 
     return routes
 
