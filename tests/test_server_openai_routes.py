@@ -307,6 +307,9 @@ def test_models(client, endpoint):
     with pytest.raises(openai.NotFoundError) as refused:
         client.models.retrieve("owner/another")
     assert (refused.value.code, refused.value.param) == ("MODEL_NOT_FOUND", "model")
+    assert f"this server has loaded '{only.id}'; send that name, 'whisper-1', or none" in str(
+        refused.value
+    )
     with pytest.raises(openai.NotFoundError):
         client.audio.transcriptions.create(file=SOUND, model="large-v3")
 

@@ -28,7 +28,10 @@ def require_model(name: str, endpoint: Endpoint) -> None:
     """Raises ModelNotFound where a client means another model than the loaded one."""
     loaded = model_id(endpoint)
     if name != loaded and not OPENAI_NAMES.fullmatch(name):
-        raise ModelNotFound(f"model: {shown(name)} is not loaded; {loaded} is")
+        raise ModelNotFound(
+            f"model: {shown(name)} is not here: this server has loaded '{loaded}'; send that name,"
+            " 'whisper-1', or none"
+        )
 
 
 def model_json(endpoint: Endpoint, created: int) -> dict[str, Any]:
