@@ -4,10 +4,13 @@ wherever the process ends, no job is lost and none is answered twice.
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +29,6 @@ from hypothesis.stateful import (
 
 from errors import StartError
 from server.errors import BodyTooLarge, JobsFull, NotFound, StorageFailed
-from server.jobs import store as jobs_store
 from server.jobs.folder import DataFolder
 from server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
 
@@ -286,86 +288,75 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
     store.add(b"one", b"sound", b"{}", None, 1.0)
 
 
-class FullDisk:
-    """A database whose disk has no room for a journal, as long as it is `full`."""
-
-    full = True
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self.database = database
-
-    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        if self.full and not statement.lstrip().startswith(("SELECT", "BEGIN", "ROLLBACK")):
-            raise sqlite3.OperationalError("database or disk is full")
-        return self.database.execute(statement, *values)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.database, name)
-
-
-def on_a_full_disk(monkeypatch) -> None:
-    opened = jobs_store._open
-    monkeypatch.setattr(
-        jobs_store, "_open", lambda path: (FullDisk((found := opened(path))[0]), found[1])
-    )
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may have a byte more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_refuses_changes_by_name_and_reads_go_on(store, caplog):
     job = store.add(b"one", b"sound", b"{}", None, 1.0)
-    store._database = FullDisk(store._database)
-    for change in (
+    changes = (
         lambda: store.cancel(b"one", job.id, 2.0),
-        lambda: store.remove(b"one", job.id),
         lambda: store.claim(1, 2.0),
-    ):
-        with pytest.raises(StorageFailed):
-            change()
-    assert "jobs.sqlite: database or disk is full" in caplog.text
-    assert store.jobs(b"one") == [job]
-    store._database.full = False
+        lambda: store.add(b"one", b"sound", b"{}", None, 2.0),
+    )
+    with full_disk():
+        for change in changes:
+            with pytest.raises(StorageFailed):
+                change()
+        assert store.jobs(b"one") == [job]
+        assert store.expire(3.0) == 0
+    assert "DATA_DIR: jobs.sqlite: " in caplog.text
     assert store.cancel(b"one", job.id, 3.0)
+    with full_disk(), pytest.raises(StorageFailed):
+        store.remove(b"one", job.id)
+    store.remove(b"one", job.id)
+    assert store.jobs(b"one") == []
 
 
-def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(
-    tmp_path, monkeypatch
-):
+def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tmp_path):
     store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
     job = store.add(b"one", b"sound", b"{}", None, 1.0).id
     for _ in range(MOST_CRASHES):
         assert store.claim(1, 2.0) == (job, b"{}")
         store.close()  # the process ends
-        with monkeypatch.context() as patch:
-            on_a_full_disk(patch)
-            store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
-        assert store.job(b"one", job).status is Status.RUNNING
-        assert store.audio(job) == b"sound"
-        with pytest.raises(StorageFailed):
-            store.claim(1, 4.0)
-        store.close()
+        for _ in range(2):  # as often as it is started without room
+            with full_disk():
+                store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
+                assert store.job(b"one", job).status is Status.RUNNING
+                assert store.audio(job) == b"sound"
+                with pytest.raises(StorageFailed):
+                    store.claim(1, 4.0)
+                store.close()
         store = JobStore(tmp_path, MOST, MOST_BYTES, 5.0)
     assert (store.job(b"one", job).error, store.claim(1, 6.0)) == (CRASHED, None)
     store.close()
 
 
-def test_a_store_that_opened_on_a_full_disk_goes_on_once_there_is_room(tmp_path, monkeypatch):
+def test_a_store_that_opened_on_a_full_disk_goes_on_once_there_is_room(tmp_path):
     store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
     job = store.add(b"one", b"sound", b"{}", None, 1.0).id
     store.claim(1, 2.0)
     store.close()
-    on_a_full_disk(monkeypatch)
-    store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
-    store._database.full = False
+    with full_disk():
+        store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
     assert store.claim(1, 4.0) == (job, b"{}")
     assert store.claim(2, 5.0) is None
     assert store.succeed(job, Result(b"{}", b"{}"), 6.0)
     store.close()
 
 
-def test_a_store_on_a_full_disk_removes_the_recordings_without_a_job(tmp_path, monkeypatch):
+def test_a_store_on_a_full_disk_removes_the_recordings_without_a_job(tmp_path):
     JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
     (tmp_path / "audio" / "job_stray").write_bytes(b"x")
-    on_a_full_disk(monkeypatch)
-    JobStore(tmp_path, MOST, MOST_BYTES, 1.0).close()
+    with full_disk():
+        JobStore(tmp_path, MOST, MOST_BYTES, 1.0).close()
     assert [*(tmp_path / "audio").iterdir()] == []
 
 

@@ -363,11 +363,11 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
     database.execute("PRAGMA synchronous = EXTRA")
     # What is deleted is overwritten, and the file gets smaller.
     database.execute("PRAGMA secure_delete = ON")
-    database.execute("PRAGMA auto_vacuum = FULL")
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version not in (0, VERSION):
         raise sqlite3.DatabaseError(f"jobs.sqlite is of version {version}, not {VERSION}")
     if not version:
+        database.execute("PRAGMA auto_vacuum = FULL")  # which writes, and a full disk may be opened
         key = f"INSERT INTO owner_key VALUES (x'{secrets.token_hex(32)}')"
         database.executescript(f"BEGIN; {SCHEMA}; {key}; COMMIT")
     found = database.execute("SELECT key FROM owner_key").fetchone()
