@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from html import escape
 from http import HTTPStatus
@@ -70,7 +70,7 @@ def _operation(name: str, operation: Schema) -> Iterator[str]:
         yield _table(rows)
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
         yield f"<details><summary>Body: <code>{escape(kind)}</code></summary>"
-        yield f"{_table(list(_fields(body.get('schema', {}))))}</details>"
+        yield f"{_table(_fields(body.get('schema', {})))}</details>"
     statuses = [
         (f"{status} {HTTPStatus(int(status)).phrase}", answer["description"])
         for status, answer in operation["responses"].items()
@@ -112,7 +112,7 @@ def _type(schema: Schema) -> str:
     return " ".join([name, *bounds])
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
     cells = (
         f"<tr><td><code>{escape(first)}</code>" + "".join(f"<td>{escape(text)}" for text in rest)
         for first, *rest in rows

@@ -13,7 +13,6 @@ from base64 import b64decode
 from collections.abc import Iterable
 from typing import Any
 
-from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
@@ -88,11 +87,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         self.transport.release()
         if self.handshake_initiated and self.response.status_code == UPGRADED:
-            closed = self.conn.close_rcvd
-            lost = self.scope["extensions"].get(LOST, lambda _: None)
-            lost(NO_STATUS if closed is None else closed.code)
+            lost: Any = self.scope["extensions"].get(LOST)
+            if lost is not None:
+                closed = self.conn.close_rcvd
+                lost(NO_STATUS if closed is None else closed.code)
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Any) -> None:  # noqa: ANN401
         """Pass a message on. A complete refusal completes the handshake, or uvicorn logs an error
         for each.
         """

@@ -171,21 +171,25 @@ def test_what_is_no_handshake_is_answered_as_any_request(where, name):
     assert CANARY not in answer
 
 
-def test_a_refused_upgrade_is_http_and_ends_the_connection(where, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_refused_upgrade_is_http_and_ends_the_connection_and_is_one_line_of_the_log(caplog):
+    caplog.set_level(logging.INFO, "server")
     foreign = UPGRADE + b"origin: http://" + CANARY + b"\r\n"
-    with socket.create_connection(where, timeout=60) as connection:
-        connection.sendall(handshake(foreign))
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
+    with server() as (draining, where):
+        with socket.create_connection(where, timeout=60) as connection:
+            connection.sendall(handshake(foreign))
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        wait_for(draining, lambda: not draining.server_state.tasks)
+        lines = [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
     assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
     assert b"connection: close\r\n" in answer.lower()
     assert all(guard in answer.lower() for guard in GUARDS)
     assert b"ORIGIN_NOT_ALLOWED" in answer
     assert CANARY not in answer
-    (line,) = (record for record in caplog.records if "test_" not in record.name)
-    assert (line.name, line.levelno) == ("server", logging.INFO)
+    (line,) = lines[1:]  # the first says where it listens
+    assert line[:2] == ("server", logging.INFO)
+    assert line[2].startswith("GET /v1/realtime 403 ORIGIN_NOT_ALLOWED")
 
 
 def test_a_session_outlives_the_time_to_ask(monkeypatch, caplog):

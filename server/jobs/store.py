@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -124,16 +124,14 @@ class JobStore:
         self._folder = DataFolder(folder)
         self._most, self._most_bytes = most, most_bytes
         self._arriving: list[int] = []
-        self._lock = threading.RLock()
+        self._lock, self._recovered = threading.RLock(), False
         try:
             self._database, self._owner_key = _open(self._folder.database())
             self._remove_leftovers()  # first: a full disk has room then
-        except (sqlite3.Error, OSError) as error:
+            self._recover_if_the_disk_has_room(now)
+        except (sqlite3.Error, OSError, StorageFailed) as error:
             self._folder.close()
-            raise StartError(f"DATA_DIR={folder}: {error}") from error
-        self._recovered = False
-        with suppress(StorageFailed):
-            self._recover(now)
+            raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
 
     def close(self) -> None:
         """Let another server have the folder."""
@@ -310,11 +308,21 @@ class JobStore:
                     self.fail(job, CRASHED, now)
                 self.put_back()
                 self._rows("COMMIT")
-            except StorageFailed:
+            except Exception:
                 if self._database.in_transaction:
                     self._rows("ROLLBACK")
                 raise
         self._recovered = True
+
+    def _recover_if_the_disk_has_room(self, now: float) -> None:
+        """Recover now, or at the first `claim` that can. Raises StorageFailed if the database is
+        damaged.
+        """
+        try:
+            self._recover(now)
+        except StorageFailed as error:
+            if not isinstance(error.__cause__, sqlite3.OperationalError):
+                raise
 
     def _remove_leftovers(self) -> None:
         """Remove the recordings without a job that has yet to run."""
