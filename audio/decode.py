@@ -39,7 +39,7 @@ from audio.bounded_process import run_bounded
 from audio.container_bombs import refuse_mp4_bomb, without_id3
 from audio.filters import filtered
 from errors import AudioTooLong, InvalidAudio
-from payload.base64_text import Base64Text, base64_digits, decode_digits
+from payload.base64_text import Base64Text, address_in, base64_digits, decode_digits
 from runtime.versions import open_container
 from timebase import SAMPLE_RATE
 
@@ -194,6 +194,8 @@ def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> byte
 
 
 def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
+    if address := address_in(text):
+        raise InvalidAudio(f"inputs is {address}; send the file itself as base64")
     try:
         digits = base64_digits(text)
     except UnicodeEncodeError:

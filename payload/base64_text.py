@@ -16,6 +16,9 @@ from io import BytesIO
 SLICE = 2**20
 WHITE_SPACE = b" \t\n\r\v\f"
 
+# What clients send in place of a file. No base64 holds a colon or a full stop.
+_URL = re.compile(r"\s*[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
+_FILE_NAME = re.compile(r"[^\0\r\n]{1,1000}\.[a-z0-9]{1,5}\s*", re.ASCII | re.IGNORECASE)
 # A media type may have commas, as in `codecs="vp8, opus"`.
 _HEADER = re.compile(r"\s*data:[^\n]{0,300}?;base64,", re.ASCII | re.IGNORECASE)
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
@@ -64,6 +67,14 @@ def decode_digits(digits: bytearray) -> bytes:
             raise binascii.Error("padding before the end")
         decoded.write(piece)
     return decoded.getvalue()  # which takes no copy
+
+
+def address_in(text: str | Base64Text) -> str | None:
+    """Return "a URL" or "a file name" if that is what `text` holds in place of a file's base64."""
+    start = text[:SLICE]
+    if _URL.match(start):
+        return "a URL"
+    return "a file name" if _FILE_NAME.fullmatch(start) else None
 
 
 def _after_header(text: str | Base64Text) -> int:

@@ -21,7 +21,7 @@ from server.settings import ServerSettings
 
 # Requests for these are answered whatever the load: by which routes, and whether without a token.
 PROBES = ("/health", "/ready", "/metrics")
-WITHOUT_TOKEN = ("/", "/health", "/ready", "/openapi.json")
+WITHOUT_TOKEN = ("/", "/health", "/ready", "/docs", "/openapi.json")
 JOBS = "/v1/jobs"
 TRANSCRIBING = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations", JOBS)
 FORM = "multipart/form-data"

@@ -104,11 +104,14 @@ class Guesses:
 
 
 def network(address: str) -> str:
-    """What stands for a client: its address, or of IPv6 the 64 bits that it cannot choose."""
+    """Return the name under which a client's guesses are counted: its IPv4 address, the first 64
+    bits of its IPv6 address, or "" for all clients without an address: those of a Unix socket, and
+    those whose X-Forwarded-For holds something else.
+    """
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        return address  # a Unix socket has none
+        return ""
     if isinstance(ip, IPv6Address):
         return str(ip.ipv4_mapped or ip.packed[:8].hex())
     return str(ip)

@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from endpoint import Endpoint
 from errors import EndpointError, InvalidRequest
-from server import health, info, native
+from server import docs_page, health, info, native
 from server.access_log import METHODS
 from server.admission import Admission
 from server.error_response import error_response, translated
@@ -55,7 +55,7 @@ def create_app(
     app = FastAPI(
         title="Transcription with speakers",
         version="1",
-        docs_url=None,  # it would load scripts from elsewhere
+        docs_url=None,  # its scripts are another site's; docs_page.py has ours
         redoc_url=None,
         redirect_slashes=False,
         lifespan=runner.running if runner else None,
@@ -67,6 +67,7 @@ def create_app(
     secrets = ClientSecrets()
     if open_driver is not None and settings.max_live_sessions:
         app.include_router(realtime.router(endpoint, settings, admission, secrets, open_driver))
+    app.include_router(docs_page.router())
     app.include_router(info.router(endpoint, admission, runner is not None))
     if settings.page:
         app.include_router(page.router())

@@ -20,7 +20,7 @@ REFUSALS = {
     422: "The body is not a JSON object",
     429: "The queue is full, or wrong keys came too often; Retry-After says when to come again",
     500: "The endpoint failed",
-    503: "The server is about to stop",
+    503: "The server has not loaded its models yet, or is about to stop",
     504: "The request took longer than the server allows",
 }
 ERROR: dict[str, Any] = {

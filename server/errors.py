@@ -130,10 +130,11 @@ class Draining(Refusal):
 
 
 class NotReady(Refusal):
-    """The engine has stopped; only a new process can answer again."""
+    """The models are still loading, or the engine has stopped and a new process has to answer."""
 
     code = "NOT_READY"
     status = 503
+    retry_after = 5
 
 
 class NoReplica(Refusal):

@@ -28,11 +28,13 @@ FAREWELL_S = 5.0
 CLIENT_GONE = 499
 DISCONNECT: Message = {"type": "http.disconnect"}
 # Of every answer that does not say otherwise, so that no browser takes it for a page, or a part of
-# one: it is of the type that it says, in no frame, and for no other site's image or script.
+# one: it is of the type that it says, in no frame, and for no other site's image or script. Answers
+# hold transcripts and secrets, so no browser may keep one on its disk.
 GUARDED = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
 )
 
 

@@ -1,5 +1,8 @@
 """How the server begins to listen and how it ends.
 
+While models load, a server of its own answers `/health`, so that platforms do not restart a process
+that downloads them; all else is 503. Then the port is the server's.
+
 Draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM the port stays open:
 what was accepted is computed and answered, what comes is told 503, `/ready` says so, and only then,
 or after the time limit, uvicorn closes connections. The process ends with status 0, as nothing was
@@ -17,10 +20,14 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import h11
 import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from asr import stopped
@@ -29,10 +36,11 @@ from errors import EndpointError
 from runtime.error_edge import EXIT_STATUS
 from server.access_log import PAGE
 from server.error_response import error_response
-from server.errors import Draining, InvalidHttp
-from server.exchange import GUARDED
+from server.errors import Draining, InvalidHttp, NotReady
+from server.exchange import GUARDED, Exchange
 from server.lingering import LingeringTransport
 from server.middleware import RequestGate
+from server.realtime.handshake import Handshake
 from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
 from server.settings import ServerSettings
 from server.websocket import PING_S, BoundedWebSocket, is_handshake
@@ -45,6 +53,8 @@ SECONDS_TO_ASK = 30
 SECONDS_TO_TAKE = 60.0
 # Beyond so many connections, and where files run short, requests are refused.
 MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
+# Connections that the system keeps until they are accepted; uvicorn's default.
+BACKLOG = 2048
 # For answers on their way to clients, after the last one is computed.
 SECONDS_TO_LEAVE = 5
 
@@ -272,10 +282,50 @@ def most_connections() -> int:
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
 
-def bind(settings: ServerSettings) -> socket.socket:
-    """The server's socket, not listening yet: clients are refused until the models are loaded.
+@contextmanager
+def answering_health(bound: socket.socket) -> Iterator[None]:
+    """Answer `/health` on `bound` in a thread during the block, and refuse all other requests."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            _while_loading,
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=SECONDS_TO_LEAVE,
+            http=PromptProtocol,
+            ws=BoundedWebSocket,
+        )
+    )
+    # uvicorn closes the socket that it is given; the other one goes on to listen.
+    thread = threading.Thread(target=server.run, args=([bound.dup()],), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
-    Raises OSError where the address is taken or none of this machine.
+
+async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
+    """The app while models load. Connections end with each answer, as its server is about to."""
+    loading = NotReady("the models are still loading; /ready says when the server takes requests")
+    if scope["type"] == "websocket":
+        await Handshake(scope, receive, send).fail(loading)
+        return
+    exchange = Exchange(scope, receive, send, limit=0)
+    exchange.answer_headers.append((b"connection", b"close"))
+    if scope["path"].rstrip("/") == "/health" and scope["method"] in ("GET", "HEAD"):
+        await exchange.run(JSONResponse({"status": "ok"}))
+    else:
+        await exchange.fail(loading)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Return the server's socket, which listens: clients wait until they are answered.
+
+    Raises OSError if the address is taken, or is not one of this machine.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -284,6 +334,7 @@ def bind(settings: ServerSettings) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
+        bound.listen(BACKLOG)
     except OSError:
         bound.close()
         raise

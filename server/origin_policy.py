@@ -59,7 +59,8 @@ class OriginPolicy:
             )
         if not self._is_listed(headers) and is_foreign(method, headers):
             raise OriginNotAllowed(
-                "pages of other sites are not answered: ALLOWED_ORIGINS names those that are"
+                "pages of other sites are not answered, unless ALLOWED_ORIGINS names them; for this"
+                " server's own page behind a proxy, let the proxy pass the Host header on"
             )
 
     def is_preflight(self, method: str, headers: Headers) -> bool:

@@ -1,6 +1,6 @@
 """Serves what a command line and the environment name, until SIGTERM or until the engine stops.
 
-The address is taken before models are fetched or loaded, and answers only afterwards.
+The address is taken before models are fetched or loaded; until then only `/health` is answered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from model_sources.choice import (
 )
 from server.app import create_app
 from server.jobs.store import JobStore
-from server.lifecycle import DrainingServer, bind
+from server.lifecycle import DrainingServer, answering_health, bind
 from server.middleware import RequestGate
 from server.realtime.drivers import LiveDrivers
 from server.settings import ServerSettings
@@ -44,8 +44,9 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
     if warning := settings.warning:
         logger.warning(warning)
     with _bound(settings) as bound:
-        models, notice = _choose_models(options)
-        server = load_server(models, settings, notice)
+        with answering_health(bound):
+            models, notice = _choose_models(options)
+            server = load_server(models, settings, notice)
         server.run([bound])
         server.close()
     return server.exit_status

@@ -17,6 +17,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from server.lingering import LingeringTransport
+from server.realtime.handshake import LOST, NO_STATUS, UPGRADED
 
 PATHS = ("/v1/realtime", "/v1/realtime/")
 # Whom the other end does not answer for so long is gone, and proxies keep a connection on which
@@ -82,9 +83,22 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.transport.watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there."""
+        """End the session now, whether it reads or waits."""
         super().connection_lost(exc)
         self.transport.release()
+        if self.handshake_initiated and self.response.status_code == UPGRADED:
+            lost: Any = self.scope["extensions"].get(LOST)
+            if lost is not None:
+                closed = self.conn.close_rcvd
+                lost(NO_STATUS if closed is None else closed.code)
+
+    async def send(self, message: Any) -> None:  # noqa: ANN401
+        """Pass a message on. A complete refusal completes the handshake, or uvicorn logs an error
+        for each.
+        """
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
     def handle_cont(self, event: Frame) -> None:
         """A further piece of a message, of which there may be many without a byte in them."""

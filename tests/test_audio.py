@@ -83,6 +83,19 @@ class TestBase64:
         with pytest.raises(InvalidAudio):
             decode_base64(text, LIMITS)
 
+    @pytest.mark.parametrize(
+        ("text", "kind"),
+        [
+            ("https://example.com/a.mp3", "a URL"),
+            (" s3://bucket/a", "a URL"),
+            ("talk.mp3", "a file name"),
+            ("/home/anna/m\u00fcsli talk.m4a\n", "a file name"),
+        ],
+    )
+    def test_an_address_is_told_from_broken_base64(self, text, kind):
+        with pytest.raises(InvalidAudio, match=f"inputs is {kind}; send the file itself as base64"):
+            decode_base64(text, LIMITS)
+
     def test_bytes_are_returned_unchanged(self):
         assert decode_base64(b"QUI=", LIMITS) == b"QUI="
         with pytest.raises(InvalidAudio):

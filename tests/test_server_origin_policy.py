@@ -155,6 +155,8 @@ def test_requests_of_foreign_pages_are_refused_whatever_their_type(headers, key)
         replies.append(ask({**common, "content-type": kind}, "POST", "/predict", api_key=key))
     for reply in replies:
         assert (reply.status, reply.code) == (403, "ORIGIN_NOT_ALLOWED")
+        # What a proxy that sends a Host of its own does to this server's own page.
+        assert "let the proxy pass the Host header on" in reply.json["detail"]
         assert "ALLOWED_ORIGINS" in reply.headers["x-error-message"]
         assert not [name for name in reply.headers if name.startswith("access-control")]
 

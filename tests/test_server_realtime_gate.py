@@ -21,8 +21,9 @@ from test_server_metrics import values
 from live.settings import AudioFormat, TurnSettings
 from server.errors import Busy, Unauthorized
 from server.lifecycle import DrainingServer
-from server.realtime.client_secrets import ClientSecrets
+from server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
 from server.realtime.places import MOST_SLOWED
+from server.realtime.routes import MOST_BYTES
 from server.realtime.session_config import SessionConfig
 
 KEY = "the-right-key-of-this-test"
@@ -352,6 +353,11 @@ def test_a_request_for_a_secret_that_is_wrong_is_refused_by_name(body, code, par
 def test_the_body_of_a_request_for_a_secret_is_small_json(raw, status, code):
     reply = asyncio.run(ask(live(Drivers(), api_key=KEY), raw=raw))
     assert (reply.status, reply.code) == (status, code)
+
+
+def test_what_all_secrets_keep_is_bounded():
+    """Each may keep a body of settings, clips of known speakers among them."""
+    assert MOST_SECRETS * MOST_BYTES < 70e6
 
 
 def test_secrets_expire_and_are_so_many_at_most(monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import socket
 import struct
@@ -170,18 +171,25 @@ def test_what_is_no_handshake_is_answered_as_any_request(where, name):
     assert CANARY not in answer
 
 
-def test_a_refused_upgrade_is_http_and_ends_the_connection(where):
+def test_a_refused_upgrade_is_http_and_ends_the_connection_and_is_one_line_of_the_log(caplog):
+    caplog.set_level(logging.INFO, "server")
     foreign = UPGRADE + b"origin: http://" + CANARY + b"\r\n"
-    with socket.create_connection(where, timeout=60) as connection:
-        connection.sendall(handshake(foreign))
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
+    with server() as (draining, where):
+        with socket.create_connection(where, timeout=60) as connection:
+            connection.sendall(handshake(foreign))
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        wait_for(draining, lambda: not draining.server_state.tasks)
+        lines = [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
     assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
     assert b"connection: close\r\n" in answer.lower()
     assert all(guard in answer.lower() for guard in GUARDS)
     assert b"ORIGIN_NOT_ALLOWED" in answer
     assert CANARY not in answer
+    (line,) = lines[1:]  # the first says where it listens
+    assert line[:2] == ("server", logging.INFO)
+    assert line[2].startswith("GET /v1/realtime 403 ORIGIN_NOT_ALLOWED")
 
 
 def test_a_session_outlives_the_time_to_ask(monkeypatch, caplog):
@@ -261,6 +269,41 @@ def wait_for(draining: DrainingServer, what) -> None:
     asyncio.run_coroutine_threadsafe(see(), draining.loops[0]).result(60)
 
 
+def resets(connection: socket.socket) -> None:
+    """Have TCP reset the connection when it is closed."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("messages", [1, 2])
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, messages, abruptly):
+    """An hour of silence in one message; what follows is not read while time passes."""
+    caplog.set_level(logging.INFO, "server")
+    drivers = Drivers()
+    with server(drivers, max_append_bytes=2**28) as (draining, where), opened(where) as raw:
+        session = {"type": "transcription", "audio": {"input": {"format": {"type": "audio/pcmu"}}}}
+        raw.send(TEXT, json.dumps({"type": "session.update", "session": session}).encode())
+        assert raw.event()["type"] == "session.updated"
+        places = draining.gate.admission.live
+        raw.send(BINARY, bytes(3600 * 8000))
+        wait_for(draining, lambda: places.audio_seconds == 3600)
+        (protocol,) = draining.server_state.connections
+        for _ in range(messages - 1):
+            raw.send(BINARY, bytes(4))
+            wait_for(draining, lambda: protocol.read_paused)
+        if abruptly:
+            resets(raw.connection)
+        raw.close()
+        raw.connection.close()
+        while protocol.read_paused and draining.server_state.connections:
+            # A connection that is not read is found to be lost when it is pinged.
+            draining.loops[0].call_soon_threadsafe(protocol.send_keepalive_ping)
+            wait_for(draining, lambda: True)
+        wait_for(draining, lambda: places.taken == 0)
+        assert drivers.opened[0].closed == 1
+    assert "3600.0 s of audio, closed with 1005" in caplog.text
+
+
 @pytest.mark.parametrize("abruptly", [False, True])
 def test_a_client_that_vanishes_frees_what_it_had(abruptly):
     drivers = Drivers()
@@ -268,9 +311,8 @@ def test_a_client_that_vanishes_frees_what_it_had(abruptly):
         with opened(where) as raw:
             places = draining.gate.admission.live
             wait_for(draining, lambda: places.taken == 1)
-            if abruptly:  # TCP resets the connection
-                linger = struct.pack("ii", 1, 0)
-                raw.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            if abruptly:
+                resets(raw.connection)
         wait_for(draining, lambda: places.taken == 0)
         assert drivers.opened[0].closed == 1
         wait_for(draining, lambda: not draining.server_state.connections)

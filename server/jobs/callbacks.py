@@ -112,7 +112,7 @@ async def post(target: Target, headers: dict[str, str], body: bytes) -> int:
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
         protocol, status = (await reader.readline()).split()[:2]
-        if not protocol.startswith(b"HTTP/1."):
+        if not protocol.startswith(b"HTTP/1.") or not re.fullmatch(rb"[1-5]\d\d", status):
             raise ValueError("no HTTP")
         return int(status)
     finally:

@@ -124,6 +124,7 @@ REMOVE: dict[str, Any] = {
         204: {"description": "It had ended, and is forgotten"},
         **_refusals(401, 403, 429),
         **NOT_FOUND,
+        507: _json("The disk takes no more", ERROR),
     },
     "operation_id": "remove_job",
 }

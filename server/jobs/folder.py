@@ -38,9 +38,12 @@ class DataFolder:
         os.close(self._lock)
 
     def database(self) -> Path:
-        """Where the database is; SQLite gives its journal the same mode."""
+        """The path of the database, which this user alone may read: a restored file may have had
+        another mode. SQLite gives the journal the mode of the database. Raises OSError.
+        """
         path = self.path / "jobs.sqlite"
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.touch(0o600)
+        path.chmod(0o600)
         return path
 
     def write(self, name: str, audio: bytes) -> None:

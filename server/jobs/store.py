@@ -10,6 +10,7 @@ the second time it has failed. Times are seconds since 1970 and come from the ca
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 import sqlite3
 import threading
@@ -23,6 +24,8 @@ from typing import Any
 from errors import StartError
 from server.errors import BodyTooLarge, JobsFull, NotFound, StorageFailed
 from server.jobs.folder import DataFolder
+
+logger = logging.getLogger("server")
 
 # So often may the process end while a job runs.
 MOST_CRASHES = 2
@@ -121,14 +124,14 @@ class JobStore:
         self._folder = DataFolder(folder)
         self._most, self._most_bytes = most, most_bytes
         self._arriving: list[int] = []
-        self._lock = threading.RLock()
+        self._lock, self._recovered = threading.RLock(), False
         try:
-            self._database = _open(self._folder.database())
-            self._owner_key = self._first("SELECT key FROM owner_key")[0]
-            self._recover(now)
-        except (sqlite3.Error, OSError) as error:
+            self._database, self._owner_key = _open(self._folder.database())
+            self._remove_leftovers()  # first: a full disk has room then
+            self._recover_if_the_disk_has_room(now)
+        except (sqlite3.Error, OSError, StorageFailed) as error:
             self._folder.close()
-            raise StartError(f"DATA_DIR={folder}: {error}") from error
+            raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
 
     def close(self) -> None:
         """Let another server have the folder."""
@@ -173,9 +176,11 @@ class JobStore:
                     " VALUES (?, ?, 'queued', ?, ?, ?, ?)",
                     (job, owner, now, size, request, callback_url),
                 )
-            except (OSError, sqlite3.Error) as error:
+            except OSError as error:
+                raise StorageFailed("the recording cannot be written to the disk") from error
+            except StorageFailed:
                 self._folder.remove(job)
-                raise StorageFailed("the job cannot be written to the disk") from error
+                raise
         return self.job(owner, job)
 
     def job(self, owner: bytes, job: str) -> Job:
@@ -214,7 +219,11 @@ class JobStore:
     def claim(self, most: int, now: float) -> tuple[str, bytes] | None:
         """The next job and its request, which runs from now on; None where none may, because
         `most` do, or because one does that was running when a process ended.
+
+        Raises StorageFailed.
         """
+        if not self._recovered:
+            self._recover(now)
         rows = self._rows(CLAIM, {"most": most, "now": now})
         return rows[0] if rows else None
 
@@ -284,17 +293,41 @@ class JobStore:
         return True
 
     def _recover(self, now: float) -> None:
-        """Put right what a process that ended has left, at once: each end counts once."""
-        self._rows("BEGIN IMMEDIATE")
-        self._rows("UPDATE jobs SET crashes = crashes + 1 WHERE status = 'running'")
-        for (job,) in self._rows(
-            "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?", (MOST_CRASHES,)
-        ):
-            self.fail(job, CRASHED, now)
-        self.put_back()
-        self._rows("COMMIT")
-        kept = {job for (job,) in self._rows("SELECT id FROM jobs WHERE status = 'queued'")}
-        for name in self._folder.names() - kept:
+        """Queue or fail the jobs that were running when the last process ended, in one transaction:
+        each end counts once. Raises StorageFailed if the disk is full; `claim` tries again.
+        """
+        with self._lock:
+            try:
+                self._rows("BEGIN IMMEDIATE")
+                self._rows("UPDATE jobs SET crashes = crashes + 1 WHERE status = 'running'")
+                crashed = self._rows(
+                    "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?",
+                    (MOST_CRASHES,),
+                )
+                for (job,) in crashed:
+                    self.fail(job, CRASHED, now)
+                self.put_back()
+                self._rows("COMMIT")
+            except Exception:
+                if self._database.in_transaction:
+                    self._rows("ROLLBACK")
+                raise
+        self._recovered = True
+
+    def _recover_if_the_disk_has_room(self, now: float) -> None:
+        """Recover now, or at the first `claim` that can. Raises StorageFailed if the database is
+        damaged.
+        """
+        try:
+            self._recover(now)
+        except StorageFailed as error:
+            if not isinstance(error.__cause__, sqlite3.OperationalError):
+                raise
+
+    def _remove_leftovers(self) -> None:
+        """Remove the recordings without a job that has yet to run."""
+        kept = self._rows("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
+        for name in self._folder.names() - {job for (job,) in kept}:
             self._folder.remove(name)
 
     @contextmanager
@@ -316,26 +349,43 @@ class JobStore:
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
-        """What a statement returns; it is a transaction of its own."""
-        with self._lock:
-            return self._database.execute(statement, values).fetchall()
+        """Execute a statement, a transaction of its own, and return its rows.
+
+        Raises StorageFailed if the database cannot be read or written; the log has the reason.
+        """
+        try:
+            with self._lock:
+                return self._database.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            logger.error("DATA_DIR: jobs.sqlite: %s", error)
+            raise StorageFailed("the disk of the server is full or fails") from error
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """The database, with what it should hold. Raises sqlite3.Error."""
+def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
+    """Open the database, or create it, and read the key that its owners' digests are made with.
+
+    Raises sqlite3.Error if the database is damaged.
+    """
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     # A commit outlives a loss of power: the folder that the journal goes from is synced, too.
     database.execute("PRAGMA synchronous = EXTRA")
     # What is deleted is overwritten, and the file gets smaller.
     database.execute("PRAGMA secure_delete = ON")
-    database.execute("PRAGMA auto_vacuum = FULL")
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version not in (0, VERSION):
         raise sqlite3.DatabaseError(f"jobs.sqlite is of version {version}, not {VERSION}")
     if not version:
+        database.execute("PRAGMA auto_vacuum = FULL")  # which writes, and a full disk may be opened
         key = f"INSERT INTO owner_key VALUES (x'{secrets.token_hex(32)}')"
         database.executescript(f"BEGIN; {SCHEMA}; {key}; COMMIT")
-    return database
+    found = database.execute("SELECT key FROM owner_key").fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("jobs.sqlite has no owner key: restore it, or remove it")
+    names = ", ".join(f"'{status}'" for status in Status)
+    unknown = f"SELECT id FROM jobs WHERE status NOT IN ({names})"
+    if row := database.execute(unknown).fetchone():
+        raise sqlite3.DatabaseError(f"jobs.sqlite has a job of unknown status, {row[0]}")
+    return database, found[0]
 
 
 def _job(row: tuple[Any, ...]) -> Job:

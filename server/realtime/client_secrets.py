@@ -18,8 +18,8 @@ from server.errors import Busy, Unauthorized
 from server.realtime.session_config import SessionConfig
 
 PREFIX = "ek_"
-# Beyond so many that have not expired, none is made.
-MOST_SECRETS = 10_000
+# Beyond so many that have not expired, none is made. Each may keep settings of 64 KiB.
+MOST_SECRETS = 1_000
 SHORTEST_S, LONGEST_S, DEFAULT_S = 10, 7200, 600
 RANDOM_BYTES = 32
 

@@ -25,6 +25,9 @@ SUBPROTOCOL = "realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
 UPGRADED, NO_STATUS = 101, 1005
 OPENED = "opened"  # in the scope
+# In the scope's extensions: what the protocol calls with WebSocket's status when the connection is
+# lost. ASGI itself tells only a session that reads, and one that is far ahead does not.
+LOST = "connection_lost"
 
 
 class Handshake:
@@ -60,6 +63,7 @@ class Handshake:
     async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
         """Let `app` hold the session that has `place`. Raises EndpointError before it begins."""
         self.place = place
+        self.scope.setdefault("extensions", {})[LOST] = self._lost
         self.scope[OPENED] = place, secret.config if secret else SessionConfig()
         try:
             await app(self.scope, self._received, self.send)
@@ -94,6 +98,12 @@ class Handshake:
         if message["type"] == "websocket.disconnect" and self.close_status is None:
             self.close_status = message.get("code", NO_STATUS)
         return message
+
+    def _lost(self, close_status: int) -> None:
+        if self.close_status is None:
+            self.close_status = close_status
+        if self.place is not None:
+            self.place.leave()
 
     @staticmethod
     def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:

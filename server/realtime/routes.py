@@ -101,7 +101,7 @@ def router(
         }
         if warnings := ignored_wishes(session, endpoint):
             body["warnings"] = list(warnings)
-        return JSONResponse(body, headers={"Cache-Control": "no-store"})
+        return JSONResponse(body)
 
     return routes
 

@@ -1,0 +1,70 @@
+"""`GET /docs`: every route is on the page, and nothing that it shows comes from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+
+from asgi import call, served
+from live_stand_ins import Drivers, live
+
+from config import InferenceConfig
+from server.docs_page import render
+
+
+class Page(HTMLParser):
+    """What a browser would load, run or follow."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str | None] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [value for name, value in attrs if name in ("href", "src")]
+
+
+def test_docs_is_a_page_of_all_routes_that_loads_nothing_and_wants_no_key():
+    async def ask():
+        app = live(Drivers(), api_key="a key of this test")
+        get, head = await call(app, "GET", "/docs"), await call(app, "HEAD", "/docs")
+        return app.app.openapi(), get, head, await call(app, "GET", "/openapi.json")
+
+    described, page, head, description = asyncio.run(ask())
+    assert (page.status, head.status, description.status) == (200, 200, 200)
+    assert description.json == described
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    text = page.body.decode()
+    found = Page(text)
+    assert (found.links, found.tags & {"script", "img", "iframe", "form"}) == (
+        ["openapi.json"],
+        set(),
+    )
+    style = re.search(r"<style>(.*)</style>", text)[1]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}';" in page.headers["content-security-policy"]
+    for path, methods in described["paths"].items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in text
+    for parameter in InferenceConfig.model_fields:
+        assert f"parameters.{parameter} (optional)" in text
+
+
+def test_what_a_description_says_is_no_html():
+    description = {
+        "info": {"title": "<b>"},
+        "paths": {
+            "/<i>": {"get": {"summary": "a & b", "responses": {"200": {"description": "<"}}}}
+        },
+    }
+    assert Page(render(description)).tags.isdisjoint({"b", "i"})
+
+
+def test_docs_of_a_server_without_live_sessions_leave_them_out():
+    _, app = served()
+    assert "/v1/realtime" not in asyncio.run(call(app, "GET", "/docs")).body.decode()
