@@ -192,7 +192,21 @@ def test_a_name_goes_into_the_transcript_and_all_downloads(
 def random_answer(chance: random.Random) -> Answer:
     """Words that could be taken for labels, tags or fields, by up to four speakers and nobody."""
     said = ["so", "SPEAKER_01:", "<v", "A>", "&amp;", '"yes"', "a", "extraordinarily", "no.", "{x}"]
-    said += ["=1", "\u8bed\u97f3" * 12, "l" * 60, "\u3042\U0001f600\u3002", "-->"]
+    said += [
+        "=1",
+        "Mr.",
+        "J.",
+        '("p.m.")',
+        "3.",
+        "No.",
+        "Art.",
+        "x..",
+        "So",
+        "\u8bed\u97f3" * 12,
+        "l" * 60,
+        "\u3042\U0001f600\u3002",
+        "-->",
+    ]
     words, now = [], 0.0
     known = chance.random() < 0.7
     speakers = [None, *(f"SPEAKER_{i:02d}" for i in range(4))] if known else [None]
@@ -201,7 +215,7 @@ def random_answer(chance: random.Random) -> Answer:
         speaker = chance.choice(speakers) if chance.random() < 0.3 else speaker
         start, end = now, now + chance.choice([0.2, 0.5, 1.5])
         words.append(Word(" " + chance.choice(said), start, end, speaker, 0.5))
-        now = end + chance.choice([0, 0, 2.0])
+        now = end + chance.choice([0, 0, 0.6, 2.0])
     timed = chance.random() < 0.8
     per_chunk = chance.choice([1, 5])
     groups = [words[i : i + per_chunk] for i in range(0, len(words), per_chunk)]
