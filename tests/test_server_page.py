@@ -530,6 +530,7 @@ def test_axe_finds_nothing(person, url, recording, answer, dark):
         for width in (1280, 380):
             person.look(dark, width)
             assert person.violations() == {}
+            assert person.do("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_narrow_window_has_folded_options_before_results_and_whole_names(person, url, answer):
