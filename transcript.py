@@ -72,8 +72,8 @@ def is_abbreviation(text: str, following: str) -> bool:
     if not last or not last[0].endswith(".") or last[0].endswith(".."):
         return False
     stem, after = _without_opening(last[0][:-1]), _without_opening(following)[:1]
-    if after and unicodedata.category(after) == "Ll":
-        return True
+    if after and unicodedata.category(after) == "Ll" and 1 < len(stem) < 5 and stem.isalpha():
+        return True  # etc., usw.
     parts = stem.split(".")
     if len(parts) > 1:  # p.m., z.B.
         return all(len(part) < 3 and part.isalpha() for part in parts)

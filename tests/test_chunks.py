@@ -32,7 +32,7 @@ SILENCE = DEFAULT_FALLBACK.silence_logprob_threshold
 BEGIN = MODELS.special_tokens.timestamp_begin
 START = 5  # seconds at which the window begins
 WINDOW = Window(START * SAMPLE_RATE, (START + 3) * SAMPLE_RATE, (START + 9) * SAMPLE_RATE)
-GOOD, MORNING, YES, QUESTION = 301, 302, 303, 30
+GOOD, MORNING, YES, FULL_STOP = 301, 302, 303, 13
 READER = ChunkReader(MODELS, "en", timestamps=True, words=False)
 UNTIMED = ChunkReader(MODELS, "en", timestamps=False, words=False)
 WITH_WORDS = ChunkReader(MODELS, "en", timestamps=True, words=True)
@@ -175,11 +175,11 @@ def test_what_follows_a_text_that_met_its_limit_is_decoded_again(reader):
 def test_of_a_text_that_met_its_limit_a_short_last_sentence_is_heard_again(
     whole, last, heard_again
 ):
-    """A long one is not: where no sentence ends nothing new would be heard."""
-    result = stopped(*whole, QUESTION, *last, spoken=1.6, timestamps=False)
+    """A long one is not: where no full stop comes nothing new would be heard."""
+    result = stopped(*whole, FULL_STOP, *last, spoken=1.6, timestamps=False)
     read = UNTIMED.read(WINDOW, result, samples_of(WINDOW))
     kept = [token for each in read.kept(True) for token in each.tokens]
-    assert kept == [*whole, QUESTION, *(() if heard_again else last)]
+    assert kept == [*whole, FULL_STOP, *(() if heard_again else last)]
     assert read.unfinished[0].tokens == (last if heard_again else ())
     assert ((read.seek - WINDOW.start) / SAMPLE_RATE < 1.45) == heard_again
 

@@ -338,6 +338,7 @@ ABBREVIATED = (
     "The U.S. Army came at 5 a.m. on foot.",
     "See No. 5 (approx. 3 m), p. 12.",
     "No.|He said no.|We left.",
+    "Tea, milk etc. and sugar, min. one.",
     "Am 3. Oktober, z. B. in St. Pölten.",
     "Das war 1995.|Danach u.a. Berlin bzw. Wien.",
     "La Sra. Ruiz y el Dr. Paz.|Sí.",
@@ -354,7 +355,7 @@ def test_an_abbreviation_ends_no_sentence_before_a_small_gap(text):
     assert [" ".join(cue.lines) for cue in cues] == text.split("|")
 
 
-@pytest.mark.parametrize("text", ["p.m.|We left.", "3.|Then four.", "J.|Smith.", "Str.|in"])
+@pytest.mark.parametrize("text", ["p.m.|We left.", "3.|Then four.", "J.|Smith.", "etc.|in"])
 def test_before_a_pause_an_abbreviation_ends_a_sentence(text):
     words = said_evenly(text.replace("|", " "), 0.6)
     cues = make_cues(words, False, 100.0)

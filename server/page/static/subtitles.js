@@ -154,7 +154,8 @@ function isAbbreviation(text, following) {
   const stem = STEM.exec(text)?.groups.stem;
   if (stem === undefined) return false;
   const after = following.trimStart().replace(/^\p{P}+/u, "");
-  if (/^\p{Ll}/u.test(after) || SHORTENED.test(stem) || ABBREVIATIONS.test(stem)) return true;
+  if (SHORTENED.test(stem) || ABBREVIATIONS.test(stem)) return true;
+  if (/^\p{Ll}/u.test(after)) return /^\p{L}{2,4}$/u.test(stem);
   return BEFORE_NUMBERS.test(stem) && /^\p{Nd}/u.test(after);
 }
 
