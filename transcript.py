@@ -6,6 +6,7 @@ sampling rates or models. Times are rounded only in the response.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -29,12 +30,59 @@ SENTENCE_ENDS = (
 )
 
 
+# Titles before a name, and what else may have a capital letter behind it within a sentence.
+ABBREVIATIONS = re.compile(
+    "Mr|Mrs|Ms|Mx|Dr|Dra|Drs|Prof|Profa|Rev|Fr|Hr|St|Ste|Sr|Sra|Srta|Jr|Hon|Gov|Gen|Col|Maj|Capt|Lt|"
+    "Sgt|Sen|Rep|Pres|Mgr|Sig|Dott|Avv|Ing|Dipl|Ud|Uds|Vd|Vds|Exmo|Exma|dhr|mevr|mw|"
+    "vs|approx|ca|bzw|inkl|exkl|evtl|ggf|vgl|sog|Str|Mio|Mrd|z|d|u|г|др|гр|ул|им|проф|κ|د|डॉ"  # noqa: RUF001
+)
+# These before a number only: "No." before a word is an answer.
+BEFORE_NUMBERS = re.compile(
+    "No|Nos|no|Nr|nr|Art|Abs|Abb|Kap|Fig|Vol|vol|Ch|Sec|p|pp|pág|núm|стр|ст|гл|рис"
+)
+ABBREVIATION_PAUSE = 0.5  # seconds of silence after which an abbreviation ends a sentence, too
+
+
 def ends_sentence(text: str) -> bool:
     """Whether a sentence ends with this text, closing quotes and brackets apart."""
+    return _without_quotes(text).endswith(SENTENCE_ENDS)
+
+
+def _without_quotes(text: str) -> str:
+    """The text without the quotes and brackets that close at its end."""
     text = text.rstrip()
     while text and (text[-1] in "\"'" or unicodedata.category(text[-1]) in ("Pe", "Pf", "Pi")):
         text = text[:-1]
-    return text.endswith(SENTENCE_ENDS)
+    return text
+
+
+def _without_opening(text: str) -> str:
+    """The text without the spaces and punctuation that it begins with."""
+    text = text.lstrip()
+    while text and unicodedata.category(text[0])[0] == "P":
+        text = text[1:]
+    return text
+
+
+def is_abbreviation(text: str, following: str) -> bool:
+    """Whether `text` ends with an abbreviation, an initial ("J.") or a number ("3."), so that its
+    full stop need not end a sentence before the text `following`.
+    """
+    last = _without_quotes(text).rsplit(maxsplit=1)[-1:]
+    if not last or not last[0].endswith(".") or last[0].endswith(".."):
+        return False
+    stem, after = _without_opening(last[0][:-1]), _without_opening(following)[:1]
+    if after and unicodedata.category(after) == "Ll" and 1 < len(stem) < 5 and stem.isalpha():
+        return True  # etc., usw.
+    parts = stem.split(".")
+    if len(parts) > 1:  # p.m., z.B.
+        return all(len(part) < 3 and part.isalpha() for part in parts)
+    if len(stem) == 1 and unicodedata.category(stem) == "Lu":
+        return True
+    if stem.isascii() and stem.isdigit():  # not a year
+        return len(stem) < 4
+    numbered = after.isdecimal() and BEFORE_NUMBERS.fullmatch(stem)
+    return bool(numbered or ABBREVIATIONS.fullmatch(stem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +104,14 @@ class Word:
     probability: float | None = None
     overlap: bool = False
     language: str | None = None
+
+
+def sentence_ends_between(word: Word, following: Word) -> bool:
+    """Whether a sentence ends with `word`; an abbreviation ends one only before a pause."""
+    pause = following.start - word.end
+    return ends_sentence(word.text) and (
+        pause >= ABBREVIATION_PAUSE or not is_abbreviation(word.text, following.text)
+    )
 
 
 @dataclass(frozen=True, slots=True)

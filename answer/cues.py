@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 
-from transcript import Word, ends_sentence
+from transcript import Word, sentence_ends_between
 
 MAX_COLUMNS, MAX_LINES = 42, 2
 MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0
@@ -199,7 +199,7 @@ def _begins_cue(group: Line, word: Word) -> bool:
         word.speaker != before.speaker
         or word.start - before.end > MAX_PAUSE
         or word.end - group[0].start > MAX_SECONDS
-        or ends_sentence(before.text)
+        or sentence_ends_between(before, word)
     )
 
 

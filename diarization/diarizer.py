@@ -69,6 +69,30 @@ class Diarization:
             told.append(f"{found} speakers were found, the most that the diarization model knows")
         return tuple(told)
 
+    def renamed(self, names: Mapping[str, str]) -> Diarization:
+        """Replace the speakers' labels by `names`. Labels without a name stay, but lose their
+        voice.
+        """
+
+        def rename(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
+            return tuple(
+                replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns
+            )
+
+        voices = {names[label]: voice for label, voice in self.voices.items() if label in names}
+        return replace(
+            self, turns=rename(self.turns), exclusive=rename(self.exclusive), voices=voices
+        )
+
+    def numbered(self, labels: dict[str, str]) -> Diarization:
+        """Call the speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first speak.
+
+        `labels` maps the pipeline's labels of earlier speakers to these; new speakers are added.
+        """
+        for turn in sorted((*self.turns, *self.exclusive), key=lambda turn: turn.start):
+            labels.setdefault(turn.speaker, f"SPEAKER_{len(labels):02d}")
+        return self.renamed(labels)
+
     def touching(self, speech: Sequence[Span]) -> Diarization:
         """Keep the turns in which detected `speech`, spans in order, is heard; a turn apart from
         all speech is noise taken for a speaker.

@@ -84,7 +84,7 @@ def name_speakers(
     warnings = known.warnings + _left_out([each for each in found if each not in labels])
     if least is None:
         warnings += (NO_THRESHOLD,)
-    return Naming(rename(diarization, names), told, warnings)
+    return Naming(replace(diarization.renamed(names), voices={}), told, warnings)
 
 
 def assign(similar: Similarities, threshold: float) -> dict[int, int]:
@@ -150,20 +150,6 @@ def _alone(turns: Sequence[SpeakerTurn]) -> Iterator[tuple[str, Span]]:
         if not speaking[label]:
             del speaking[label]
         before = time
-
-
-def rename(diarization: Diarization, names: Mapping[str, str]) -> Diarization:
-    """The diarization with labels replaced by `names`, and without voices."""
-
-    def renamed(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
-        return tuple(replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns)
-
-    return replace(
-        diarization,
-        turns=renamed(diarization.turns),
-        exclusive=renamed(diarization.exclusive),
-        voices={},
-    )
 
 
 def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:

@@ -32,6 +32,7 @@ class SessionSpeakers:
     ) -> None:
         self._client, self._stream = client, stream
         self._known, self._threshold = known, threshold
+        self._labels: dict[str, str] = {}  # the diarizer's labels, and the session's
         self.warnings = warnings
 
     @property
@@ -44,7 +45,8 @@ class SessionSpeakers:
     async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
         """See `DiarizationStream.push`, with its clock; samples (n,) at 16 kHz."""
         assert self._stream is not None
-        return await self._client.push(self._stream, samples, last), self._stream.clock
+        found = await self._client.push(self._stream, samples, last)
+        return found.numbered(self._labels), self._stream.clock
 
     async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
         """Who speaks when in a whole session of samples (n,) at 16 kHz, in which `speech` was

@@ -139,4 +139,4 @@ class DiarizationClient:
 async def _touching(begun: Future[Diarization | None], speech: Sequence[Span]) -> Diarization:
     found = await asyncio.wrap_future(begun)
     assert found is not None  # who asked is still there
-    return found.touching(speech)
+    return found.touching(speech).numbered({})

@@ -38,6 +38,7 @@ class Info(BaseModel):
         description="What drafts where `assisted` is true; null: nothing does"
     )
     diarization: bool = Field(description="Whether speakers can be told apart")
+    known_speakers: bool = Field(description="Whether clips can give speakers names")
     live_places: int | None = Field(
         description="How many more live sessions may be opened now; null: none are held here"
     )
@@ -78,6 +79,7 @@ def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = Fa
         prompts=tokens.start_of_previous is not None,
         drafts="assistant" if models.assistant else drafts,
         diarization=endpoint.diarizer is not None,
+        known_speakers=endpoint.diarizer is not None and endpoint.diarizer.capabilities.voices,
         live_places=live_places,
         jobs=jobs,
         max_audio_seconds=endpoint.limits.max_seconds,

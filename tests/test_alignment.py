@@ -107,6 +107,31 @@ def test_speech_outside_all_segments_does_not_stretch_the_words_beside_it():
         assert times(words) == [(0.2, 0.5), (0.5, 1.0)][: len(left)]
 
 
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_word_does_not_stretch_over_speech_that_has_no_words(paused):
+    """Its attention is high in the first half second. What follows it is speech in one go, or after
+    pauses, in which its attention is slightly above the other word's.
+    """
+    samples, attention = window_of([(0.5, 1.0), (1.0, 9.0)], 10)
+    attention[0, 50:] = -1.0
+    attention[1, 100:] = 0.3
+    if paused:
+        for start in (1.5, 4.0, 7.0):
+            pause = slice(round(start * SAMPLE_RATE), round((start + 0.4) * SAMPLE_RATE))
+            samples[pause] *= 1e-3
+    first, word = align(WORDS[:2], attention, (0.0, 10.0), samples)
+    assert times([first]) == [(0.5, 1.0)]
+    assert times([word]) == [(1.0, 1.5)] if paused else word.end - word.start <= 2.0
+    assert word.start == pytest.approx(1.0, abs=0.011)
+
+
+def test_a_slow_word_keeps_its_length():
+    spans = [(0.5, 2.4), (2.4, 3.0)]
+    samples, attention = window_of(spans, 4)
+    samples[SAMPLE_RATE : SAMPLE_RATE + SAMPLE_RATE // 3] *= 1e-3
+    assert times(align(WORDS[:2], attention, (0.0, 4.0), samples)) == spans
+
+
 def test_no_word_lies_in_what_will_be_decoded_again():
     samples, attention = window_of([(0.2, 0.5), (0.6, 1.4)], 2)
     _, word = align(WORDS[:2], attention, (0.2, 1.1), samples[: round(1.1 * SAMPLE_RATE)])

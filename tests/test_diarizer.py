@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,25 @@ def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech
 
 def moments(turn: SpeakerTurn) -> range:
     return range(round(100 * turn.start), round(100 * turn.end))
+
+
+@given(spoken_turns, st.integers(0, 8))
+def test_labels_follow_who_speaks_first_however_the_turns_come(turns, split):
+    """As for a file, and in parts as for a live session; voices stay with their turns."""
+    turns = sorted(turns, key=lambda turn: turn[1])
+    found = tuple(SpeakerTurn(*turn) for turn in turns)
+    voices = {f"S{place}": np.full(1, place) for place in range(3)}
+    whole = Diarization(found, found[1:], voices=voices).numbered({})
+    order = list(dict.fromkeys(turn.speaker for turn in found))
+    expected = {label: f"SPEAKER_{place:02d}" for place, label in enumerate(order)}
+    assert [turn.speaker for turn in whole.turns] == [expected[turn.speaker] for turn in found]
+    assert [turn.speaker for turn in whole.exclusive] == [
+        expected[turn.speaker] for turn in found[1:]
+    ]
+    assert whole.voices == {expected[label]: voices[label] for label in order}
+    labels: dict[str, str] = {}
+    parts = [Diarization(part, ()).numbered(labels) for part in (found[:split], found[split:])]
+    assert (*parts[0].turns, *parts[1].turns) == whole.turns
 
 
 @given(spoken_turns, speech_spans)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -126,6 +127,24 @@ def test_the_response_of_the_contract(endpoint, hum):
     assert response["text"] == " good morning yes"
     assert response["warnings"] == ["speaker hints could not be met: 2 found"]
     assert diarizer.hints == [SpeakerHints(3, None, None)]
+
+
+def test_the_speaker_who_speaks_first_is_the_first_label(endpoint, hum):
+    """In every part of an answer, whatever the pipeline called them; noise takes no label."""
+    turns = (
+        SpeakerTurn("SPEAKER_02", 0.0, 0.45),
+        SpeakerTurn("SPEAKER_00", 0.45, 1.0),
+        SpeakerTurn("SPEAKER_01", 5.0, 9.0),
+    )
+    parameters = {"return_timestamps": "word", "output": ["rttm", "srt", "txt"]}
+    answer = endpoint(speaks(), StandInDiarizer(turns))({"inputs": hum, "parameters": parameters})
+    labels = ["SPEAKER_00", "SPEAKER_01"]
+    assert [each["speaker"] for each in answer["speakers"]] == labels
+    assert list(dict.fromkeys(word["speaker"] for word in answer["words"])) == labels
+    rttm = answer["output"]["rttm"].splitlines()
+    assert [line.split()[7] for line in rttm] == labels
+    for name in ("srt", "txt"):
+        assert re.findall(r"SPEAKER_\d\d", answer["output"][name]) == labels
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(2, None), (3, 2)])

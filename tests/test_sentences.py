@@ -59,6 +59,19 @@ def test_what_goes_on_is_no_end(text):
     assert not ends_sentence(text)
 
 
+def test_a_sentence_goes_on_behind_an_initial():
+    """A letter and a full stop, and at once the next word."""
+    tokens = MODELS.tokenizer.encode(" a J. a.", add_special_tokens=False)
+    attention = np.full((len(tokens), 150), -1.0, np.float32)
+    letters = [place for place, token in enumerate(tokens) if MODELS.text_of([token]) in "aJ"]
+    for place, row in enumerate(letters):
+        attention[row, 50 * place : 50 * place + 50] = 3.0
+    result = DecodeResult(tuple(tokens), 0.0, (-0.1,) * len(tokens), 0.0, attention)
+    whole = Segment(tuple(tokens), 0.0, 3.0)
+    (found,) = split_sentences(result, [whole], SAMPLES, MODELS, "en")
+    assert found.tokens == tuple(tokens)
+
+
 def test_a_segment_without_words_stays_as_it_is():
     result = DecodeResult((), 0.0, (-0.1,), 0.0, np.zeros((1, 150), np.float32))
     empty = Segment((), 0.0, 3.0)

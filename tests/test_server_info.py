@@ -88,6 +88,7 @@ def test_models_are_named_and_no_path_is(demo_endpoint, tiny_endpoint):
     demo, tiny = describe(demo_endpoint), describe(tiny_endpoint)
     assert (demo.model, demo.embedded, demo.diarization) == ("asr", True, True)
     assert (tiny.embedded, tiny.diarization) == (False, False)
+    assert (demo.known_speakers, tiny.known_speakers) == (True, False)
     assert "/" not in demo.model + tiny.model
     assert demo.max_audio_seconds == demo_endpoint.limits.max_seconds
 

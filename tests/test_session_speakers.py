@@ -320,7 +320,7 @@ def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples,
     told = asyncio.run(spoken(endpoint, samples, SETTINGS))
     (completed,) = [each for each in told if isinstance(each, Completed)]
     found = diarizer.stream().push(as_kept(samples), last=True)
-    found = found.touching(completed.transcript.speech)
+    found = found.numbered({}).touching(completed.transcript.speech)
     chunks = attribute(completed.transcript.chunks, found.turns, found.exclusive)
     segments = [each for each in told if isinstance(each, Segment)]
     assert [(each.text, each.speaker, each.start, each.end) for each in segments] == [

@@ -321,3 +321,42 @@ def test_two_lines_are_of_similar_width():
     words = [Word(f" {'x' * 7}", at, at + 0.2) for at in range(6)]
     (cue,) = make_cues(words, False, 10.0)
     assert cue.lines == ("xxxxxxx xxxxxxx xxxxxxx", "xxxxxxx xxxxxxx xxxxxxx")
+
+
+def said_evenly(text: str, gap: float) -> list[Word]:
+    """The words of a text, each 0.3 s long and `gap` seconds behind the one before."""
+    words = enumerate(text.split())
+    return [Word(f" {word}", n * (0.3 + gap), n * (0.3 + gap) + 0.3) for n, word in words]
+
+
+# Two sentences are divided by a bar.
+ABBREVIATED = (
+    "Yes, Mr. Smith met Dr. Jones.",
+    "Mrs. Hall came.|She left.",
+    "George R. R. Martin wrote.",
+    "At 9 p.m. Eastern it ended.",
+    "The U.S. Army came at 5 a.m. on foot.",
+    "See No. 5 (approx. 3 m), p. 12.",
+    "No.|He said no.|We left.",
+    "Tea, milk etc. and sugar, min. one.",
+    "Am 3. Oktober, z. B. in St. Pölten.",
+    "Das war 1995.|Danach u.a. Berlin bzw. Wien.",
+    "La Sra. Ruiz y el Dr. Paz.|Sí.",
+    "Это г. Москва и ул. Мира.|Это я.|Он тут.",  # noqa: RUF001
+    '"I saw St. Paul."|It rained...|And he left?|Yes!',
+    "네.|그래요.",
+)
+
+
+@pytest.mark.parametrize("text", ABBREVIATED)
+def test_an_abbreviation_ends_no_sentence_before_a_small_gap(text):
+    words = said_evenly(text.replace("|", " "), 0.1)
+    cues = make_cues(words, False, 100.0)
+    assert [" ".join(cue.lines) for cue in cues] == text.split("|")
+
+
+@pytest.mark.parametrize("text", ["p.m.|We left.", "3.|Then four.", "J.|Smith.", "etc.|in"])
+def test_before_a_pause_an_abbreviation_ends_a_sentence(text):
+    words = said_evenly(text.replace("|", " "), 0.6)
+    cues = make_cues(words, False, 100.0)
+    assert [" ".join(cue.lines) for cue in cues] == text.split("|")

@@ -7,8 +7,9 @@ pause, and mostly the word after the pause grows.
 
 Pauses are part of the path. Before each word and after the last there is a pause, possibly of no
 duration. It gains in quiet frames and loses in loud ones, so it takes the silence that words would
-otherwise be stretched over; no rule about too long words is needed. Whisper's own timestamps only
-bound where the words of a segment may lie.
+otherwise be stretched over. Whisper's own timestamps only bound where the words of a segment may
+lie. Speech that has no words, as where a text ends too early, is loud: a word of more than two
+seconds is bounded by the speech around the peak of its attention.
 
 Two grids are used: attention has frames of 20 ms, loudness has steps of 10 ms.
 """
@@ -31,6 +32,8 @@ from transcript import Word
 
 STEPS_PER_SECOND = 2 * TOKENS_PER_SECOND  # of loudness
 SLACK = 0.5  # seconds by which a word may leave its segment's timestamps, as in openai/whisper
+LONGEST_WORD = 2 * STEPS_PER_SECOND  # a longer one is bounded by the speech around its attention
+WORD_PAUSE = 3 * STEPS_PER_SECOND // 10  # quiet for so long no word goes on
 PAUSE_GAIN = 1.0  # of a quiet frame, in standard deviations of attention; a loud one costs as much
 FORBIDDEN = -1000.0  # gain of a frame far outside the segment, and of a token without a frame
 PAUSE = -1  # the pause's row of the gain, after those of all tokens
@@ -101,9 +104,11 @@ def aligned_words(
     seconds, probability = len(samples) / SAMPLE_RATE, np.exp(result.log_probs)
     found: list[AlignedWord] = []
     for word, (first, stop) in zip(to_align, _align(gain, to_align), strict=True):
-        first, stop = _trim(first, stop, quiet)
-        start, end = min(first / STEPS_PER_SECOND, seconds), min(stop / STEPS_PER_SECOND, seconds)
         spoken = word.rows[word.tokens.spoken : word.tokens.silent]
+        first, stop = _trim(first, stop, quiet)
+        if stop - first > LONGEST_WORD:
+            first, stop = _bound(first, stop, gain[spoken].sum(axis=0), quiet)
+        start, end = min(first / STEPS_PER_SECOND, seconds), min(stop / STEPS_PER_SECOND, seconds)
         certainty = float(probability[spoken].mean())
         timed = Word(word.tokens.text, start, end, probability=certainty)
         found.append(AlignedWord(word.segment, timed, tuple(word.rows.tolist())))
@@ -193,6 +198,25 @@ def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tupl
     empty = np.where(np.array(order) == PAUSE, 0.0, FORBIDDEN)
     edges = 2 * dtw(path_gain, empty)  # steps are half as long as frames
     return [(int(edges[first]), int(edges[stop])) for first, stop in spoken]
+
+
+def _bound(
+    first: int, stop: int, attention: NDArray[np.float32], quiet: NDArray[np.bool_]
+) -> tuple[int, int]:
+    """The part of a long word, steps `first` to `stop`, that lies in the speech around the peak of
+    its `attention`, (frames,); at most LONGEST_WORD of it.
+
+    Words of a translation do not follow the speech in order, and the last word of a text that ends
+    too early is left with the rest of the window: the path then stretches one word over sentences.
+    """
+    peak = first + int(np.argmax(np.repeat(attention, 2)[first:stop]))
+    pauses = first + np.flatnonzero(
+        np.convolve(quiet[first:stop], np.ones(WORD_PAUSE), "valid") == WORD_PAUSE
+    )
+    before, after = pauses[pauses + WORD_PAUSE <= peak], pauses[pauses > peak]
+    first = max(first, *(before[-1:] + WORD_PAUSE), peak - LONGEST_WORD // 2)
+    stop = min(stop, *after[:1], first + LONGEST_WORD)
+    return _trim(int(first), int(stop), quiet)
 
 
 def _trim(first: int, stop: int, quiet: NDArray[np.bool_]) -> tuple[int, int]:

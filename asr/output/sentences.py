@@ -20,7 +20,7 @@ from asr.output.alignment import timed_words
 from asr.output.segments import Segment
 from asr.output.words import split_words
 from timebase import TIME_PRECISION
-from transcript import Word, ends_sentence
+from transcript import Word, sentence_ends_between
 
 PAUSE = 1.0  # seconds; a speaker who draws breath takes less
 
@@ -62,4 +62,4 @@ def _ends(word: Word, following: Word | None) -> bool:
     """Whether a sentence ends with `word`; None follows the last."""
     if following is None or following.start - word.end >= PAUSE:
         return True
-    return ends_sentence(word.text)
+    return sentence_ends_between(word, following)

@@ -5,13 +5,40 @@
  *   words: any[]}} Block
  */
 
+const MAX_PAUSE = 2; // seconds; a longer one ends a stretch, as on the server
+
 /**
- * What each speaker says or, where nobody looked for speakers, the chunks.
+ * What each speaker says or, where nobody looked for speakers, the chunks. Speakers of one name say
+ * one stretch.
  * @param {any} answer
+ * @param {import("./speakers.js").Speakers} names
  * @returns {Block[]}
  */
-export const blocksOf = ({ speakers, chunks, words = [] }) =>
-  speakers.length ? speakers : withWords(chunks, words);
+export function blocksOf({ speakers, chunks, words = [] }, names) {
+  if (!speakers.length) return withWords(chunks, words);
+  const blocks = [];
+  for (const [place, block] of speakers.entries()) {
+    if (place && isOneStretch(speakers[place - 1], block, names))
+      blocks.push(joined(blocks.pop(), block));
+    else blocks.push(block);
+  }
+  return blocks;
+}
+
+/** Whether two labels with one name follow each other without a pause. */
+const isOneStretch = (before, block, names) =>
+  before.speaker !== block.speaker &&
+  names.nameOf(before.speaker) === names.nameOf(block.speaker) &&
+  before.channel === block.channel &&
+  before.language === block.language &&
+  block.timestamp[0] - before.timestamp[1] <= MAX_PAUSE;
+
+const joined = (before, block) => ({
+  ...before,
+  text: before.text + block.text,
+  timestamp: [before.timestamp[0], block.timestamp[1]],
+  words: [...before.words, ...block.words],
+});
 
 /** Chunks with their words, of which an answer without speakers has one list: by their letters. */
 function withWords(chunks, words) {

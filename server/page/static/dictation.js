@@ -41,6 +41,7 @@ export class Dictation {
   /** @type {Error | null} why there is no session now, while another is tried for */
   #lost = null;
   #wasOpen = false; // a session
+  #wordsAt = 0; // seconds of the recording at which words came last
   #attempts = 0; // after the first one
   #retry = 0;
   #pause = LEAST_PAUSE_MS;
@@ -88,7 +89,8 @@ export class Dictation {
       throw error;
     }
     this.#state = "on";
-    this.#listening.start(() => this.#microphone.seconds);
+    this.#wordsAt = 0;
+    this.#listening.start(() => this.#microphone.seconds, this.#waiting);
     if (settings) this.#begin(settings);
     else this.#listening.say("Recording");
   }
@@ -125,6 +127,11 @@ export class Dictation {
     this.#listening.hear(samples);
     this.#recent.push(samples);
     this.#session?.send(samples);
+  };
+
+  #waiting = () => {
+    const since = this.#heard.openSince;
+    return since === null ? 0 : this.#microphone.now - Math.max(since, this.#wordsAt);
   };
 
   #begin(settings) {
@@ -223,7 +230,8 @@ export class Dictation {
     for (const id of isFirst ? this.#heard.ids : [changed]) this.#show(id);
     if (!event.type.endsWith(".words")) return;
     this.#pause = LEAST_PAUSE_MS;
-    this.#listening.appeared(this.#microphone.now, event.words);
+    this.#wordsAt = this.#microphone.now;
+    this.#listening.appeared(this.#wordsAt, event.words);
   }
 
   /** @param {string} id an item's */

@@ -1,6 +1,7 @@
 /* A transcript as files (those of the server, `output`), with the names that speakers have here. */
 
 import { blocksOf } from "./blocks.js";
+import { asField } from "./speakers.js";
 import { cuesOf, inMilliseconds, onOneLine, prefix } from "./subtitles.js";
 
 /** @typedef {import("./speakers.js").Speakers} Speakers */
@@ -16,7 +17,7 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
 // What spreadsheets compute.
 const FORMULA = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/;
 
-/** @type {Record<string, (named: Named, speakers: Speakers) => string>} */
+/** @type {Record<string, (named: Named, speakers: Speakers, recording: string) => string>} */
 const FORMATS = {
   json: ({ answer, blocks, words }) => {
     const { output, ...rest } = answer;
@@ -49,12 +50,14 @@ const FORMATS = {
         return `${fields.join("\t")}\n`;
       }),
     ].join(""),
-  rttm: ({ answer }, speakers) =>
+  rttm: ({ answer }, speakers, recording) =>
     (answer.output?.rttm ?? "")
       .split("\n")
       .map((line) => {
         const fields = line.split(" ");
-        if (fields.length > 7) fields[7] = asField(speakers.nameOf(fields[7]));
+        if (fields.length < 8) return line;
+        fields[1] = asField(recording);
+        fields[7] = asField(speakers.nameOf(speakers.labelOf(fields[7])));
         return fields.join(" ");
       })
       .join("\n"),
@@ -73,16 +76,17 @@ export const formatsOf = (answer) =>
  * @param {any} answer
  * @param {Speakers} speakers
  * @param {Layout} [layout]
+ * @param {string} [recording] its name in RTTM
  */
-export function fileText(format, answer, speakers, layout = {}) {
+export function fileText(format, answer, speakers, layout = {}, recording = "audio") {
   const renamed = (item) =>
     item.speaker ? { ...item, speaker: speakers.nameOf(item.speaker) } : item;
-  const blocks = blocksOf(answer).map((block) => ({
+  const blocks = blocksOf(answer, speakers).map((block) => ({
     ...renamed(block),
     words: block.words.map(renamed),
   }));
   const words = answer.words.map(renamed);
-  return FORMATS[format]({ answer, blocks, words, layout }, speakers);
+  return FORMATS[format]({ answer, blocks, words, layout }, speakers, recording);
 }
 
 /** Each text that is on the screen for a while, in milliseconds, and whose it is; by their starts. */
@@ -180,9 +184,6 @@ function cell(text) {
   const safe = FORMULA.test(line) ? `'${line}` : line;
   return safe.includes('"') ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
-
-/** A field of RTTM, which ends at a space. */
-const asField = (name) => name.trim().replace(/\s+/g, "_");
 
 const replaceAll = (text, table) =>
   text.replace(/[<>{}\\&]/g, (character) => table[character] ?? character);

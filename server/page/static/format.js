@@ -29,7 +29,8 @@ export function roughly(seconds) {
  * @param {number} bytes
  */
 export function size(bytes) {
-  if (bytes < 1e6) return `${Math.max(1, Math.round(bytes / 1e3))} KB`;
+  if (bytes < 1e3) return count(bytes, "byte");
+  if (bytes < 1e6) return `${Math.round(bytes / 1e3)} KB`;
   return `${(bytes / 1e6).toFixed(bytes < 1e8 ? 1 : 0)} MB`;
 }
 

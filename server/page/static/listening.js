@@ -8,6 +8,7 @@ const FULL_SCALE = 32768;
 const QUIETEST_DB = 60; // below full scale: the meter's left end
 const SILENT_SECONDS = 3; // without one sample that is not zero
 const WORDS = 30; // of which the delay is told
+const LATE_SECONDS = 5; // of speech without any word
 
 export class Listening {
   #timer = 0;
@@ -27,16 +28,17 @@ export class Listening {
 
   /**
    * @param {() => number} seconds that were recorded
+   * @param {() => number} waiting seconds since speech began or its last words came
    */
-  start(seconds) {
+  start(seconds, waiting) {
     [this.#delays, this.#recent, this.#silent] = [[], [], 0];
     byId("listening").hidden = false;
     byId("listening").classList.add("on");
-    byId("delay").textContent = "";
     byId("stop").textContent = "Stop";
     this.#level(0);
     const tick = () => {
       byId("listened").textContent = clock(seconds());
+      this.#tellDelay(Math.round(waiting()));
     };
     tick();
     this.#timer = setInterval(tick, 200);
@@ -92,12 +94,18 @@ export class Listening {
     const delays = words.map(({ end }) => Math.max(0, now - end));
     this.#delays.push(...delays);
     this.#recent = [...this.#recent, ...delays].slice(-WORDS);
-    byId("delay").textContent = `${median(this.#recent).toFixed(1)} s behind`;
+    this.#tellDelay(0);
   }
 
   /** The median delay of all words in seconds; null where there were none. */
   get delay() {
     return this.#delays.length ? median(this.#delays) : null;
+  }
+
+  #tellDelay(waiting) {
+    const delay = this.#recent.length ? `${median(this.#recent).toFixed(1)} s behind` : "";
+    byId("delay").textContent =
+      waiting >= LATE_SECONDS ? `the server is behind: ${waiting} s` : delay;
   }
 
   #level(share) {

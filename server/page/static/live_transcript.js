@@ -142,6 +142,11 @@ export class LiveTranscript {
     return (items.find(({ isOver }) => !isOver) ?? items.at(-1))?.writtenUntil ?? 0;
   }
 
+  /** Where the first item begins whose text may still grow, in seconds; null where there is none. */
+  get openSince() {
+    return [...this.#items.values()].find(({ isOver }) => !isOver)?.start ?? null;
+  }
+
   /**
    * The session was lost. Guesses are gone; final words stay, but for those that another session
    * hears again. Returns the names of items of which nothing is left.

@@ -1,7 +1,8 @@
 /* The form of options: laid out by what the server can do, read as the request's parameters. */
 
 import { byId, element } from "./dom.js";
-import { count } from "./format.js";
+import { count, size } from "./format.js";
+import { MAX_NAME, cleanName } from "./speakers.js";
 
 /** Asked of every recording: the page plays words, and shows when somebody speaks. */
 const ALWAYS = { return_timestamps: "word" };
@@ -9,9 +10,12 @@ const TURNS = { output: ["rttm"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
 const LIMITS = ["max_line_width", "max_line_count", "max_words_per_line"];
 const MOST_LETTERS = 2 ** 18; // of a text that is given
+const MOST_CLIP_BYTES = 11e6; // of all clips; a form's field has 16 MiB, and base64 a third more
 
 export class Options {
   #diarization = false; // whether the server has a model for it
+  /** @type {{name: HTMLInputElement, reference: string}[]} clips of known people, as data URLs */
+  #clips = [];
 
   /**
    * @param {HTMLElement} place
@@ -21,6 +25,8 @@ export class Options {
     byId("separate").addEventListener("change", () => this.#layOutSpeakers());
     byId("text").addEventListener("input", measureText);
     measureText();
+    byId("clip").onchange = () => this.#takeClips([...byId("clip").files]);
+    this.place.open = matchMedia("(min-width: 56rem)").matches;
   }
 
   /**
@@ -42,6 +48,7 @@ export class Options {
     byId("prompt-fields").hidden = !info.prompts;
     this.#layOutSpeakers();
     byId("no-speakers").hidden = info.diarization;
+    byId("clips-field").hidden = !info.known_speakers;
     byId("live-field").hidden = info.live_places === null;
   }
 
@@ -101,9 +108,60 @@ export class Options {
     }
     if (!this.#diarization) return {};
     if (!this.diarizes) return { diarize: false };
-    return numbers(NUMBERS);
+    const known = this.#clips.map(({ name, reference }) => ({ name: name.value, reference }));
+    return { ...numbers(NUMBERS), ...(known.length && { known_speakers: known }) };
+  }
+
+  /** Each clip gets a line with the person's name, at first the file's. @param {File[]} files */
+  async #takeClips(files) {
+    const bytes = files.reduce((sum, { size }) => sum + size, this.#bytesOfClips);
+    byId("clip").value = "";
+    if (bytes > MOST_CLIP_BYTES) {
+      byId("clip").setCustomValidity(`All clips together may have ${size(MOST_CLIP_BYTES)}.`);
+      byId("clip").reportValidity();
+      byId("clip").setCustomValidity("");
+      return;
+    }
+    for (const file of files) {
+      const clip = { name: nameField(file), reference: await dataUrl(file) };
+      const remove = element("button", { type: "button", textContent: "Remove" });
+      const line = element("li", {}, clip.name, remove);
+      remove.onclick = () => {
+        this.#clips = this.#clips.filter((each) => each !== clip);
+        line.remove();
+        byId("clip").focus();
+      };
+      this.#clips.push(clip);
+      byId("clips").append(line);
+    }
+  }
+
+  get #bytesOfClips() {
+    return this.#clips.reduce((sum, { reference }) => sum + (3 / 4) * reference.length, 0);
   }
 }
+
+/** @param {File} file */
+const nameField = (file) =>
+  element("input", {
+    type: "text",
+    value: cleanName(file.name.replace(/\.[^.]*$/, "")),
+    maxLength: MAX_NAME,
+    required: true,
+    title: file.name,
+    "aria-label": `Who speaks in ${file.name}`,
+  });
+
+/**
+ * @param {File} file
+ * @returns {Promise<string>} empty where it cannot be read
+ */
+const dataUrl = (file) =>
+  new Promise((resolve) => {
+    const reader = new FileReader();
+    reader.onloadend = () => resolve(String(reader.result ?? ""));
+    reader.readAsDataURL(file);
+  });
 
 /** The fields of numbers that are filled in. */
 function numbers(names) {
@@ -115,7 +173,8 @@ function numbers(names) {
 function isValid(place) {
   for (const field of place.querySelectorAll("input, textarea")) {
     if (field.checkValidity()) continue;
-    field.closest("details").open = true;
+    for (let fold = field.closest("details"); fold; fold = fold.parentElement.closest("details"))
+      fold.open = true;
     field.reportValidity();
     return false;
   }

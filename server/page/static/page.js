@@ -20,18 +20,16 @@ import { Transcript, timeButton } from "./transcript.js";
 
 /** What a code means to somebody who did not write the server; the server's reason follows. */
 const MEANINGS = {
-  AUDIO_TOO_LONG: "The recording is too long for this server.",
-  BODY_TOO_LARGE: "The recording is too large for this server.",
-  BUSY: "The server is busy.",
-  DEADLINE_EXCEEDED: "The server gave up: this took longer than it allows.",
-  DRAINING: "The server is about to stop.",
-  INVALID_AUDIO: "This file cannot be read as a recording.",
-  INVALID_PARAMETER: "An option cannot be used as it is.",
-  MODEL_ERROR: "The server failed on this recording.",
-  OUT_OF_MEMORY: "The server has too little memory for this recording.",
-  UNSUPPORTED: "The server's model cannot do that.",
-  session_expired: "The server holds no live session for longer.",
-  session_idle: "The server has heard nothing for too long.",
+  AUDIO_TOO_LONG: "The recording is too long for this server",
+  BODY_TOO_LARGE: "The recording is too large for this server",
+  BUSY: "The server is busy",
+  INVALID_AUDIO: "This file cannot be read as a recording",
+  INVALID_PARAMETER: "An option cannot be used as it is",
+  MODEL_ERROR: "The server failed on this recording",
+  OUT_OF_MEMORY: "The server has too little memory for this recording",
+  UNSUPPORTED: "The server's model cannot do that",
+  session_expired: "The server holds no live session for longer",
+  session_idle: "The server has heard nothing for too long",
 };
 
 /** @type {any} the answer of `GET /info` */
@@ -150,7 +148,7 @@ function take(chosen) {
     ` ${size(chosen.size)}`,
   );
   const isShown = result && result.file === chosen.name && result.bytes === chosen.size;
-  if (!running && (!result || isShown)) {
+  if (chosen.size && !running && (!result || isShown)) {
     player.load(chosen);
     if (isShown) player.setLength(result.answer.duration);
   }
@@ -216,9 +214,10 @@ byId("stop").onclick = stopListening;
 function fail(error, consequence = "") {
   const meaning = MEANINGS[error.code ?? ""];
   const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
+  const reason = error.message.replace(/^no audio could be read: /, "").replace(/[.]?$/, ".");
   const said = meaning
-    ? [element("b", { textContent: meaning }), ` ${error.message}`]
-    : [error.message];
+    ? [element("b", { textContent: meaning }), `: ${reason}`]
+    : [`${reason[0].toUpperCase()}${reason.slice(1)}`];
   byId("failure").replaceChildren(...said, ...code, ` ${consequence}`.trimEnd());
   if (error.status === 401) showStartFailure(error);
 }
@@ -226,6 +225,7 @@ function fail(error, consequence = "") {
 /** Why a request would be in vain; null where nothing is known against it. */
 function reasonAgainst() {
   if (!file) return "Choose or record something first.";
+  if (!file.size) return "The file is empty.";
   if (file.size <= info.max_audio_bytes) return null;
   return `The file has ${size(file.size)}; this server takes up to ${size(info.max_audio_bytes)}.`;
 }
@@ -356,6 +356,7 @@ function end() {
  */
 function showNothingNew(error, before) {
   bringBack(before);
+  if (!before && error.code === "INVALID_AUDIO") player.unload();
   if (error.name === "AbortError") announce("Cancelled.");
   else fail(error, error.retryAfter ? `Try again in ${error.retryAfter} s.` : "");
 }
@@ -386,7 +387,7 @@ function show(shown) {
   showUnspoken(shown.answer.unspoken ?? []);
   showDownloads();
   transcript.draw(shown.answer, speakers);
-  timeline.draw(speakers, shown.answer.duration);
+  timeline.draw(speakers, shown.answer);
   player.setLength(shown.answer.duration);
   announce(`Done: ${found.join(", ")}.`);
 }
@@ -416,7 +417,9 @@ function notes({ answer, diarizes, isLive }) {
     : info.diarization
       ? "No speakers: they were not asked for."
       : "No speakers: the server has no diarization model (--diarization).";
-  return [...(said ? [missing] : []), ...answer.warnings];
+  const unknown = (answer.known_speakers ?? []).filter(({ matched }) => !matched);
+  const notFound = `Not heard in this recording: ${unknown.map(({ name }) => name).join(", ")}.`;
+  return [...(said ? [missing] : []), ...(unknown.length ? [notFound] : []), ...answer.warnings];
 }
 
 /** What of a given text nobody says, with where it would have been. @param {any[]} parts */
@@ -453,7 +456,7 @@ function showDownloads() {
 function download(format) {
   const stem = result.file.replace(/\.[^.]*$/, "") || "recording";
   const layout = options.layout();
-  if (layout) save(stem, format, fileText(format, result.answer, speakers, layout));
+  if (layout) save(stem, format, fileText(format, result.answer, speakers, layout, stem));
 }
 
 /**
@@ -463,7 +466,7 @@ function download(format) {
  */
 function rename(label, name) {
   speakers.rename(label, name);
-  transcript.rename(speakers);
+  transcript.draw(result.answer, speakers);
   result.names = speakers.names;
   safe = keep(result);
   return speakers.nameOf(label);

@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 import { clock } from "./format.js";
 
 const SPEEDS = [0.75, 1, 1.25, 1.5, 2];
-const UNPLAYABLE = "This browser cannot play the recording; its transcript is none the worse.";
+const UNPLAYABLE = "This browser cannot play the recording. The transcript is not affected.";
 
 export class Player {
   #audio = new Audio();

@@ -1,7 +1,6 @@
 /* Who speaks: labels by diarization, the turns of each, the names that a person gives them. */
 
-/** A line of subtitles has 42 columns, name included. */
-export const MAX_NAME = 24;
+export const MAX_NAME = 64; // letters, as in the API
 const COLOURS = 8;
 
 /** @typedef {{speaker: string, start: number, end: number}} Turn seconds */
@@ -21,8 +20,11 @@ export function readTurns(text) {
     });
 }
 
+/** A field of RTTM, which ends at a space. @param {string} name */
+export const asField = (name) => name.trim().replace(/\s+/g, "_");
+
 /**
- * One line of printable characters that fits beside a subtitle.
+ * One line of printable characters.
  * @param {string} text
  */
 export function cleanName(text) {
@@ -33,14 +35,20 @@ export function cleanName(text) {
 export class Speakers {
   /** @type {Map<string, string>} labels and names */
   #names = new Map();
+  /** @type {Map<string, string>} labels by their form in RTTM */
+  #fields;
 
   /**
    * @param {any} answer
    * @param {Record<string, string>} [names] given before
    */
   constructor(answer, names = {}) {
-    this.turns = readTurns(answer.output?.rttm ?? "");
     const spoken = answer.speakers.filter((each) => each.speaker !== null);
+    this.#fields = new Map(spoken.map(({ speaker }) => [asField(speaker), speaker]));
+    this.turns = readTurns(answer.output?.rttm ?? "").map((turn) => ({
+      ...turn,
+      speaker: this.labelOf(turn.speaker),
+    }));
     const starts = [
       ...this.turns.map((turn) => [turn.start, turn.speaker]),
       ...spoken.map((each) => [each.timestamp[0], each.speaker]),
@@ -53,6 +61,11 @@ export class Speakers {
   /** Names that differ from their labels, by label. */
   get names() {
     return Object.fromEntries(this.#names);
+  }
+
+  /** The label that a field of RTTM stands for. @param {string} field */
+  labelOf(field) {
+    return this.#fields.get(field) ?? field;
   }
 
   /** @param {string} label */

@@ -12,6 +12,17 @@ const PART = /\s*\S+\s*/gu; // of a text: a word
 // Of every script, closing quotes and brackets apart.
 const SENTENCE_END =
   /[.?!…。？！｡؟۔։।॥።፧။។།]["'\p{Pe}\p{Pf}\p{Pi}]*\s*$/u;
+// Whose full stops need not end a sentence (transcript.py).
+const ABBREVIATIONS = new RegExp(
+  "^(?:Mr|Mrs|Ms|Mx|Dr|Dra|Drs|Prof|Profa|Rev|Fr|Hr|St|Ste|Sr|Sra|Srta|Jr|Hon|Gov|Gen|Col|Maj|Capt|Lt|" +
+    "Sgt|Sen|Rep|Pres|Mgr|Sig|Dott|Avv|Ing|Dipl|Ud|Uds|Vd|Vds|Exmo|Exma|dhr|mevr|mw|" +
+    "vs|approx|ca|bzw|inkl|exkl|evtl|ggf|vgl|sog|Str|Mio|Mrd|z|d|u|г|др|гр|ул|им|проф|κ|د|डॉ)$",
+);
+const BEFORE_NUMBERS =
+  /^(?:No|Nos|no|Nr|nr|Art|Abs|Abb|Kap|Fig|Vol|vol|Ch|Sec|p|pp|pág|núm|стр|ст|гл|рис)$/;
+const ABBREVIATION_PAUSE = 0.5;
+const STEM = /(?:^|\s)\p{P}*(?<stem>\S*)(?<!\.)\.["'\p{Pe}\p{Pf}\p{Pi}]*\s*$/u;
+const SHORTENED = /^(?:\p{Lu}|[0-9]{1,3}|\p{L}{1,2}(?:\.\p{L}{1,2})+)$/u;
 // Characters of two columns: East Asia's wide ones, and pictures but the halves of flags.
 const WIDE = new RegExp(
   [
@@ -133,8 +144,19 @@ function beginsCue(group, word) {
     word.speaker !== before.speaker ||
     word.start - before.end > MAX_PAUSE ||
     word.end - group[0].start > MAX_SECONDS ||
-    SENTENCE_END.test(before.text)
+    (SENTENCE_END.test(before.text) &&
+      (word.start - before.end >= ABBREVIATION_PAUSE || !isAbbreviation(before.text, word.text)))
   );
+}
+
+/** Whether a text ends with an abbreviation, an initial or a number, of what follows it. */
+function isAbbreviation(text, following) {
+  const stem = STEM.exec(text)?.groups.stem;
+  if (stem === undefined) return false;
+  const after = following.trimStart().replace(/^\p{P}+/u, "");
+  if (SHORTENED.test(stem) || ABBREVIATIONS.test(stem)) return true;
+  if (/^\p{Ll}/u.test(after)) return /^\p{L}{2,4}$/u.test(stem);
+  return BEFORE_NUMBERS.test(stem) && /^\p{Nd}/u.test(after);
 }
 
 /** Lines of at most MAX_COLUMNS, each as full as possible. */

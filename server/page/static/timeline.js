@@ -9,6 +9,7 @@ import { MAX_NAME } from "./speakers.js";
 // Seconds between the axis' marks: the first that gives at most MOST_MARKS.
 const MARKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
 const MOST_MARKS = 8;
+const UNWRITTEN = "Speech without text";
 
 export class Timeline {
   #duration = 1;
@@ -26,6 +27,13 @@ export class Timeline {
       const { left, width } = track.getBoundingClientRect();
       onSeek(Math.max(0, (event.clientX - left) / width) * this.#duration);
     });
+    // A click selects the name, so that typing replaces it.
+    place.addEventListener("mousedown", (event) => {
+      if (!event.target.matches("input") || event.target === document.activeElement) return;
+      event.preventDefault();
+      event.target.select();
+      event.target.focus();
+    });
     place.addEventListener("change", ({ target }) => {
       target.value = onRename(target.dataset.speaker, target.value);
     });
@@ -33,11 +41,15 @@ export class Timeline {
 
   /**
    * @param {Speakers} speakers
-   * @param {number} duration seconds
+   * @param {any} answer whose `unwritten` spans hold speech without text
    */
-  draw(speakers, duration) {
+  draw(speakers, { duration, unwritten = [] }) {
     this.#duration = duration;
-    const lanes = speakers.labels.map((label) => this.#lane(label, speakers));
+    const lanes = speakers.labels.map((label) => this.#speakerLane(label, speakers));
+    if (unwritten.length) {
+      const name = element("span", { textContent: "No text", title: UNWRITTEN });
+      lanes.push(this.#lane("unwritten", name, unwritten, UNWRITTEN));
+    }
     this.place.replaceChildren(...lanes, ...(lanes.length ? [this.#axis()] : []));
     this.place.hidden = !lanes.length;
   }
@@ -47,33 +59,39 @@ export class Timeline {
     this.place.style.setProperty("--now", String(seconds / this.#duration));
   }
 
-  #lane(label, speakers) {
+  #speakerLane(label, speakers) {
     const turns = speakers.turns.filter((turn) => turn.speaker === label);
-    const spoken = turns.reduce((sum, turn) => sum + turn.end - turn.start, 0);
+    const name = element("input", {
+      type: "text",
+      value: speakers.nameOf(label),
+      maxLength: MAX_NAME,
+      spellcheck: false,
+      autocomplete: "off",
+      title: "Click to rename",
+      "aria-label": `Name of ${label}`,
+      dataset: { speaker: label },
+    });
+    return this.#lane(speakers.colourOf(label), name, turns, "Spoken");
+  }
+
+  /** A name, bars where the spans are, and how long they last together. */
+  #lane(className, name, spans, title) {
+    const seconds = spans.reduce((sum, { start, end }) => sum + end - start, 0);
     return element(
       "div",
-      { className: `lane ${speakers.colourOf(label)}` },
-      element("input", {
-        type: "text",
-        value: speakers.nameOf(label),
-        maxLength: MAX_NAME,
-        spellcheck: false,
-        autocomplete: "off",
-        title: "Click to rename",
-        "aria-label": `Name of ${label}`,
-        dataset: { speaker: label },
-      }),
+      { className: `lane ${className}` },
+      name,
       element(
         "div",
         { className: "track", "aria-hidden": true },
-        ...turns.map((turn) => this.#bar(turn)),
+        ...spans.map((span) => this.#bar(span, title)),
       ),
-      element("span", { className: "share", title: "Time spoken", textContent: clock(spoken) }),
+      element("span", { className: "share", title, textContent: clock(seconds) }),
     );
   }
 
-  #bar({ start, end }) {
-    const bar = element("i", { title: `${clock(start)} to ${clock(end)}` });
+  #bar({ start, end }, title) {
+    const bar = element("i", { title: `${title}: ${clock(start)} to ${clock(end)}` });
     bar.style.left = this.#percent(start);
     bar.style.width = this.#percent(end - start);
     return bar;

@@ -88,20 +88,10 @@ export class Transcript {
    */
   draw(answer, speakers) {
     this.clear();
-    const blocks = blocksOf(answer);
+    const blocks = blocksOf(answer, speakers);
     this.place.append(...blocks.map((block) => this.#turn(block, speakers)));
     const textContent = answer.unspoken ? "None of your text is spoken." : "No speech was found.";
     if (!blocks.length) this.place.append(element("p", { className: "quiet", textContent }));
-  }
-
-  /**
-   * Show the names that speakers have now.
-   * @param {Speakers} speakers
-   */
-  rename(speakers) {
-    for (const name of this.place.querySelectorAll(".name[data-speaker]")) {
-      name.textContent = speakers.nameOf(name.dataset.speaker);
-    }
   }
 
   /**
@@ -182,7 +172,7 @@ export class Transcript {
       });
       if (word.overlap) {
         made.classList.add("overlap");
-        made.title = "over another voice";
+        made.title = "Spoken while another voice is heard";
       }
       this.#words.push({ element: made, start, end });
       return [/^\s/.test(word.word) ? " " : "", made, /\s$/.test(word.word) ? " " : ""];
