@@ -105,6 +105,19 @@ def named(options: argparse.Namespace) -> dict[str, str]:
     return named_models() | {field: text for field, text in given.items() if text is not None}
 
 
+def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
+    """The chosen models as a user knows them, for a line that says that they are loaded."""
+    given = named(options)
+    if Path(settings.asr_model.name).is_relative_to(DEMO_MODELS) and "asr_model" not in given:
+        return "the demo models"
+    models = [given.get("asr_model", "Whisper base")]
+    if settings.assistant_model is not None:
+        models.append(given["assistant_model"])
+    if settings.diarization_model is not None:
+        models.append(given.get("diarization_model", "the pipeline for speakers"))
+    return " and ".join([", ".join(models[:-1]), models[-1]] if models[1:] else models)
+
+
 def as_given(reason: str, options: argparse.Namespace) -> str:
     """A failure's reason with each model called as the user named it: by option or variable."""
     by_variable = named_models()

@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -181,22 +181,38 @@ class Work:
         """Whether the recording has to be heard."""
         return not self.from_kept and bool(self.write)
 
-    def write_kept(self) -> None:
-        """Write the formats from the kept answer. Raises Failed, OSError, ValueError."""
-        answer = self.recording.kept_answer()
-        if answer is None:
+    def write_kept(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:
+        """Write the formats from the kept answer after a `change`, and return the warnings that
+        came by it. Raises Failed, OSError, ValueError.
+        """
+        kept = self.recording.kept_answer()
+        if kept is None:
             raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
-        write_outputs(self.recording, answer, self.write)
+        answer = change(kept)
+        before, after = kept.get("warnings"), answer.get("warnings")
+        write_outputs(self.recording, {**answer, "warnings": before}, self.write)
+        return [each for each in after or () if each not in (before or ())]
 
 
-def needed_work(recording: Recording, formats: Sequence[str], anew: bool) -> Work:
-    """What is to be done where nothing but `formats` is wanted; `anew` all of it."""
-    if not anew and recording.is_done(formats):
+def needed_work(
+    recording: Recording, formats: Sequence[str], anew: bool, renames: bool = False
+) -> Work:
+    """What is to be done where nothing but `formats` is wanted; `anew` all of it. If it `renames`
+    speakers, a kept answer is written again with all its files.
+    """
+    if not anew and not renames and recording.is_done(formats):
         return Work(recording, ())
     if not anew and recording.is_done(["json"]):
         answer = recording.kept_answer() or {}
+        texts = _output(answer)
         missing = [name for name in formats if not recording.is_done([name])]
-        if answer and all(isinstance(_output(answer).get(name), str) for name in missing):
+        if renames:
+            missing = [
+                name
+                for name in FORMATS
+                if name in ("json", *formats) or _says(recording.output(name), texts.get(name))
+            ]
+        if answer and all(isinstance(texts.get(name), str) for name in missing if name != "json"):
             return Work(recording, missing, from_kept=True)
     return Work(recording, formats)
 
