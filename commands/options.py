@@ -49,13 +49,6 @@ PARAMETERS = (
 )
 # Those that say how subtitles look.
 LAYOUT = PARAMETERS[PARAMETERS.index("max_line_width") : PARAMETERS.index("temperature")]
-# Options that are called otherwise than the parameter that they give the value False or "word".
-OPTIONS = {
-    "return_timestamps": "--words",
-    "diarize": "--no-speakers",
-    "subtitle_speakers": "--no-subtitle-speakers",
-    "vad_filter": "--no-vad-filter",
-}
 # Variables of the models' settings that have no option, by the options that people try.
 VARIABLES = {
     "--hf-token": "HF_TOKEN",
@@ -275,12 +268,11 @@ def parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def option_name(parameter: str, options: argparse.Namespace) -> str:
-    """The option that gave a request's parameter, for messages."""
-    value = getattr(options, parameter, None)
-    if value is None and parameter in options.parameters:
+    """The option that gave a request's parameter, as the user wrote it."""
+    written: dict[str, str] = options.written
+    if parameter in options.parameters and parameter not in written:
         return f"--parameters: {parameter}"
-    name = OPTIONS.get(parameter) if value in (False, "word") else None
-    return name or f"--{parameter.replace('_', '-')}"
+    return written.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
 def _json_object(text: str) -> dict[str, Any]:

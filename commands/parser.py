@@ -52,6 +52,12 @@ class CommandParser(argparse.ArgumentParser):
         self._examples, self._notes, self._variables = examples, notes, variables or {}
         self._given: list[str] = []
 
+    @property
+    def written(self) -> dict[str, str]:
+        """The options of the command line that was read, as the user wrote them, by destination."""
+        known = self._option_string_actions
+        return {known[name].dest: name for name in self._given if name in known}
+
     def format_help(self) -> str:
         """Argparse's help, then the examples, a line each, then the notes."""
         lines = [f"  # {what}\n  {line}" for what, line in self._examples]

@@ -191,7 +191,7 @@ def _check_live(parser: CommandParser, options: Namespace) -> None:
 
 def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
     options: Namespace = parser.parse_args(arguments)
-    options.program = parser.prog
+    options.program, options.written = parser.prog, parser.written
     refuse_models_beside_embedded(parser, options)
     if options.url is None and options.parallel is not None:
         parser.error("--parallel: goes with --url; models loaded here take one file at a time")
