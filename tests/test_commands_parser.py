@@ -10,7 +10,9 @@ from commands import __main__ as check
 from commands.options import PARAMETERS, VARIABLES, add_parameters, option_name, parameters
 from commands.parser import CommandParser, model
 from config import InferenceConfig, ModelSettings
+from server.options import SETTINGS
 from server.options import read as read_serve
+from server.settings import ServerSettings
 from transcribe.options import read_demo, read_transcribe
 
 
@@ -142,6 +144,15 @@ def test_variables_that_are_suggested_are_settings():
     assert set(VARIABLES.values()) == {
         name.upper() for name in ModelSettings.model_fields if not name.endswith("_model")
     }
+
+
+def test_a_setting_of_the_server_that_has_no_option_is_named(capsys):
+    line = refused(capsys, read_serve, "--data_dir", "jobs")
+    assert line.startswith("scripts/serve: unknown option --data-dir; set the variable DATA_DIR")
+    assert "did you mean --api-key-file?" not in refused(capsys, read_serve, "--api-key", "x")
+    assert "; did you mean --api-key-file?" in refused(capsys, read_serve, "--key-file", "x")
+    options = {"host", "port"}
+    assert {name.lower() for name in SETTINGS} | options == ServerSettings.model_fields.keys()
 
 
 def test_only_writing_takes_several_formats_and_files_at_a_time(capsys):

@@ -90,7 +90,7 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         ),
         STATUSES,
         "FILE_OR_FOLDER ...",
-        VARIABLES,
+        VARIABLES | {"--api-key": "API_KEY"},
     )
     _add_options(parser, "default: json,srt,vtt,txt", "default: beside each recording")
     option(
@@ -133,7 +133,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         ),
         STATUSES,
         "[FILE_OR_FOLDER ...]",
-        VARIABLES,
+        VARIABLES | {"--api-key": "API_KEY"},
     )
     _add_options(
         parser,
