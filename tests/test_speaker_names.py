@@ -52,6 +52,7 @@ def test_files_are_those_of_an_endpoint_that_calls_the_speakers_so(names):
         "speakers": [{"speaker": label, "words": [{"speaker": label}]} for label in LABELS],
         "words": [{"word": "hi", "speaker": LABELS[1]}, {"word": "ho", "speaker": None}],
         "known_speakers": [{"name": "Eve", "label": LABELS[0], "matched": False}],
+        "made_with": {"parameters": {"channels": "mix"}},
         "output": files(LABELS),
         "warnings": ["noise"],
     }

@@ -346,6 +346,12 @@ def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, fo
     assert main([*given, "-f", "txt", "--speaker-names", "Anna=Dr. Anna"]) == 0
     assert (folder / "a.txt").read_text() == "Dr. Anna: hello\nBob: hello\n"
     assert len(fake.bodies) == 1
+    # One of a recording that is another now is no answer to it.
+    later = (folder / "a.json").stat().st_mtime + 10
+    os.utime(folder / "a.ogg", (later, later))
+    assert main([*given, "-f", "json,txt", *NAMES]) == 0
+    assert (folder / "a.txt").read_text() == "Anna: hello\nBob: hello\n"
+    assert len(fake.bodies) == 2
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from transcribe.recordings import (
     find_recordings,
     needed_work,
     refuse_to_overwrite,
+    rename_speakers,
     write_outputs,
 )
 from transcribe.screen import Lines, Tally, Terminal, notes
@@ -178,30 +179,33 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     formats = options.output_format
     _keep_text(options.text, found, formats)
     anew = options.force or options.text is not None
-    works = [needed_work(each, formats, anew, bool(options.speaker_names)) for each in found]
+    names = dict(options.speaker_names or ())
+    if names and not anew:
+        for each in found:
+            for warning in rename_speakers(each, names):
+                say(f"{each.path}: warning: {warning}")
+    works = [needed_work(each, formats, anew) for each in found]
     if not options.force:
         refuse_to_overwrite(works, "--force writes over it, --output-dir elsewhere")
         if "json" not in formats:
             _tell_skipped(works)
     left = [each.recording for each in works if each.hears]
     sizes = {each.path: each.path.stat().st_size for each in left}
-    names = dict(options.speaker_names or ())
     job = Job(endpoint, request_parameters(options), formats, options.text, names)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
         for each in works:
             if each.from_kept:
-                _write_kept(each, names, lines)
+                _write_kept(each, lines)
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
     return FAILED if lines.tally.failures else 0
 
 
-def _write_kept(work: Work, names: Mapping[str, str], lines: Lines) -> None:
+def _write_kept(work: Work, lines: Lines) -> None:
     """Write formats of an answer that is there already, or tell why not."""
-    path = work.recording.path
     try:
-        for warning in work.write_kept(partial(with_speaker_names, names=names)):
-            say(f"{path}: warning: {warning}")
+        work.write_kept()
     except (Failed, OSError, ValueError) as error:
+        path = work.recording.path
         lines.tally.skipped -= 1
         lines.tally.sizes[path] = 0
         lines.fail(path, reason(error))

@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 from audio.recording_files import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
+from transcribe.speaker_names import with_speaker_names
 
 # Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
 LONGEST_STEM = 250
@@ -165,6 +166,21 @@ def write_outputs(
         _write(recording.output(name), texts[name])
 
 
+def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
+    """Write a kept answer and its files again with names in place of labels, and return the
+    warnings of it. A file that does not have the answer's text stays. Raises Failed, OSError.
+    """
+    answer = recording.kept_answer() if recording.is_done(["json"]) else None
+    if answer is None:
+        return []
+    texts, before = _output(answer), answer.get("warnings") or []
+    ours = [name for name in FORMATS if _says(recording.output(name), texts.get(name))]
+    renamed = with_speaker_names(answer, names)
+    warnings = renamed.get("warnings") or []
+    write_outputs(recording, {**renamed, "warnings": before}, ["json", *ours])
+    return [each for each in warnings if each not in before]
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a run does for a recording: `write` the formats that are missing, `from_kept` answer, or
@@ -181,38 +197,22 @@ class Work:
         """Whether the recording has to be heard."""
         return not self.from_kept and bool(self.write)
 
-    def write_kept(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:
-        """Write the formats from the kept answer after a `change`, and return the warnings that
-        came by it. Raises Failed, OSError, ValueError.
-        """
-        kept = self.recording.kept_answer()
-        if kept is None:
+    def write_kept(self) -> None:
+        """Write the formats from the kept answer. Raises Failed, OSError, ValueError."""
+        answer = self.recording.kept_answer()
+        if answer is None:
             raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
-        answer = change(kept)
-        before, after = kept.get("warnings"), answer.get("warnings")
-        write_outputs(self.recording, {**answer, "warnings": before}, self.write)
-        return [each for each in after or () if each not in (before or ())]
+        write_outputs(self.recording, answer, self.write)
 
 
-def needed_work(
-    recording: Recording, formats: Sequence[str], anew: bool, renames: bool = False
-) -> Work:
-    """What is to be done where nothing but `formats` is wanted; `anew` all of it. If it `renames`
-    speakers, a kept answer is written again with all its files.
-    """
-    if not anew and not renames and recording.is_done(formats):
+def needed_work(recording: Recording, formats: Sequence[str], anew: bool) -> Work:
+    """What is to be done where nothing but `formats` is wanted; `anew` all of it."""
+    if not anew and recording.is_done(formats):
         return Work(recording, ())
     if not anew and recording.is_done(["json"]):
         answer = recording.kept_answer() or {}
-        texts = _output(answer)
         missing = [name for name in formats if not recording.is_done([name])]
-        if renames:
-            missing = [
-                name
-                for name in FORMATS
-                if name in ("json", *formats) or _says(recording.output(name), texts.get(name))
-            ]
-        if answer and all(isinstance(texts.get(name), str) for name in missing if name != "json"):
+        if answer and all(isinstance(_output(answer).get(name), str) for name in missing):
             return Work(recording, missing, from_kept=True)
     return Work(recording, formats)
 

@@ -23,8 +23,13 @@ def with_speaker_names(answer: Mapping[str, Any], names: Mapping[str, str]) -> d
 
     A warning of the answer names the labels that exist if `names` has one that does not.
     """
-    there = dict.fromkeys(labels(answer))
+    channels = answer.get("channels") or ()
+    there = dict.fromkeys([*labels(answer), *(each["name"] for each in channels)])
     renamed: dict[str, Any] = in_objects(dict(answer), names)
+    if channels:
+        renamed["channels"] = [
+            each | {"name": names.get(each["name"], each["name"])} for each in channels
+        ]
     if names and (output := answer.get("output")):
         renamed["output"] = {name: _in_file(name, text, names) for name, text in output.items()}
     if warnings := warnings_of(names, there):
@@ -40,7 +45,7 @@ def warnings_of(names: Mapping[str, str], there: Collection[str]) -> list[str]:
 
 
 def labels(value: Any) -> Iterator[str]:  # noqa: ANN401
-    """Every `speaker` in a JSON value, and every `name` of a channel, as often as it comes."""
+    """Every `speaker` in a JSON value, as often as it comes."""
     if isinstance(value, list):
         for each in value:
             yield from labels(each)
@@ -49,12 +54,10 @@ def labels(value: Any) -> Iterator[str]:  # noqa: ANN401
             yield label
         for each in value.values():
             yield from labels(each)
-        for channel in value.get("channels") or ():
-            yield channel["name"]
 
 
 def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
-    """A JSON value with other names under every `speaker`, and under the `name` of a channel."""
+    """A JSON value with other names under every `speaker`."""
     if isinstance(value, list):
         return [in_objects(each, names) for each in value]
     if not names or not isinstance(value, dict):
@@ -62,8 +65,6 @@ def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
     changed = {key: in_objects(each, names) for key, each in value.items()}
     if (label := value.get("speaker")) in names:
         changed["speaker"] = names[label]
-    for channel in changed.get("channels") or ():
-        channel["name"] = names.get(channel["name"], channel["name"])
     return changed
 
 
