@@ -264,7 +264,8 @@ def _add_layout(parser: CommandParser) -> None:
 def parameters(options: argparse.Namespace) -> dict[str, Any]:
     """The parameters of a request that the command line gives."""
     given = {name: getattr(options, name) for name in PARAMETERS}
-    return options.parameters | {name: each for name, each in given.items() if each is not None}
+    others: dict[str, Any] = options.parameters
+    return others | {name: each for name, each in given.items() if each is not None}
 
 
 def option_name(parameter: str, options: argparse.Namespace) -> str:

@@ -181,9 +181,9 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:
-        for each in found:
-            for warning in rename_speakers(each, names):
-                say(f"{each.path}: warning: {warning}")
+        for recording in found:
+            for warning in rename_speakers(recording, names):
+                say(f"{recording.path}: warning: {warning}")
     works = [needed_work(each, formats, anew) for each in found]
     if not options.force:
         refuse_to_overwrite(works, "--force writes over it, --output-dir elsewhere")

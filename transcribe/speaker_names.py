@@ -63,8 +63,8 @@ def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
     if not names or not isinstance(value, dict):
         return value
     changed = {key: in_objects(each, names) for key, each in value.items()}
-    if (label := value.get("speaker")) in names:
-        changed["speaker"] = names[label]
+    if isinstance(label := value.get("speaker"), str):
+        changed["speaker"] = names.get(label, label)
     return changed
 
 
