@@ -108,8 +108,12 @@ def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
 
 
 def as_given(reason: str, options: argparse.Namespace) -> str:
-    """A failure's reason with each model called as the user named it: by option or variable."""
+    """A failure's reason with each model called as the user named it: by option or variable, or by
+    its id alone if the user did not.
+    """
     by_variable = named_models()
+    if "asr_model" not in named(options):
+        reason = reason.replace("ASR_MODEL=", "")
     for field, option in MODEL_OPTIONS.items():
         if field not in by_variable or _given(options, field) is not None:
             reason = reason.replace(field.upper(), option)
