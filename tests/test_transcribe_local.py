@@ -49,7 +49,9 @@ def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
     assert len(loaded) == 1
     written = {path.name for path in tmp_path.iterdir()} - {"a.wav", "b.wav", "c.wav"}
     assert written == {"a.srt", "a.json", "c.srt", "c.json"}
-    assert "3 recordings: 2 done, 1 failed; 0:04 of audio" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "3 recordings: 2 done, 1 failed; 0:04 of audio" in said
+    assert said.count("Loading the demo models ...\n") == 1
 
 
 def test_progress_is_that_of_the_endpoints_log(loaded, wav):
