@@ -134,14 +134,17 @@ def beginning(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub_is_downloaded_and_run_without_a_message(published, beginning, tmp_path):
+def test_a_model_of_the_hub_is_downloaded_and_run_with_no_other_message(
+    published, beginning, tmp_path
+):
     """The endpoint's answer is all that is printed, speakers included."""
     asked: list[str] = []
     with hub(published, asked) as url:
         where = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path)}
         models = ("--model", "owner/whisper", "--diarization", DEMO_MODELS / "diarization")
         done = demo(beginning, "--output-format", "json", *models, **where)
-    assert (done.returncode, done.stderr) == (0, "")
+    loading = f"Loading owner/whisper and {DEMO_MODELS / 'diarization'} ...\n"
+    assert (done.returncode, done.stderr) == (0, loading)
     read = (".json", ".safetensors", "merges.txt")
     assert set(asked) == {name for name in published if name.endswith(read)}
     response = json.loads(done.stdout)

@@ -26,6 +26,7 @@ def clone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     for name in FOLDERS:
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copy(REPOSITORY / "model_reference.py", folder)
     programs = folder / "programs"
     programs.mkdir()
     for name in STUBS:

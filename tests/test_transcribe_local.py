@@ -49,7 +49,9 @@ def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
     assert len(loaded) == 1
     written = {path.name for path in tmp_path.iterdir()} - {"a.wav", "b.wav", "c.wav"}
     assert written == {"a.srt", "a.json", "c.srt", "c.json"}
-    assert "3 recordings: 2 done, 1 failed; 0:04 of audio" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "3 recordings: 2 done, 1 failed; 0:04 of audio" in said
+    assert said.count("Loading the demo models ...\n") == 1
 
 
 def test_progress_is_that_of_the_endpoints_log(loaded, wav):
@@ -65,11 +67,18 @@ def test_progress_is_that_of_the_endpoints_log(loaded, wav):
     assert told[-1][0] == told[-1][1]
 
 
-def test_what_is_wrong_with_one_request_is_no_end_of_the_run(loaded):
+@pytest.mark.parametrize(
+    ("parameters", "ends"),
+    [
+        ({"language": "klingon"}, True),
+        ({"channels": "separate", "channel_names": ["Anna", "Bob"]}, False),
+    ],
+)
+def test_a_parameter_that_is_refused_for_all_ends_the_run(loaded, parameters, ends):
     endpoint = LocalEndpoint(ModelSettings.for_embedded)
     with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
-        endpoint.transcribe(two_seconds(), {"language": "klingon"}, lambda *_: None)
-    assert not isinstance(failed.value, Unusable)
+        endpoint.transcribe(two_seconds(), parameters, lambda *_: None)
+    assert isinstance(failed.value, Unusable) == ends
 
 
 @pytest.mark.parametrize("end", [StartError("ASR_MODEL: gated"), SystemExit("START_FAILED: x")])

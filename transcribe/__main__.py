@@ -10,21 +10,23 @@ from __future__ import annotations
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from commands.options import parameters
-from commands.parser import FAILED, INTERRUPTED, WRONG
+from commands.options import option_name, parameters
+from commands.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
-from model_sources.choice import Screen, as_given, choose
+from model_sources.choice import Screen, as_given, choose, loaded_models
+from payload.reference_clips import check_name
 from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_text, read_transcribe
@@ -37,12 +39,16 @@ from transcribe.recordings import (
     find_recordings,
     needed_work,
     refuse_to_overwrite,
+    rename_speakers,
     write_outputs,
 )
 from transcribe.screen import Lines, Tally, Terminal, notes
+from transcribe.speaker_names import with_speaker_names
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
+# An error that is about a parameter, with or without its code.
+OF_PARAMETER = re.compile(r"([A-Z_]+: )?(?P<name>[a-z_]+)(\[\d+\](\.\w+)?)?: (?P<wrong>.+)")
 
 
 class Endpoint(Protocol):
@@ -60,13 +66,14 @@ class Endpoint(Protocol):
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is asked for every recording, and written of each; `text` is the file that was given of
-    what is said.
+    what is said. `names` are those of speakers, by label.
     """
 
     endpoint: Endpoint
     parameters: dict[str, Any]
     formats: Sequence[str]
     text: Path | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float]:
         """The endpoint's answer to a recording, and the seconds it took.
@@ -78,7 +85,7 @@ class Job:
         self.endpoint.prepare(data)
         started = time.monotonic()
         answer = self.endpoint.transcribe(data, self.parameters, partial(lines.advance, path))
-        return answer, time.monotonic() - started
+        return with_speaker_names(answer, self.names), time.monotonic() - started
 
     def hear(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float] | None:
         """An answer that has the formats, and the seconds it took; None where there is none, which
@@ -172,6 +179,11 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     formats = options.output_format
     _keep_text(options.text, found, formats)
     anew = options.force or options.text is not None
+    names = dict(options.speaker_names or ())
+    if names and not anew:
+        for recording in found:
+            for warning in rename_speakers(recording, names):
+                say(f"{recording.path}: warning: {warning}")
     works = [needed_work(each, formats, anew) for each in found]
     if not options.force:
         refuse_to_overwrite(works, "--force writes over it, --output-dir elsewhere")
@@ -179,7 +191,7 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
             _tell_skipped(works)
     left = [each.recording for each in works if each.hears]
     sizes = {each.path: each.path.stat().st_size for each in left}
-    job = Job(endpoint, request_parameters(options), formats, options.text)
+    job = Job(endpoint, request_parameters(options), formats, options.text, names)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
         for each in works:
             if each.from_kept:
@@ -218,7 +230,9 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
 def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Print every recording's answer; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
-    job = Job(endpoint, request_parameters(options), options.output_format or ())
+    names = dict(options.speaker_names or ())
+    formats = options.output_format or ()
+    job = Job(endpoint, request_parameters(options), formats, names=names)
     status = 0
     for recording in found:
         with terminal.shown(Tally({recording.path: 0})) as lines:
@@ -245,7 +259,9 @@ def print_answer(answer: dict[str, Any], seconds: float, formats: Sequence[str])
 
 
 def request_parameters(options: Namespace) -> dict[str, Any]:
-    """The parameters of every request. Raises ValueError where one is wrong."""
+    """The parameters of every request. Raises ValueError, which begins with the parameter's name,
+    if one is wrong.
+    """
     given = parameters(options)
     if formats := asked_formats(options.output_format or ()):
         given["output"] = formats
@@ -253,8 +269,20 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
         given["text"] = options.given_text
     if options.assistant is not None:
         given["assisted"] = True
+    if unknown := InferenceConfig.unknown(given):
+        nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
+        raise ValueError(f"--parameters: {unknown[0]!a} is not a parameter{nearest}")
     InferenceConfig.read(given)
     return given
+
+
+def check_speaker_names(options: Namespace) -> None:
+    """Raises ValueError if a name of `--speaker-names` could not be a known speaker's."""
+    try:
+        for _, name in options.speaker_names or ():
+            check_name(name)
+    except ValueError as error:
+        raise ValueError(f"speaker_names: {error}") from error
 
 
 def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
@@ -268,10 +296,12 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
 
 
 def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
-    """The models of the command line. Raises StartError."""
+    """The models of the command line, which are about to be loaded. Raises StartError."""
     bundled = [path.resolve() for path in options.recordings] == [CONVERSATION]
     screen = Screen(say, terminal.without_bars)
-    return choose(options, screen, bundled, options.diarize is not False)
+    settings = choose(options, screen, bundled, options.diarize is not False)
+    say(f"Loading {loaded_models(options, settings)} ...")
+    return settings
 
 
 def hear_live(options: Namespace, terminal: Terminal) -> int:
@@ -290,6 +320,14 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _by_option(reason: str, options: Namespace) -> str:
+    """What is wrong with a parameter, under its option's name; any other reason as it is."""
+    found = OF_PARAMETER.fullmatch(reason)
+    if not found or found["name"] not in {*InferenceConfig.model_fields, "speaker_names"}:
+        return reason
+    return f"{option_name(found['name'], options)}: {found['wrong']}"
+
+
 def run(options: Namespace) -> int:
     """Answer a command line; the exit status."""
     if not options.live:
@@ -299,9 +337,9 @@ def run(options: Namespace) -> int:
     try:
         options.given_text = None if options.text is None else read_text(options.text)
         request_parameters(options)
+        check_speaker_names(options)
     except ValueError as error:
-        name, _, wrong = str(error).partition(": ")
-        say(f"{options.program}: --{name.replace('_', '-')}: {wrong}")
+        say(f"{options.program}: {_by_option(str(error), options)}")
         return WRONG
     terminal = Terminal()
     try:
@@ -310,7 +348,8 @@ def run(options: Namespace) -> int:
         endpoint = make_endpoint(options, terminal)
         return (print_answers if options.prints else write_files)(options, endpoint, terminal)
     except Unusable as error:
-        say(str(error) if options.url else as_given(str(error), options))
+        why = _by_option(str(error), options)
+        say(why if options.url else as_given(why, options))
     except BrokenPipeError:
         # Whoever reads the answers has enough of them; nor is there anything to flush at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

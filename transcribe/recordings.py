@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 from audio.recording_files import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
+from transcribe.speaker_names import with_speaker_names
 
 # Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
 LONGEST_STEM = 250
@@ -163,6 +164,21 @@ def write_outputs(
         recording.remove_outdated(answer, keep)
     for name in sorted(texts, key=lambda each: each != "json"):
         _write(recording.output(name), texts[name])
+
+
+def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
+    """Write a kept answer and its files again with names in place of labels, and return the
+    warnings of it. A file that does not have the answer's text stays. Raises Failed, OSError.
+    """
+    answer = recording.kept_answer() if recording.is_done(["json"]) else None
+    if answer is None:
+        return []
+    texts, before = _output(answer), answer.get("warnings") or []
+    ours = [name for name in FORMATS if _says(recording.output(name), texts.get(name))]
+    renamed = with_speaker_names(answer, names)
+    warnings = renamed.get("warnings") or []
+    write_outputs(recording, {**renamed, "warnings": before}, ["json", *ours])
+    return [each for each in warnings if each not in before]
 
 
 @dataclass(frozen=True, slots=True)
