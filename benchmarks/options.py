@@ -6,51 +6,399 @@ from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from commands.parser import CommandParser, one_of, option
+from commands import manifest
+from commands.parser import CommandParser, one_of, option, whole_number
 
-# What each benchmark answers, by its name, with its module.
-BENCHMARKS = {
-    "speed": (
-        "benchmarks.speed",
-        "seconds of a request, beside transformers' pipeline",
-    ),
-    "accuracy": ("benchmarks.accuracy", "words given to the wrong speaker in synthetic dialogues"),
-    "diarization": ("benchmarks.diarization", "diarization errors on the same dialogues"),
-    "speakers": ("benchmarks.speakers", "speakers named by reference clips"),
-    "voices": ("benchmarks.voices", "diarization, words' speakers and names in real conversations"),
-    "real": ("benchmarks.real", "word errors and speed of Whisper base on real recordings"),
-    "load": ("benchmarks.load", "latency and rate of the server under load, beside hf-serve"),
-    "live": ("benchmarks.live", "when words of live sessions come, beside faster-whisper's"),
-    "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's"),
-    "archive": ("benchmarks.archive", "what python -m archive adds to a plain loop"),
-    "kernels": ("benchmarks.speed.kernels", "single operations of a step on this processor"),
-    "cpu": ("benchmarks.speed.cpu", "precisions and threads on this processor"),
+# The engines of `scripts/bench real`, and short names for some of their settings.
+OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
+SHORT = {
+    "ours-5": "ours:num_beams=5",
+    "batched-5": "batched:beam_size=5",
+    "sequential-5": "sequential:beam_size=5",
+    "batched-timestamps": "batched:without_timestamps=false",
+    "batched-timestamps-5": "batched:without_timestamps=false,beam_size=5",
+    "pipeline-5": "pipeline:num_beams=5",
 }
+DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIPELINE)
 
 
 def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
-    """Which benchmark; its own options are left to it. Ends the process where there is none."""
+    """Return the options of the benchmark that is named first, with its name as `benchmark`.
+
+    Ends the process with status 2 if the name or an option is wrong.
+    """
+    given = list(arguments or ())
+    named = bool(given) and not given[0].startswith("-")
+    name, rest = (given[0], given[1:]) if named else ("speed", given)
+    if name in BENCHMARKS and (named or not {"-h", "--help"} & set(rest)):
+        options = read_options(name, rest)
+        options.benchmark = name
+        return options
     parser = CommandParser(
         "scripts/bench",
         "Run the benchmark that answers a question, and fill in its page under docs/benchmarks.",
         (
-            *((line, f"scripts/bench {name}") for name, (_, line) in BENCHMARKS.items()),
+            *((line, f"scripts/bench {name}") for name, (_, line, _) in BENCHMARKS.items()),
             ("any of them as a smoke test, without a page", "scripts/bench speed --quick"),
             ("the options of one of them", "scripts/bench load --help"),
         ),
+        operands="[NAME]",
     )
     parser.add_argument(
         "benchmark",
         nargs="?",
         type=one_of(*BENCHMARKS),
         metavar="NAME",
-        help="speed if none is given; its own options follow it",
+        help="default: speed; its own options follow it",
     )
-    given = list(arguments or ())
-    named = bool(given) and not given[0].startswith("-")
-    asked = not named and any(each in ("-h", "--help") for each in given)
-    options: Namespace = parser.parse_args(given[:1] if named else ["--help"] if asked else [])
+    listed: Namespace = parser.parse_args([name] if named else ["--help"])
+    return listed
+
+
+def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace:
+    """Return the options of benchmark `name`, by default from the process's own command line.
+
+    Ends the process with status 2 if they are wrong.
+    """
+    _, line, add = BENCHMARKS[name]
+    parser = CommandParser(f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", ())
+    add(parser)
+    options: Namespace = parser.parse_args(arguments)
+    needed = {"real": ("manifest", "model"), "voices": ("recordings",)}.get(name, ())
+    if needed and not options.render and not all(getattr(options, each) for each in needed):
+        parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
     return options
+
+
+def _quick(parser: CommandParser) -> None:
+    option(parser, "--quick", "a short smoke test; writes no page", action="store_true")
+
+
+def _again(parser: CommandParser) -> None:
+    """For benchmarks whose results can be measured in several runs."""
+    option(
+        parser,
+        "--fresh",
+        "drop earlier results; default: keep those that this run does not measure anew",
+        action="store_true",
+    )
+    _render(parser)
+
+
+def _render(parser: CommandParser) -> None:
+    option(parser, "--render", "measure nothing: write the earlier results", action="store_true")
+
+
+def _publish(parser: CommandParser) -> None:
+    option(
+        parser,
+        "--publish",
+        "write the page and pictures of docs/benchmarks; default: a page beside the results",
+        action="store_true",
+    )
+
+
+def _repeats(parser: CommandParser, default: int) -> None:
+    option(
+        parser,
+        "--repeats",
+        f"how often each is timed; default: {default}",
+        type=whole_number(1),
+        default=default,
+        metavar="N",
+    )
+
+
+def _text(parser: CommandParser, names: Sequence[str], what: str) -> None:
+    parser.add_argument(
+        *names, default="", metavar="TEXT", help=f"only {what} whose name contains TEXT"
+    )
+
+
+def _add_speed(parser: CommandParser) -> None:
+    _quick(parser)
+    _text(parser, ["--models"], "models")
+    _text(parser, ["--cells"], "cells of the page")
+    _again(parser)
+
+
+def _add_accuracy(parser: CommandParser) -> None:
+    _quick(parser)
+    option(
+        parser,
+        "--development",
+        "the voices to look at and to tune on; writes no page",
+        action="store_true",
+    )
+    _render(parser)
+
+
+def _add_diarization(parser: CommandParser) -> None:
+    _quick(parser)
+    _repeats(parser, 5)
+    add = parser.add_argument
+    option(
+        parser,
+        "--minutes",
+        "minutes of audio for the memory, 0: leave it out; default: 60",
+        type=whole_number(0),
+        default=60,
+        metavar="N",
+    )
+    folder = {"type": Path, "metavar": "FOLDER"}
+    add("--pipeline", **folder, help="a pipeline of real weights, measured as well")
+    add(
+        "--recordings",
+        **folder,
+        help="audio files that it hears one after the other; default: the demo's conversation",
+    )
+    add(
+        "--lengths",
+        type=float,
+        nargs="+",
+        default=[1, 10, 60],
+        metavar="MINUTES",
+        help="of audio for the pipeline; default: 1 10 60",
+    )
+    add(
+        "--stock-minutes",
+        type=float,
+        default=10,
+        metavar="MINUTES",
+        help="the most that pyannote.audio gets more than once; default: 10",
+    )
+    option(
+        parser, "--fresh", "drop the earlier tables that this run leaves out", action="store_true"
+    )
+
+
+def _add_speakers(parser: CommandParser) -> None:
+    _quick(parser)
+    option(
+        parser,
+        "--seed",
+        "of voices, texts and dialogues; default: 15",
+        type=whole_number(0),
+        default=15,
+        metavar="N",
+    )
+    _render(parser)
+    _publish(parser)
+
+
+def _add_voices(parser: CommandParser) -> None:
+    parser.epilog = (
+        'FOLDER/manifest.json is {"NAME": {"file": "talk.wav", "rttm": "talk.rttm", "language":'
+        ' "de", "words": {"SPEAKER": "what that speaker says"}}} with an entry for each recording;'
+        " language (default: en) and words may be left out."
+    )
+    _quick(parser)
+    folder = {"metavar": "FOLDER"}
+    add = parser.add_argument
+    add("--recordings", type=Path, **folder, help="conversations, their turns and a manifest.json")
+    add("--pipeline", **folder, help="a pyannote pipeline; default: the one scripts/demo fetched")
+    add("--model", **folder, help="a Whisper; default: the Whisper base that scripts/demo fetched")
+    add(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="TEXT",
+        help="only recordings whose name contains a TEXT",
+    )
+    _repeats(parser, 3)
+    option(
+        parser,
+        "--ours",
+        "this project alone; what pyannote.audio found earlier is kept",
+        action="store_true",
+    )
+    _again(parser)
+    _publish(parser)
+
+
+def _add_real(parser: CommandParser) -> None:
+    parser.epilog = (
+        f"ENGINE is one of {', '.join((*FORMS, *SHORT))}, or FORM[@PRECISION][:NAME=VALUE,...] with"
+        " settings of that engine's own, such as batched@int8:beam_size=5 or"
+        f" ours:return_timestamps=false. {manifest.HELP}"
+    )
+    add = parser.add_argument
+    add("--manifest", nargs="+", type=Path, metavar="FILE", help="recordings and their texts")
+    add("--model", metavar="MODEL", help="a Whisper: a folder or a Hub id")
+    add(
+        "--engines",
+        nargs="+",
+        default=DEFAULT,
+        metavar="ENGINE",
+        help=f"default: {' '.join(DEFAULT)}",
+    )
+    _text(parser, ["--only", "--recordings"], "recordings")
+    option(
+        parser,
+        "--precision",
+        "of every engine that names none; default: float32",
+        default="float32",
+        metavar="PRECISION",
+    )
+    for name, default, help_text in (
+        ("--batch-size", 24, "windows decoded together; default: 24"),
+        ("--threads", None, "of every engine; default: torch's"),
+        ("--repeats", 1, "how often each recording is heard; default: 1"),
+    ):
+        option(parser, name, help_text, type=whole_number(1), default=default, metavar="N")
+    option(parser, "--words", "ask every engine for the times of words too", action="store_true")
+    option(
+        parser,
+        "--output",
+        "where results are kept; default: build/bench/real.json",
+        type=Path,
+        metavar="FILE",
+    )
+    # What --add asked for is what happens without --fresh.
+    parser.add_argument("--add", action="store_true", help=SUPPRESS)
+    _again(parser)
+    _publish(parser)
+
+
+def _add_load(parser: CommandParser) -> None:
+    _quick(parser)
+    parser.add_argument(
+        "--model",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a Whisper, beside the demo models; may be repeated",
+    )
+    option(parser, "--no-demo", "without the demo models", dest="demo", action="store_false")
+    option(parser, "--diarize", "with speakers; demo models only", action="store_true")
+    _again(parser)
+
+
+def _add_live(parser: CommandParser) -> None:
+    _quick(parser)
+    parser.epilog = manifest.HELP
+    add = parser.add_argument
+    add(
+        "--recordings",
+        type=Path,
+        metavar="FOLDER",
+        help="recordings and their manifest.json; default: synthetic dialogues",
+    )
+    add(
+        "--silent",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="files of FOLDER in which nobody speaks",
+    )
+    _text(parser, ["--only"], "recordings")
+    add(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="a Whisper; default: the demo model, for --recordings the Whisper base that"
+        " scripts/demo fetched",
+    )
+    precision = {"metavar": "PRECISION"}
+    add("--precision", default="float32", **precision, help="default: float32")
+    add("--rival-precision", **precision, help="faster-whisper's; default: that of --precision")
+    add(
+        "--clients",
+        type=whole_number(1),
+        nargs="+",
+        metavar="N",
+        help="at once; default: 1 4 16",
+    )
+    add(
+        "--seconds",
+        type=float,
+        metavar="SECONDS",
+        help="of a measurement of several clients; default: 180",
+    )
+    add(
+        "--minutes",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="of one long session, for its memory; default: none",
+    )
+    option(parser, "--no-rival", "without faster-whisper", dest="rival", action="store_false")
+    _again(parser)
+    _publish(parser)
+
+
+def _add_medusa(parser: CommandParser) -> None:
+    _quick(parser)
+    _text(parser, ["--cells"], "cells of the page")
+    option(
+        parser,
+        "--fresh",
+        "drop earlier results; default: keep those that this run does not measure anew",
+        action="store_true",
+    )
+
+
+def _add_archive(parser: CommandParser) -> None:
+    _quick(parser)
+
+
+def _add_kernels(parser: CommandParser) -> None:
+    _quick(parser)
+    _repeats(parser, 9)
+
+
+# The module of each benchmark, what it measures, and the function that adds its options.
+BENCHMARKS = {
+    "speed": (
+        "benchmarks.speed",
+        "seconds of a request, beside transformers' pipeline",
+        _add_speed,
+    ),
+    "accuracy": (
+        "benchmarks.accuracy",
+        "words given to the wrong speaker in synthetic dialogues",
+        _add_accuracy,
+    ),
+    "diarization": (
+        "benchmarks.diarization",
+        "seconds and memory of diarization, beside pyannote.audio",
+        _add_diarization,
+    ),
+    "speakers": ("benchmarks.speakers", "speakers named by reference clips", _add_speakers),
+    "voices": (
+        "benchmarks.voices",
+        "diarization, words' speakers and names in real conversations",
+        _add_voices,
+    ),
+    "real": (
+        "benchmarks.real",
+        "word errors, seconds and memory of several engines on your recordings",
+        _add_real,
+    ),
+    "load": (
+        "benchmarks.load",
+        "latency and rate of the server under load, beside hf-serve",
+        _add_load,
+    ),
+    "live": (
+        "benchmarks.live",
+        "when words of live sessions come, beside faster-whisper's",
+        _add_live,
+    ),
+    "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's", _add_medusa),
+    "archive": (
+        "benchmarks.archive",
+        "what python -m archive adds to a plain loop",
+        _add_archive,
+    ),
+    "kernels": (
+        "benchmarks.speed.kernels",
+        "single operations of a step on this processor",
+        _add_kernels,
+    ),
+    "cpu": ("benchmarks.speed.cpu", "precisions and threads on this processor", _add_kernels),
+}
 
 
 def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:

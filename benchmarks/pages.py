@@ -17,7 +17,7 @@ from benchmarks.report import PAGES, RESULTS, listed, save
 
 BEGIN, END = "<!-- figures: {} -->", "<!-- end -->"
 PLACE = re.compile(r"<!-- figures: ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
-NOTHING = "Not part of this run."
+NOTHING = "Not measured."
 
 Results = Mapping[str, Any]
 # Markdown by the name of its place; empty where nothing was measured.
@@ -42,7 +42,7 @@ def write_page(
     copy: Path | None = None,
 ) -> None:
     """Fill the places of page `name`, among them `settings` and with `pictures` their own; print
-    it.
+    the figures.
 
     A run that proves nothing leaves the page as it is: with `copy` it is filled there, and no
     picture is drawn. Raises ValueError as `fill` does, before anything is written.
@@ -60,7 +60,33 @@ def write_page(
     if pictures and not copy:
         publish(pictures)
     (copy or path).write_text(page, encoding="utf-8")
-    print(page)
+    print(terminal_text(figures))
+    print(f"\nWritten to {copy or path}, where each figure is explained.")
+
+
+def terminal_text(figures: Figures) -> str:
+    """Return the figures for a terminal, each below its name, tables with aligned columns.
+
+    Pictures, and what was not measured, are left out.
+    """
+    return "\n\n".join(
+        f"{name}\n\n{_aligned(text)}"
+        for name, text in figures.items()
+        if text and name != "pictures"
+    )
+
+
+def _aligned(text: str) -> str:
+    """Return Markdown with the cells of each column of its table padded to one width."""
+    lines = text.split("\n")
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=False)]
+    for place, line in enumerate(lines):
+        if line.startswith("| "):
+            cells = line[2:-2].split(" | ")
+            padded = [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]
+            lines[place] = "  ".join(padded).rstrip()
+    return "\n".join(line for line in lines if line.strip("-: ") or not line)
 
 
 def fill(page: str, figures: Figures) -> str:

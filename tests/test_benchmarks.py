@@ -243,13 +243,13 @@ def test_cells_that_repeat_others_are_not_timed():
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_unknown_option_is_one_line_of_argparse(name, monkeypatch, capsys):
+def test_an_unknown_option_is_one_line(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "--nope"])
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"benchmarks.{name}").main()
     assert ended.value.code == 2
-    printed = capsys.readouterr().err
-    assert printed.splitlines()[-1].endswith("error: unrecognized arguments: --nope")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ": unknown option --nope" in line
 
 
 def test_what_an_archive_took_is_read_from_its_results(tmp_path):
