@@ -136,7 +136,6 @@ def _add_accuracy(parser: CommandParser) -> None:
 def _add_diarization(parser: CommandParser) -> None:
     _quick(parser)
     _repeats(parser, 5)
-    add = parser.add_argument
     option(
         parser,
         "--minutes",
@@ -145,27 +144,36 @@ def _add_diarization(parser: CommandParser) -> None:
         default=60,
         metavar="N",
     )
-    folder = {"type": Path, "metavar": "FOLDER"}
-    add("--pipeline", **folder, help="a pipeline of real weights, measured as well")
-    add(
-        "--recordings",
-        **folder,
-        help="audio files that it hears one after the other; default: the demo's conversation",
+    option(
+        parser,
+        "--pipeline",
+        "a pipeline of real weights, measured as well",
+        type=Path,
+        metavar="FOLDER",
     )
-    add(
+    option(
+        parser,
+        "--recordings",
+        "audio files that it hears one after the other; default: the demo's conversation",
+        type=Path,
+        metavar="FOLDER",
+    )
+    option(
+        parser,
         "--lengths",
+        "of audio for the pipeline; default: 1 10 60",
         type=float,
         nargs="+",
         default=[1, 10, 60],
         metavar="MINUTES",
-        help="of audio for the pipeline; default: 1 10 60",
     )
-    add(
+    option(
+        parser,
         "--stock-minutes",
+        "the most that pyannote.audio gets more than once; default: 10",
         type=float,
         default=10,
         metavar="MINUTES",
-        help="the most that pyannote.audio gets more than once; default: 10",
     )
     option(
         parser, "--fresh", "drop the earlier tables that this run leaves out", action="store_true"
@@ -193,17 +201,32 @@ def _add_voices(parser: CommandParser) -> None:
         " language (default: en) and words may be left out."
     )
     _quick(parser)
-    folder = {"metavar": "FOLDER"}
-    add = parser.add_argument
-    add("--recordings", type=Path, **folder, help="conversations, their turns and a manifest.json")
-    add("--pipeline", **folder, help="a pyannote pipeline; default: the one scripts/demo fetched")
-    add("--model", **folder, help="a Whisper; default: the Whisper base that scripts/demo fetched")
-    add(
+    option(
+        parser,
+        "--recordings",
+        "conversations, their turns and a manifest.json",
+        type=Path,
+        metavar="FOLDER",
+    )
+    option(
+        parser,
+        "--pipeline",
+        "a pyannote pipeline; default: the one scripts/demo fetched",
+        metavar="FOLDER",
+    )
+    option(
+        parser,
+        "--model",
+        "a Whisper; default: the Whisper base that scripts/demo fetched",
+        metavar="FOLDER",
+    )
+    option(
+        parser,
         "--only",
+        "only recordings whose name contains a TEXT",
         nargs="+",
         default=[""],
         metavar="TEXT",
-        help="only recordings whose name contains a TEXT",
     )
     _repeats(parser, 3)
     option(
@@ -222,15 +245,27 @@ def _add_real(parser: CommandParser) -> None:
         " settings of that engine's own, such as batched@int8:beam_size=5 or"
         f" ours:return_timestamps=false. {manifest.HELP}"
     )
-    add = parser.add_argument
-    add("--manifest", nargs="+", type=Path, metavar="FILE", help="recordings and their texts")
-    add("--model", metavar="MODEL", help="a Whisper: a folder or a Hub id")
-    add(
+    option(
+        parser,
+        "--manifest",
+        "recordings and their texts",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+    )
+    option(
+        parser,
+        "--model",
+        "a Whisper: a folder or a Hub id",
+        metavar="MODEL",
+    )
+    option(
+        parser,
         "--engines",
+        f"default: {' '.join(DEFAULT)}",
         nargs="+",
         default=DEFAULT,
         metavar="ENGINE",
-        help=f"default: {' '.join(DEFAULT)}",
     )
     _text(parser, ["--only", "--recordings"], "recordings")
     option(
@@ -254,8 +289,7 @@ def _add_real(parser: CommandParser) -> None:
         type=Path,
         metavar="FILE",
     )
-    # What --add asked for is what happens without --fresh.
-    parser.add_argument("--add", action="store_true", help=SUPPRESS)
+    option(parser, "--add", "does nothing: earlier results are kept anyway", action="store_true")
     _again(parser)
     _publish(parser)
 
@@ -278,50 +312,65 @@ def _add_load(parser: CommandParser) -> None:
 def _add_live(parser: CommandParser) -> None:
     _quick(parser)
     parser.epilog = manifest.HELP
-    add = parser.add_argument
-    add(
+    option(
+        parser,
         "--recordings",
+        "recordings and their manifest.json; default: synthetic dialogues",
         type=Path,
         metavar="FOLDER",
-        help="recordings and their manifest.json; default: synthetic dialogues",
     )
-    add(
+    option(
+        parser,
         "--silent",
+        "files of FOLDER in which nobody speaks",
         nargs="+",
         default=[],
         metavar="FILE",
-        help="files of FOLDER in which nobody speaks",
     )
     _text(parser, ["--only"], "recordings")
-    add(
+    option(
+        parser,
         "--model",
+        "a Whisper; default: the demo model, for --recordings the Whisper base that"
+        " scripts/demo fetched",
         type=Path,
         metavar="FOLDER",
-        help="a Whisper; default: the demo model, for --recordings the Whisper base that"
-        " scripts/demo fetched",
     )
-    precision = {"metavar": "PRECISION"}
-    add("--precision", default="float32", **precision, help="default: float32")
-    add("--rival-precision", **precision, help="faster-whisper's; default: that of --precision")
-    add(
+    option(
+        parser,
+        "--precision",
+        "default: float32",
+        default="float32",
+        metavar="PRECISION",
+    )
+    option(
+        parser,
+        "--rival-precision",
+        "faster-whisper's; default: that of --precision",
+        metavar="PRECISION",
+    )
+    option(
+        parser,
         "--clients",
+        "at once; default: 1 4 16",
         type=whole_number(1),
         nargs="+",
         metavar="N",
-        help="at once; default: 1 4 16",
     )
-    add(
+    option(
+        parser,
         "--seconds",
+        "of a measurement of several clients; default: 180",
         type=float,
         metavar="SECONDS",
-        help="of a measurement of several clients; default: 180",
     )
-    add(
+    option(
+        parser,
         "--minutes",
+        "of one long session, for its memory; default: none",
         type=float,
         default=0.0,
         metavar="MINUTES",
-        help="of one long session, for its memory; default: none",
     )
     option(parser, "--no-rival", "without faster-whisper", dest="rival", action="store_false")
     _again(parser)

@@ -57,10 +57,13 @@ def main() -> None:
         samples = samples[: 20 * SAMPLE_RATE]
         options.repeats, options.minutes = 1, 0
     bench = Bench(device, samples, options.repeats)
+    left_out = {"quick", "fresh"}
+    if options.pipeline is None:
+        left_out |= {"recordings", "lengths", "stock_minutes"}
     chosen = {
         name: value.name if isinstance(value, Path) else value
         for name, value in vars(options).items()
-        if name not in ("quick", "fresh") and value is not None
+        if name not in left_out and value
     }
     facts = settings(PACKAGES) | {
         "seconds of the conversation": round(len(samples) / SAMPLE_RATE),
