@@ -63,17 +63,18 @@ def read(path: Path) -> Any:  # noqa: ANN401
 def read_kept(path: Path, facts: Mapping[str, Any], empty: Mapping[str, Any], fresh: bool) -> Any:  # noqa: ANN401
     """Return the results that a run under the settings `facts` adds to.
 
-    They are the earlier ones, or `empty` if there are none or `fresh` is true. Raises ValueError if
-    the earlier ones were measured under other settings: a page compares figures of one setting.
+    They are the earlier ones, or `empty` if there are none or `fresh` is true. Ends the process
+    with one line if the earlier ones were measured under other settings: a page compares figures of
+    one setting.
     """
     kept = {} if fresh or not path.is_file() else read(path)
     earlier = kept.get("settings", {})
     now = json.loads(json.dumps(facts))
     for name, value in now.items():
         if name not in VARYING and earlier.get(name, value) != value:
-            raise ValueError(
-                f"{path} has results with {name} {earlier[name]}, and this run has {value}:"
-                " --fresh drops those results; to keep them, move the file away"
+            raise SystemExit(
+                f"scripts/bench: {path} has results with {name} {earlier[name]}, and this run has"
+                f" {value}. --fresh drops those results; to keep them, move the file away"
             )
     return {**deepcopy(dict(empty)), **kept, "settings": {**earlier, **facts}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -10,7 +11,7 @@ from benchmarks import charts, pages
 from benchmarks.charts import Chart
 from benchmarks.diarization import __main__ as diarization
 from benchmarks.pages import NOTHING, PLACE, fill, write_page
-from benchmarks.report import PAGES, read, table_of
+from benchmarks.report import PAGES, read, save, table_of
 from benchmarks.speed import cpu, kernels
 from tests.benchmark_pages import rows_of, run_quick
 
@@ -156,3 +157,35 @@ def test_what_diarization_takes_stands_on_its_page(tmp_path, monkeypatch):
     # A quick run leaves the memory out, and has no pipeline of real weights.
     assert f"<!-- figures: published -->\n\n{NOTHING}" in page
     assert f"## Memory\n\n<!-- figures: memory -->\n\n{NOTHING}" in page
+
+
+def test_tables_that_a_run_leaves_out_stay(tmp_path, monkeypatch):
+    known = {"published": [["an hour", "9"]], "memory": [["20 min", "400"]]}
+    headers = {"published": ["audio", "seconds"], "memory": ["audio", "MiB"]}
+    kept = []
+
+    def sections(bench, options, seconds):
+        yield "conversation", ["", "seconds"], [["ours", str(len(kept))]]
+        for name, rows in known.items():
+            asked = options.pipeline if name == "published" else options.minutes
+            yield name, headers[name], rows if asked else []
+
+    monkeypatch.setattr(diarization, "diarize", lambda _: {diarization.OURS: [1.0]})
+    monkeypatch.setattr(diarization, "_sections", sections)
+    monkeypatch.setattr(diarization, "_chart", lambda *_: None)
+    monkeypatch.setattr(diarization, "RESULTS", tmp_path)
+
+    def keep(name, results, figures, *_):
+        save(tmp_path / "diarization.json", results)
+        kept.append(figures)
+
+    monkeypatch.setattr(diarization, "keep", keep)
+    pipeline = ["--pipeline", "real", "--lengths", "1", "--stock-minutes", "1"]
+    for options in (pipeline, ["--minutes", "0"], ["--minutes", "0", "--fresh"]):
+        monkeypatch.setattr(sys, "argv", ["bench", *options])
+        diarization.main()
+    whole, partly, fresh = kept
+    assert "| an hour | 9 |" in whole["published"]
+    assert partly | {"conversation": ""} == whole | {"conversation": ""}
+    assert "| ours | 1 |" in partly["conversation"]
+    assert (fresh["published"], fresh["memory"]) == ("", "")

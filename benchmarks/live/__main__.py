@@ -75,7 +75,7 @@ def main() -> int:
 def run(plan: Plan, path: Path, fresh: bool) -> None:
     """Measure; `path` is written after each measurement, with the earlier ones unless `fresh`.
 
-    Raises OSError if the server does not start, and ValueError as `read_kept` does.
+    Raises OSError if the server does not start.
     """
     began = time.perf_counter()
     facts: dict[str, Any] = {

@@ -77,11 +77,6 @@ def run(options: Namespace, path: Path) -> None:
     ]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording is left to hear")
-    chosen = ModelSettings.for_models(asr_model=options.model, diarization_model=options.pipeline)
-    handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
-    bench = Bench(handler, stock, device, options.repeats)
     facts = settings(PACKAGES) | {
         "pipeline": Path(options.pipeline).name,
         "model": Path(options.model).name,
@@ -89,6 +84,11 @@ def run(options: Namespace, path: Path) -> None:
         "repeats": options.repeats,
     }
     results: Results = read_kept(path, facts, {"recordings": []}, options.fresh)
+    chosen = ModelSettings.for_models(asr_model=options.model, diarization_model=options.pipeline)
+    handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
+    bench = Bench(handler, stock, device, options.repeats)
     results["threshold"] = bench.diarizer.capabilities.same_voice
     last = {each["name"]: each for each in results["recordings"]}
     for conversation in conversations:
