@@ -36,10 +36,11 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         return options
     parser = CommandParser(
         "scripts/bench",
-        "Run the benchmark that answers a question, and fill in its page under docs/benchmarks.",
+        "Run the benchmark that answers a question, and print its figures.",
         (
             *((line, f"scripts/bench {name}") for name, (_, line, _) in BENCHMARKS.items()),
-            ("any of them as a smoke test, without a page", "scripts/bench speed --quick"),
+            ("any of them as a smoke test", "scripts/bench speed --quick"),
+            ("its figures as a page of docs/benchmarks", "scripts/bench speed --publish"),
             ("the options of one of them", "scripts/bench load --help"),
         ),
         operands="[NAME]",
@@ -63,7 +64,15 @@ def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace
     _, line, add = BENCHMARKS[name]
     parser = CommandParser(f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", ())
     add(parser)
+    option(
+        parser,
+        "--publish",
+        "write the page and pictures of docs/benchmarks; default: a page beside the results",
+        action="store_true",
+    )
     options: Namespace = parser.parse_args(arguments)
+    for smoke_test in ("quick", "development"):
+        options.publish &= not getattr(options, smoke_test, False)
     needed = {"real": ("manifest", "model"), "voices": ("recordings",)}.get(name, ())
     if needed and not options.render and not all(getattr(options, each) for each in needed):
         parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
@@ -71,7 +80,9 @@ def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace
 
 
 def _quick(parser: CommandParser) -> None:
-    option(parser, "--quick", "a short smoke test; writes no page", action="store_true")
+    option(
+        parser, "--quick", "a short smoke test, whose figures prove nothing", action="store_true"
+    )
 
 
 def _again(parser: CommandParser) -> None:
@@ -87,15 +98,6 @@ def _again(parser: CommandParser) -> None:
 
 def _render(parser: CommandParser) -> None:
     option(parser, "--render", "measure nothing: write the earlier results", action="store_true")
-
-
-def _publish(parser: CommandParser) -> None:
-    option(
-        parser,
-        "--publish",
-        "write the page and pictures of docs/benchmarks; default: a page beside the results",
-        action="store_true",
-    )
 
 
 def _repeats(parser: CommandParser, default: int) -> None:
@@ -127,7 +129,7 @@ def _add_accuracy(parser: CommandParser) -> None:
     option(
         parser,
         "--development",
-        "the voices to look at and to tune on; writes no page",
+        "the voices to look at and to tune on",
         action="store_true",
     )
     _render(parser)
@@ -191,7 +193,6 @@ def _add_speakers(parser: CommandParser) -> None:
         metavar="N",
     )
     _render(parser)
-    _publish(parser)
 
 
 def _add_voices(parser: CommandParser) -> None:
@@ -236,7 +237,6 @@ def _add_voices(parser: CommandParser) -> None:
         action="store_true",
     )
     _again(parser)
-    _publish(parser)
 
 
 def _add_real(parser: CommandParser) -> None:
@@ -291,7 +291,6 @@ def _add_real(parser: CommandParser) -> None:
     )
     option(parser, "--add", "does nothing: earlier results are kept anyway", action="store_true")
     _again(parser)
-    _publish(parser)
 
 
 def _add_load(parser: CommandParser) -> None:
@@ -374,7 +373,6 @@ def _add_live(parser: CommandParser) -> None:
     )
     option(parser, "--no-rival", "without faster-whisper", dest="rival", action="store_false")
     _again(parser)
-    _publish(parser)
 
 
 def _add_medusa(parser: CommandParser) -> None:

@@ -8,6 +8,7 @@ them is replaced, so no sentence outside may tell a figure of a run.
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,17 @@ Pictures = Mapping[str, Picture]
 
 
 def keep(
-    name: str, results: Results, figures: Figures, quick: bool, pictures: Pictures | None = None
+    name: str,
+    results: Results,
+    figures: Figures,
+    options: Namespace,
+    pictures: Pictures | None = None,
 ) -> None:
-    """Keep a benchmark's results and write its page; after a quick run the page's copy alone."""
-    path = RESULTS / f"{name}{'-quick' if quick else ''}.json"
+    """Keep a benchmark's results; write its page with `options.publish`, else a copy of it."""
+    path = RESULTS / f"{name}{'-quick' if options.quick else ''}.json"
     save(path, results)
-    write_page(name, results, figures, pictures, path.with_suffix(".md") if quick else None)
+    copy = None if options.publish else path.with_suffix(".md")
+    write_page(name, results, figures, pictures, copy)
 
 
 def write_page(
@@ -44,8 +50,8 @@ def write_page(
     """Fill the places of page `name`, among them `settings` and with `pictures` their own; print
     the figures.
 
-    A run that proves nothing leaves the page as it is: with `copy` it is filled there, and no
-    picture is drawn. Raises ValueError as `fill` does, before anything is written.
+    With `copy` the page itself stays as it is: the copy is filled, and no picture is drawn. Raises
+    ValueError as `fill` does, before anything is written.
     """
     path = PAGES / f"{name}.md"
     figures = {**figures, "settings": listed(results["settings"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from argparse import Namespace
 
 import pytest
 
@@ -31,6 +32,10 @@ Between.
 <!-- end -->
 """
 SETTINGS = {"cores": 2}
+QUICK, WHOLE, PUBLISHED = (
+    Namespace(quick=quick, publish=publish)
+    for quick, publish in ((True, False), (False, False), (False, True))
+)
 PICTURE = Chart("How long?", " s", ("",), {"ours": (1.0,)}, "by hand")
 
 
@@ -78,18 +83,23 @@ def test_nothing_is_written_where_page_and_figures_do_not_fit(page):
     assert list(page.parent.iterdir()) == [page]
 
 
-def test_a_whole_run_fills_the_page_and_a_quick_one_a_copy_of_it(page, tmp_path, monkeypatch):
+def test_a_run_fills_the_page_where_it_is_to_publish_and_a_copy_of_it_else(
+    page, tmp_path, monkeypatch
+):
     monkeypatch.setattr(pages, "RESULTS", tmp_path / "build")
     page.write_text(PAGE + "\n<!-- figures: pictures -->\n<!-- end -->\n", encoding="utf-8")
     results, before = {"settings": SETTINGS}, page.read_text(encoding="utf-8")
-    pages.keep("example", results, {"times": "quick"}, True, {"drawn": PICTURE})
+    pages.keep("example", results, {"times": "quick"}, QUICK, {"drawn": PICTURE})
     copy = (tmp_path / "build" / "example-quick.md").read_text(encoding="utf-8")
     assert "quick" in copy
     assert "- cores: 2" in copy
     assert "drawn" not in copy
     assert page.read_text(encoding="utf-8") == before
     assert not (tmp_path / "drawn.svg").exists()
-    pages.keep("example", results, {"times": "whole"}, False, {"drawn": PICTURE})
+    pages.keep("example", results, {"times": "whole"}, WHOLE, {"drawn": PICTURE})
+    assert "whole" in (tmp_path / "build" / "example.md").read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == before
+    pages.keep("example", results, {"times": "whole"}, PUBLISHED, {"drawn": PICTURE})
     assert "whole" in (filled := page.read_text(encoding="utf-8"))
     assert "![How long?](drawn.svg)" in filled
     assert (tmp_path / "drawn.svg").exists()

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import xml.etree.ElementTree as ElementTree
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -285,7 +286,7 @@ def test_the_archive_page_tells_what_was_measured(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     results |= {"clips": clips | {"memory": looks}}
-    pages.keep("archive", results, archive_figures(results), quick=True)
+    pages.keep("archive", results, archive_figures(results), Namespace(quick=True, publish=False))
     text = (tmp_path / "archive-quick.md").read_text(encoding="utf-8")
     rows = rows_of(text)
     assert ["loop, 1 thread", "3.0", "9.0", "22", "1.00 (1.00-1.00)"] in rows

@@ -40,13 +40,12 @@ def main() -> None:
     """Measure what is asked for and write the page."""
     options = read_options("accuracy")
     split: Split = "development" if options.development else "reserved"
-    published = not (options.development or options.quick)
     path = _path(split, options.quick)
     if not options.render:
         run(split, options.quick, path)
     results = read(path)
     pictures = {"speakers": chart(results["scenes"])}
-    copy = None if published else path.with_suffix(".md")
+    copy = None if options.publish else path.with_suffix(".md")
     write_page("accuracy", results, figures(results), pictures, copy)
 
 

@@ -87,7 +87,7 @@ def main() -> None:
         "each": statistics.mean(together.each),
         "memory": seen,
     }
-    keep("archive", results, figures(results), options.quick)
+    keep("archive", results, figures(results), options)
 
 
 def make_files(name: str, count: int, seconds: int) -> Path:

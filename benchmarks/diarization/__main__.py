@@ -83,7 +83,7 @@ def main() -> None:
     results["sections"] = [[name, *section] for name, section in kept.items()]
     figures = {name: table(header, rows) for name, (header, rows) in kept.items()}
     pictures = {"diarization": _chart(results["settings"], seconds)}
-    keep("diarization", results, figures, options.quick, pictures)
+    keep("diarization", results, figures, options, pictures)
 
 
 def _sections(

@@ -59,7 +59,6 @@ def main() -> int:
     """Measure what is asked for and write the page; exit status 1 where that cannot be."""
     options = read_options("live")
     path = RESULTS / ("live-quick.json" if options.quick else "live.json")
-    options.publish &= not options.quick
     try:
         if not options.render:
             run(_plan(options), path, options.fresh or options.quick)

@@ -74,7 +74,7 @@ def main() -> None:
         plan, fresh = (QUICK, True) if options.quick else (WHOLE, options.fresh)
         run(models, plan, options.diarize, path, fresh)
     results = read(path)
-    keep("load", results, figures(results), options.quick, charts(results))
+    keep("load", results, figures(results), options, charts(results))
 
 
 def run(

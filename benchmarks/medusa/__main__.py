@@ -78,7 +78,7 @@ def main() -> None:
             results["settings"]["minutes"] = round(minutes, 1)
             save(path, results)
             print(f"{minutes:5.1f} min  {pair.name}, {cell[0]} s, batch {cell[1]}", flush=True)
-    keep("medusa", results, figures(results, [pair.name for pair in known], PLAIN), options.quick)
+    keep("medusa", results, figures(results, [pair.name for pair in known], PLAIN), options)
 
 
 def pairs(device: torch.device) -> list[Pair]:

@@ -40,7 +40,7 @@ def main() -> None:
         budget, fresh = (0.0, True) if options.quick else (BUDGET, options.fresh)
         run(chosen, options.cells, device, path, budget, fresh)
     results = read(path)
-    keep("speed", results, figures(results), options.quick, charts(results))
+    keep("speed", results, figures(results), options, charts(results))
 
 
 def run(

@@ -181,7 +181,7 @@ def main() -> None:
         "threads": table(("models", "ratio"), threaded),
         "neighbours": table(by_threads, disturbed),
     }
-    keep("cpu", results, figures, options.quick)
+    keep("cpu", results, figures, options)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def main() -> None:
         "linear layers": table(("outputs x inputs", *map(str, POSITIONS)), linear),
         "attention": table(("heads", *queries), attended),
     }
-    keep("kernels", results, figures, options.quick)
+    keep("kernels", results, figures, options)
 
 
 if __name__ == "__main__":

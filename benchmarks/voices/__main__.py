@@ -46,7 +46,7 @@ def main() -> int:
     options = read_options("voices")
     path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
     if options.quick:
-        options.repeats, options.publish = 1, False
+        options.repeats = 1
     logging.disable_progress_bar()
     try:
         if not options.render:
