@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from commands import manifest
 from commands.parser import CommandParser, one_of, option, whole_number
@@ -61,391 +62,255 @@ def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace
 
     Ends the process with status 2 if they are wrong.
     """
-    _, line, add = BENCHMARKS[name]
-    parser = CommandParser(f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", ())
-    add(parser)
-    option(
-        parser,
-        "--publish",
-        "write the page and pictures of docs/benchmarks; default: a page beside the results",
-        action="store_true",
+    _, line, options = BENCHMARKS[name]
+    parser = CommandParser(
+        f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", (), NOTES.get(name, "")
     )
-    options: Namespace = parser.parse_args(arguments)
-    for smoke_test in ("quick", "development"):
-        options.publish &= not getattr(options, smoke_test, False)
-    needed = {"real": ("manifest", "model"), "voices": ("recordings",)}.get(name, ())
-    if needed and not options.render and not all(getattr(options, each) for each in needed):
+    for each, told, how in (*options, PUBLISH):
+        option(parser, each, told, **how)
+    found: Namespace = parser.parse_args(arguments)
+    needed = NEEDED.get(name, ())
+    if needed and not found.render and not all(getattr(found, each) for each in needed):
         parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
-    return options
+    for smoke_test in ("quick", "development"):
+        found.publish &= not getattr(found, smoke_test, False)
+    return found
 
 
-def _quick(parser: CommandParser) -> None:
-    option(
-        parser, "--quick", "a short smoke test, whose figures prove nothing", action="store_true"
-    )
+# An option: its name, its help, and what argparse needs to know.
+Option = tuple[str, str, dict[str, Any]]
 
 
-def _again(parser: CommandParser) -> None:
-    """For benchmarks whose results can be measured in several runs."""
-    option(
-        parser,
-        "--fresh",
-        "drop earlier results; default: keep those that this run does not measure anew",
-        action="store_true",
-    )
-    _render(parser)
+def _flag(name: str, told: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, told, {"action": "store_true", **how}
 
 
-def _render(parser: CommandParser) -> None:
-    option(parser, "--render", "measure nothing: write the earlier results", action="store_true")
+def _number(name: str, told: str, default: int | None, least: int = 1) -> Option:
+    how = {"type": whole_number(least), "default": default, "metavar": "N"}
+    return name, told if default is None else f"{told}; default: {default}", how
 
 
-def _repeats(parser: CommandParser, default: int) -> None:
-    option(
-        parser,
-        "--repeats",
-        f"how often each is timed; default: {default}",
-        type=whole_number(1),
-        default=default,
-        metavar="N",
-    )
+def _value(name: str, told: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, told, {"metavar": metavar, **how}
 
 
-def _text(parser: CommandParser, names: Sequence[str], what: str) -> None:
-    parser.add_argument(
-        *names, default="", metavar="TEXT", help=f"only {what} whose name contains TEXT"
-    )
+def _only(name: str, what: str) -> Option:
+    return _value(name, f"only {what} whose name contains TEXT", "TEXT", default="")
 
 
-def _add_speed(parser: CommandParser) -> None:
-    _quick(parser)
-    _text(parser, ["--models"], "models")
-    _text(parser, ["--cells"], "cells of the page")
-    _again(parser)
+QUICK = _flag("--quick", "a short smoke test, whose figures prove nothing")
+FRESH = _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew")
+RENDER = _flag("--render", "measure nothing: write the earlier results")
+PUBLISH = _flag("--publish", "write the page of docs/benchmarks; default: one beside the results")
+TIMED = "how often each is timed"
+FETCHED = "default: the one that scripts/demo fetched"
 
-
-def _add_accuracy(parser: CommandParser) -> None:
-    _quick(parser)
-    option(
-        parser,
-        "--development",
-        "the voices to look at and to tune on",
-        action="store_true",
-    )
-    _render(parser)
-
-
-def _add_diarization(parser: CommandParser) -> None:
-    _quick(parser)
-    _repeats(parser, 5)
-    option(
-        parser,
-        "--minutes",
-        "minutes of audio for the memory, 0: leave it out; default: 60",
-        type=whole_number(0),
-        default=60,
-        metavar="N",
-    )
-    option(
-        parser,
-        "--pipeline",
-        "a pipeline of real weights, measured as well",
-        type=Path,
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--recordings",
-        "audio files that it hears one after the other; default: the demo's conversation",
-        type=Path,
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--lengths",
-        "of audio for the pipeline; default: 1 10 60",
-        type=float,
-        nargs="+",
-        default=[1, 10, 60],
-        metavar="MINUTES",
-    )
-    option(
-        parser,
-        "--stock-minutes",
-        "the most that pyannote.audio gets more than once; default: 10",
-        type=float,
-        default=10,
-        metavar="MINUTES",
-    )
-    option(
-        parser, "--fresh", "drop the earlier tables that this run leaves out", action="store_true"
-    )
-
-
-def _add_speakers(parser: CommandParser) -> None:
-    _quick(parser)
-    option(
-        parser,
-        "--seed",
-        "of voices, texts and dialogues; default: 15",
-        type=whole_number(0),
-        default=15,
-        metavar="N",
-    )
-    _render(parser)
-
-
-def _add_voices(parser: CommandParser) -> None:
-    parser.epilog = (
-        'FOLDER/manifest.json is {"NAME": {"file": "talk.wav", "rttm": "talk.rttm", "language":'
-        ' "de", "words": {"SPEAKER": "what that speaker says"}}} with an entry for each recording;'
-        " language (default: en) and words may be left out."
-    )
-    _quick(parser)
-    option(
-        parser,
-        "--recordings",
-        "conversations, their turns and a manifest.json",
-        type=Path,
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--pipeline",
-        "a pyannote pipeline; default: the one scripts/demo fetched",
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--model",
-        "a Whisper; default: the Whisper base that scripts/demo fetched",
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--only",
-        "only recordings whose name contains a TEXT",
-        nargs="+",
-        default=[""],
-        metavar="TEXT",
-    )
-    _repeats(parser, 3)
-    option(
-        parser,
-        "--ours",
-        "this project alone; what pyannote.audio found earlier is kept",
-        action="store_true",
-    )
-    _again(parser)
-
-
-def _add_real(parser: CommandParser) -> None:
-    parser.epilog = (
-        f"ENGINE is one of {', '.join((*FORMS, *SHORT))}, or FORM[@PRECISION][:NAME=VALUE,...] with"
-        " settings of that engine's own, such as batched@int8:beam_size=5 or"
-        f" ours:return_timestamps=false. {manifest.HELP}"
-    )
-    option(
-        parser,
-        "--manifest",
-        "recordings and their texts",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-    )
-    option(
-        parser,
-        "--model",
-        "a Whisper: a folder or a Hub id",
-        metavar="MODEL",
-    )
-    option(
-        parser,
-        "--engines",
-        f"default: {' '.join(DEFAULT)}",
-        nargs="+",
-        default=DEFAULT,
-        metavar="ENGINE",
-    )
-    _text(parser, ["--only", "--recordings"], "recordings")
-    option(
-        parser,
-        "--precision",
-        "of every engine that names none; default: float32",
-        default="float32",
-        metavar="PRECISION",
-    )
-    for name, default, help_text in (
-        ("--batch-size", 24, "windows decoded together; default: 24"),
-        ("--threads", None, "of every engine; default: torch's"),
-        ("--repeats", 1, "how often each recording is heard; default: 1"),
-    ):
-        option(parser, name, help_text, type=whole_number(1), default=default, metavar="N")
-    option(parser, "--words", "ask every engine for the times of words too", action="store_true")
-    option(
-        parser,
-        "--output",
-        "where results are kept; default: build/bench/real.json",
-        type=Path,
-        metavar="FILE",
-    )
-    option(parser, "--add", "does nothing: earlier results are kept anyway", action="store_true")
-    _again(parser)
-
-
-def _add_load(parser: CommandParser) -> None:
-    _quick(parser)
-    parser.add_argument(
-        "--model",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="a Whisper, beside the demo models; may be repeated",
-    )
-    option(parser, "--no-demo", "without the demo models", dest="demo", action="store_false")
-    option(parser, "--diarize", "with speakers; demo models only", action="store_true")
-    _again(parser)
-
-
-def _add_live(parser: CommandParser) -> None:
-    _quick(parser)
-    parser.epilog = manifest.HELP
-    option(
-        parser,
-        "--recordings",
-        "recordings and their manifest.json; default: synthetic dialogues",
-        type=Path,
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--silent",
-        "files of FOLDER in which nobody speaks",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-    )
-    _text(parser, ["--only"], "recordings")
-    option(
-        parser,
-        "--model",
-        "a Whisper; default: the demo model, for --recordings the Whisper base that"
-        " scripts/demo fetched",
-        type=Path,
-        metavar="FOLDER",
-    )
-    option(
-        parser,
-        "--precision",
-        "default: float32",
-        default="float32",
-        metavar="PRECISION",
-    )
-    option(
-        parser,
-        "--rival-precision",
-        "faster-whisper's; default: that of --precision",
-        metavar="PRECISION",
-    )
-    option(
-        parser,
-        "--clients",
-        "at once; default: 1 4 16",
-        type=whole_number(1),
-        nargs="+",
-        metavar="N",
-    )
-    option(
-        parser,
-        "--seconds",
-        "of a measurement of several clients; default: 180",
-        type=float,
-        metavar="SECONDS",
-    )
-    option(
-        parser,
-        "--minutes",
-        "of one long session, for its memory; default: none",
-        type=float,
-        default=0.0,
-        metavar="MINUTES",
-    )
-    option(parser, "--no-rival", "without faster-whisper", dest="rival", action="store_false")
-    _again(parser)
-
-
-def _add_medusa(parser: CommandParser) -> None:
-    _quick(parser)
-    _text(parser, ["--cells"], "cells of the page")
-    option(
-        parser,
-        "--fresh",
-        "drop earlier results; default: keep those that this run does not measure anew",
-        action="store_true",
-    )
-
-
-def _add_archive(parser: CommandParser) -> None:
-    _quick(parser)
-
-
-def _add_kernels(parser: CommandParser) -> None:
-    _quick(parser)
-    _repeats(parser, 9)
-
-
-# The module of each benchmark, what it measures, and the function that adds its options.
-BENCHMARKS = {
+# What each benchmark measures, its module and its options besides PUBLISH.
+BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
         "benchmarks.speed",
         "seconds of a request, beside transformers' pipeline",
-        _add_speed,
+        (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), FRESH, RENDER),
     ),
     "accuracy": (
         "benchmarks.accuracy",
         "words given to the wrong speaker in synthetic dialogues",
-        _add_accuracy,
+        (QUICK, _flag("--development", "the voices to look at and to tune on"), RENDER),
     ),
     "diarization": (
         "benchmarks.diarization",
         "seconds and memory of diarization, beside pyannote.audio",
-        _add_diarization,
+        (
+            QUICK,
+            _number("--repeats", TIMED, 5),
+            _number("--minutes", "minutes of audio for the memory, 0 for none", 60, least=0),
+            _value("--pipeline", "a pipeline of real weights, measured too", "FOLDER", type=Path),
+            _value(
+                "--recordings",
+                "audio files for it, one after the other; default: the demo's conversation",
+                "FOLDER",
+                type=Path,
+            ),
+            _value(
+                "--lengths",
+                "of audio for it; default: 1 10 60",
+                "MINUTES",
+                type=float,
+                nargs="+",
+                default=[1, 10, 60],
+            ),
+            _value(
+                "--stock-minutes",
+                "pyannote.audio is timed repeatedly up to this length; default: 10",
+                "MINUTES",
+                type=float,
+                default=10,
+            ),
+            FRESH,
+        ),
     ),
-    "speakers": ("benchmarks.speakers", "speakers named by reference clips", _add_speakers),
+    "speakers": (
+        "benchmarks.speakers",
+        "speakers named by reference clips",
+        (QUICK, _number("--seed", "of voices, texts and dialogues", 15, least=0), RENDER),
+    ),
     "voices": (
         "benchmarks.voices",
         "diarization, words' speakers and names in real conversations",
-        _add_voices,
+        (
+            QUICK,
+            _value("--recordings", "conversations and their manifest.json", "FOLDER", type=Path),
+            _value("--pipeline", f"a pyannote pipeline; {FETCHED}", "FOLDER"),
+            _value("--model", f"a Whisper; {FETCHED}", "FOLDER"),
+            _value(
+                "--only",
+                "only recordings whose name contains a TEXT",
+                "TEXT",
+                nargs="+",
+                default=[""],
+            ),
+            _number("--repeats", TIMED, 3),
+            _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
+            FRESH,
+            RENDER,
+        ),
     ),
     "real": (
         "benchmarks.real",
         "word errors, seconds and memory of several engines on your recordings",
-        _add_real,
+        (
+            _value("--manifest", "recordings and their texts", "FILE", nargs="+", type=Path),
+            _value("--model", "a Whisper: a folder or a Hub id", "MODEL"),
+            _value(
+                "--engines",
+                f"default: {' '.join(DEFAULT)}",
+                "ENGINE",
+                nargs="+",
+                default=DEFAULT,
+            ),
+            _only("--only", "recordings"),
+            _value(
+                "--precision",
+                "of every engine that names none; default: float32",
+                "PRECISION",
+                default="float32",
+            ),
+            _number("--batch-size", "windows decoded together", 24),
+            _number("--threads", "of every engine; default: torch's", None),
+            _number("--repeats", "how often each recording is transcribed", 1),
+            _flag("--words", "ask every engine for the times of words too"),
+            _value(
+                "--output", "where results are; default: build/bench/real.json", "FILE", type=Path
+            ),
+            _flag("--add", "does nothing: earlier results are kept anyway"),
+            FRESH,
+            RENDER,
+        ),
     ),
     "load": (
         "benchmarks.load",
         "latency and rate of the server under load, beside hf-serve",
-        _add_load,
+        (
+            QUICK,
+            _value(
+                "--model",
+                "a Whisper, beside the demo models; may be repeated",
+                "FOLDER",
+                type=Path,
+                action="append",
+                default=[],
+            ),
+            _flag("--no-demo", "without the demo models", dest="demo", action="store_false"),
+            _flag("--diarize", "with speakers; demo models only"),
+            FRESH,
+            RENDER,
+        ),
     ),
     "live": (
         "benchmarks.live",
         "when words of live sessions come, beside faster-whisper's",
-        _add_live,
+        (
+            QUICK,
+            _value(
+                "--recordings",
+                "recordings and their manifest.json; default: synthetic dialogues",
+                "FOLDER",
+                type=Path,
+            ),
+            _value(
+                "--silent",
+                "files of FOLDER in which nobody speaks",
+                "FILE",
+                nargs="+",
+                default=[],
+            ),
+            _only("--only", "recordings"),
+            _value(
+                "--model",
+                f"a Whisper; default: the demo model; for --recordings, {FETCHED}",
+                "FOLDER",
+                type=Path,
+            ),
+            _value("--precision", "default: float32", "PRECISION", default="float32"),
+            _value(
+                "--rival-precision", "faster-whisper's; default: that of --precision", "PRECISION"
+            ),
+            _value("--clients", "at once; default: 1 4 16", "N", type=whole_number(1), nargs="+"),
+            _value(
+                "--seconds",
+                "of a measurement of several clients; default: 180",
+                "SECONDS",
+                type=float,
+            ),
+            _value(
+                "--minutes",
+                "of one long session, for its memory; default: none",
+                "MINUTES",
+                type=float,
+                default=0.0,
+            ),
+            _flag("--no-rival", "without faster-whisper", dest="rival", action="store_false"),
+            FRESH,
+            RENDER,
+        ),
     ),
-    "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's", _add_medusa),
+    "medusa": (
+        "benchmarks.medusa",
+        "drafts of Medusa heads beside an assistant's",
+        (QUICK, _only("--cells", "cells of the page"), FRESH),
+    ),
     "archive": (
         "benchmarks.archive",
         "what python -m archive adds to a plain loop",
-        _add_archive,
+        (QUICK,),
     ),
     "kernels": (
         "benchmarks.speed.kernels",
         "single operations of a step on this processor",
-        _add_kernels,
+        (QUICK, _number("--repeats", TIMED, 9)),
     ),
-    "cpu": ("benchmarks.speed.cpu", "precisions and threads on this processor", _add_kernels),
+    "cpu": (
+        "benchmarks.speed.cpu",
+        "precisions and threads on this processor",
+        (QUICK, _number("--repeats", TIMED, 9)),
+    ),
 }
+# What the help of some benchmarks says after their options.
+NOTES = {
+    "voices": (
+        'FOLDER/manifest.json is {"NAME": {"file": "talk.wav", "rttm": "talk.rttm", "language":'
+        ' "de", "words": {"SPEAKER": "what that speaker says"}}} with an entry for each recording;'
+        " language (default: en) and words may be left out."
+    ),
+    "real": (
+        f"ENGINE is one of {', '.join((*FORMS, *SHORT))}, or FORM[@PRECISION][:NAME=VALUE,...] with"
+        " settings of that engine's own, such as batched@int8:beam_size=5 or"
+        f" ours:return_timestamps=false. {manifest.HELP}"
+    ),
+    "live": manifest.HELP,
+}
+# Options that a benchmark needs unless it renders earlier results.
+NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",)}
 
 
 def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:

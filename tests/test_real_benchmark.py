@@ -421,7 +421,7 @@ def test_what_cannot_be_heard_is_one_line(spoken, tmp_path, monkeypatch, capsys)
     cases = {
         "neither a hub id": given,
         "engine 'nope'": [*given, "--engines", "nope"],
-        "no recording is left": [*given, "--recordings", "nope"],
+        "no recording is left": [*given, "--only", "nope"],
         "No such file": ["--render", "--output", str(tmp_path / "nothing.json")],
     }
     for said, arguments in cases.items():

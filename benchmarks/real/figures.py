@@ -146,17 +146,17 @@ def _costs(results: Results, heard: Sequence[Recording]) -> str:
         times = ""
         if beside is not None:
             times = f"{_seconds(cells(results, beside, heard)) / seconds:.2f}"
-        invented = sum(cell.score.insertions for cell in cells(results, spec, silent))
-        rows.append(
-            {
-                "engine": spec.name,
-                "seconds": f"{seconds:.1f}",
-                "x real time": f"{audio / seconds:.1f}",
-                "ours / theirs, seconds": times,
-                "memory, MiB": f"{max((cell.peak for cell in measured), default=0.0):.0f}",
-                f"words in {len(silent)} recordings without any": str(invented) if silent else "",
-            }
-        )
+        row = {
+            "engine": spec.name,
+            "seconds": f"{seconds:.1f}",
+            "x real time": f"{audio / seconds:.1f}",
+            "ours / theirs, seconds": times,
+            "memory, MiB": f"{max((cell.peak for cell in measured), default=0.0):.0f}",
+        }
+        if silent:
+            invented = sum(cell.score.insertions for cell in cells(results, spec, silent))
+            row[f"words in {len(silent)} recordings without any"] = str(invented)
+        rows.append(row)
     return table_of(rows)
 
 
