@@ -2,7 +2,7 @@
 
 An id is a hash of all that decides a result: path, size and time of change, parameters, models, and
 the form of the results. A changed file or setting is thus new work, and nothing has to be compared.
-The manifest is JSON lines, because people write and mend theirs by hand, and it is read from
+A run writes its manifest as JSON lines, because people mend theirs by hand, and it is read from
 beginning to end, never searched. It lies beside the results, in the form in which a user may hand
 in one of his own. What is read back of it is no more than durations and blocks: which files are
 opened, and with which parameters, this run's own source decides.
