@@ -2,7 +2,7 @@
 
 An id is a hash of all that decides a result: path, size and time of change, parameters, models, and
 the form of the results. A changed file or setting is thus new work, and nothing has to be compared.
-The manifest is JSON lines, because people write and mend theirs by hand, and it is read from
+A run writes its manifest as JSON lines, because people mend theirs by hand, and it is read from
 beginning to end, never searched. It lies beside the results, in the form in which a user may hand
 in one of his own. What is read back of it is no more than durations and blocks: which files are
 opened, and with which parameters, this run's own source decides.
@@ -21,6 +21,7 @@ from typing import Any
 from archive import storage
 from archive.options import LONGEST
 from audio.recording_files import ENDING
+from commands.manifest import read_manifest
 from commands.parser import did_you_mean
 from config import InferenceConfig, ModelReference
 
@@ -28,7 +29,6 @@ MANIFEST = "manifest.jsonl"
 # Raise it when other results are to be expected of the same recordings and settings.
 FORM = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-KEYS = {"path", "name", "parameters", "id", "size", "modified", "duration", "block"}
 # A block of work: at most so many seconds of audio and so many recordings, and of a small archive
 # so small a share that all workers have some until the end.
 BLOCK_SECONDS, BLOCK_RECORDINGS, FEWEST_BLOCKS = 1200.0, 100, 64
@@ -119,13 +119,12 @@ def in_manifest(
     allowed: Sequence[str],
     report: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Recording]:
-    """The recordings that a user's manifest names.
+    """The recordings that a user's manifest names, in the form of `commands.manifest`.
 
-    A line is an object with `path`, which may be relative to the manifest's folder, and maybe
-    `name` and `parameters`. Whoever writes it chooses what the workers read, so every path must lie
-    under one of the `allowed` addresses. Where `size` stands in a line, as in our own manifests,
-    the file is not looked for; of the others `report` hears how many were, and how many there are.
-    Raises ValueError naming the line.
+    A path may be relative to the manifest's folder. Whoever writes it chooses what the workers
+    read, so every path must lie under one of the `allowed` addresses. If an entry has a `size`, as
+    in our own manifests, the file is not looked for; of the others `report` hears how many were,
+    and how many there are. Raises ValueError naming the line.
     """
     manifest = storage.name_of(address)
     try:
@@ -134,20 +133,18 @@ def in_manifest(
         raise ValueError(
             f"{manifest}: is no text in UTF-8, and its name does not end as a recording's"
         ) from error
-    seen: dict[bytes, int] = {}
+    seen: dict[bytes, str] = {}
     found: dict[str, Recording] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{manifest}, line {number}"
-        try:
-            each = _read_line(line, storage.parent(address), parameters, allowed)
+    try:
+        for place, fields in read_manifest(text):
+            each = _read_entry(place, fields, storage.parent(address), parameters, allowed)
             key = hashlib.sha256(_canonical([each.path, each.parameters, each.name])).digest()
             if key in seen:
-                raise ValueError(f"the same recording and parameters as in line {seen[key]}")
-        except (ValueError, OSError) as error:
-            raise ValueError(f"{place}: {error}") from error
-        seen[key], found[place] = number, each
+                same = f"the same recording and parameters as in {seen[key]}"
+                raise ValueError(f"{place}: {same}")
+            seen[key], found[f"{manifest}, {place}"] = place, each
+    except ValueError as error:
+        raise ValueError(f"{manifest}, {error}") from error
     missing = {place: each for place, each in found.items() if each.size == MISSING}
     if missing:
         found |= _look_for(missing, report)
@@ -176,34 +173,30 @@ def _look_for(
     return found
 
 
-def _read_line(
-    line: str, folder: str, parameters: Mapping[str, Any], allowed: Sequence[str]
+def _read_entry(
+    place: str,
+    fields: Mapping[str, Any],
+    folder: str,
+    parameters: Mapping[str, Any],
+    allowed: Sequence[str],
 ) -> Recording:
-    """The recording of a line, whose size is MISSING where it has none. Raises ValueError."""
+    """The recording of an entry; its size is MISSING if none is given. Raises ValueError."""
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("is not JSON") from error
-    if not isinstance(fields, dict) or not isinstance(fields.get("path"), str):
-        raise ValueError('should be an object with a "path"')
-    if unknown := [key for key in fields if key not in KEYS]:
-        raise ValueError(
-            f"{unknown[0][:40]!a} is none of {', '.join(sorted(KEYS))}"
-            f"{did_you_mean(unknown[0], KEYS)}"
-        )
-    path, name, own = storage.locate(fields["path"], folder), fields.get("name"), None
-    if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
-        raise ValueError("name: letters, digits, dots, dashes and underscores, at most 100")
-    if fields.get("parameters"):
-        own = fields["parameters"]
-        check_parameters(own, parameters)
-    if not any(storage.is_under(path, each) for each in allowed):
-        raise ValueError("its path lies where --allow allows none")
-    size, modified = fields.get("size", MISSING), fields.get("modified", 0)
-    if not (_is_integer(size, MISSING) and _is_integer(modified, -MOST)):
-        raise ValueError("size and modified: should be bytes and nanoseconds, integers of 64 bits")
-    duration = _read_duration(fields)
-    return Recording("", path, size, modified, duration, own, name)
+        path, name = storage.locate(fields["path"], folder), fields.get("name")
+        if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise ValueError("name: letters, digits, dots, dashes and underscores, at most 100")
+        if own := fields.get("parameters"):
+            check_parameters(own, parameters)
+        if not any(storage.is_under(path, each) for each in allowed):
+            raise ValueError("its path lies where --allow allows none")
+        size, modified = fields.get("size", MISSING), fields.get("modified", 0)
+        if not (_is_integer(size, MISSING) and _is_integer(modified, -MOST)):
+            raise ValueError(
+                "size and modified: should be bytes and nanoseconds, integers of 64 bits"
+            )
+        return Recording("", path, size, modified, _read_duration(fields), own, name)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def _is_integer(value: object, least: int) -> bool:

@@ -6,6 +6,7 @@ import math
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
+from commands import manifest
 from commands.options import (
     VARIABLES,
     add_models,
@@ -45,14 +46,13 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
                 "python -m archive list.jsonl --output-dir transcripts",
             ),
         ),
-        "docs/archive.md says what is read and written; object stores' keys are those of their own"
-        " variables. The exit status is 0 when every recording has a result, 1 when some have none,"
-        " 2 for a wrong command line, wrong settings or models that do not load, 130 when it was"
-        " stopped.",
+        f"{manifest.HELP} Object stores' keys are those of their own variables. The exit status is"
+        " 0 when every recording has a result, 1 when some have none, 2 for a wrong command line,"
+        " wrong settings or models that do not load, 130 when it was stopped.",
         variables=VARIABLES,
     )
     parser.add_argument(
-        "source", metavar="SOURCE", help="a folder, a recording, or JSON lines; a path or a URL"
+        "source", metavar="SOURCE", help="a folder, a recording, or a manifest; a path or a URL"
     )
     _add_output(parser)
     add_models(parser, "One must be named.")

@@ -11,9 +11,9 @@ from benchmarks.options import BENCHMARKS, read_bench
 def main() -> None:
     """Run the benchmark as if its module had been named."""
     name = read_bench(sys.argv[1:]).benchmark
-    rest = sys.argv[1:] if name is None else sys.argv[2:]
-    module, _ = BENCHMARKS[name or "speed"]
-    sys.argv[1:] = rest
+    if sys.argv[1:2] == [name]:
+        del sys.argv[1]
+    module, *_ = BENCHMARKS[name]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

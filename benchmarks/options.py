@@ -5,52 +5,312 @@ from __future__ import annotations
 from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from commands.parser import CommandParser, one_of, option
+from commands import manifest
+from commands.parser import CommandParser, one_of, option, whole_number
 
-# What each benchmark answers, by its name, with its module.
-BENCHMARKS = {
-    "speed": (
-        "benchmarks.speed",
-        "seconds of a request, beside transformers' pipeline",
-    ),
-    "accuracy": ("benchmarks.accuracy", "words given to the wrong speaker in synthetic dialogues"),
-    "diarization": ("benchmarks.diarization", "diarization errors on the same dialogues"),
-    "speakers": ("benchmarks.speakers", "speakers named by reference clips"),
-    "voices": ("benchmarks.voices", "diarization, words' speakers and names in real conversations"),
-    "real": ("benchmarks.real", "word errors and speed of Whisper base on real recordings"),
-    "load": ("benchmarks.load", "latency and rate of the server under load, beside hf-serve"),
-    "live": ("benchmarks.live", "when words of live sessions come, beside faster-whisper's"),
-    "medusa": ("benchmarks.medusa", "drafts of Medusa heads beside an assistant's"),
-    "archive": ("benchmarks.archive", "what python -m archive adds to a plain loop"),
-    "kernels": ("benchmarks.speed.kernels", "single operations of a step on this processor"),
-    "cpu": ("benchmarks.speed.cpu", "precisions and threads on this processor"),
+# The engines of `scripts/bench real`, and short names for some of their settings.
+OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
+SHORT = {
+    "ours-5": "ours:num_beams=5",
+    "batched-5": "batched:beam_size=5",
+    "sequential-5": "sequential:beam_size=5",
+    "batched-timestamps": "batched:without_timestamps=false",
+    "batched-timestamps-5": "batched:without_timestamps=false,beam_size=5",
+    "pipeline-5": "pipeline:num_beams=5",
 }
+DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIPELINE)
 
 
 def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
-    """Which benchmark; its own options are left to it. Ends the process where there is none."""
+    """Return the options of the benchmark that is named first, with its name as `benchmark`.
+
+    Ends the process with status 2 if the name or an option is wrong.
+    """
+    given = list(arguments or ())
+    named = bool(given) and not given[0].startswith("-")
+    name, rest = (given[0], given[1:]) if named else ("speed", given)
+    if name in BENCHMARKS and (named or not {"-h", "--help"} & set(rest)):
+        options = read_options(name, rest)
+        options.benchmark = name
+        return options
     parser = CommandParser(
         "scripts/bench",
-        "Run the benchmark that answers a question, and fill in its page under docs/benchmarks.",
+        "Run the benchmark that answers a question, and print its figures.",
         (
-            *((line, f"scripts/bench {name}") for name, (_, line) in BENCHMARKS.items()),
-            ("any of them as a smoke test, without a page", "scripts/bench speed --quick"),
+            *((line, f"scripts/bench {name}") for name, (_, line, _) in BENCHMARKS.items()),
+            ("any of them as a smoke test", "scripts/bench speed --quick"),
+            ("its figures as a page of docs/benchmarks", "scripts/bench speed --publish"),
             ("the options of one of them", "scripts/bench load --help"),
         ),
+        operands="[NAME]",
     )
     parser.add_argument(
         "benchmark",
         nargs="?",
         type=one_of(*BENCHMARKS),
         metavar="NAME",
-        help="speed if none is given; its own options follow it",
+        help="default: speed; its own options follow it",
     )
-    given = list(arguments or ())
-    named = bool(given) and not given[0].startswith("-")
-    asked = not named and any(each in ("-h", "--help") for each in given)
-    options: Namespace = parser.parse_args(given[:1] if named else ["--help"] if asked else [])
-    return options
+    listed: Namespace = parser.parse_args([name] if named else ["--help"])
+    return listed
+
+
+def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace:
+    """Return the options of benchmark `name`, by default from the process's own command line.
+
+    Ends the process with status 2 if they are wrong.
+    """
+    _, line, options = BENCHMARKS[name]
+    parser = CommandParser(
+        f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", (), NOTES.get(name, "")
+    )
+    for each, told, how in (*options, PUBLISH):
+        option(parser, each, told, **how)
+    found: Namespace = parser.parse_args(arguments)
+    needed = NEEDED.get(name, ())
+    if needed and not found.render and not all(getattr(found, each) for each in needed):
+        parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
+    for smoke_test in ("quick", "development"):
+        found.publish &= not getattr(found, smoke_test, False)
+    return found
+
+
+# An option: its name, its help, and what argparse needs to know.
+Option = tuple[str, str, dict[str, Any]]
+
+
+def _flag(name: str, told: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, told, {"action": "store_true", **how}
+
+
+def _number(name: str, told: str, default: int | None, least: int = 1) -> Option:
+    how = {"type": whole_number(least), "default": default, "metavar": "N"}
+    return name, told if default is None else f"{told}; default: {default}", how
+
+
+def _value(name: str, told: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, told, {"metavar": metavar, **how}
+
+
+def _only(name: str, what: str) -> Option:
+    return _value(name, f"only {what} whose name contains TEXT", "TEXT", default="")
+
+
+QUICK = _flag("--quick", "a short smoke test, whose figures prove nothing")
+FRESH = _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew")
+RENDER = _flag("--render", "measure nothing: write the earlier results")
+PUBLISH = _flag("--publish", "write the page of docs/benchmarks; default: one beside the results")
+TIMED = "how often each is timed"
+FETCHED = "default: the one that scripts/demo fetched"
+
+# What each benchmark measures, its module and its options besides PUBLISH.
+BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
+    "speed": (
+        "benchmarks.speed",
+        "seconds of a request, beside transformers' pipeline",
+        (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), FRESH, RENDER),
+    ),
+    "accuracy": (
+        "benchmarks.accuracy",
+        "words given to the wrong speaker in synthetic dialogues",
+        (QUICK, _flag("--development", "the voices to look at and to tune on"), RENDER),
+    ),
+    "diarization": (
+        "benchmarks.diarization",
+        "seconds and memory of diarization, beside pyannote.audio",
+        (
+            QUICK,
+            _number("--repeats", TIMED, 5),
+            _number("--minutes", "minutes of audio for the memory, 0 for none", 60, least=0),
+            _value("--pipeline", "a pipeline of real weights, measured too", "FOLDER", type=Path),
+            _value(
+                "--recordings",
+                "audio files for it, one after the other; default: the demo's conversation",
+                "FOLDER",
+                type=Path,
+            ),
+            _value(
+                "--lengths",
+                "of audio for it; default: 1 10 60",
+                "MINUTES",
+                type=float,
+                nargs="+",
+                default=[1, 10, 60],
+            ),
+            _value(
+                "--stock-minutes",
+                "pyannote.audio is timed repeatedly up to this length; default: 10",
+                "MINUTES",
+                type=float,
+                default=10,
+            ),
+            FRESH,
+        ),
+    ),
+    "speakers": (
+        "benchmarks.speakers",
+        "speakers named by reference clips",
+        (QUICK, _number("--seed", "of voices, texts and dialogues", 15, least=0), RENDER),
+    ),
+    "voices": (
+        "benchmarks.voices",
+        "diarization, words' speakers and names in real conversations",
+        (
+            QUICK,
+            _value("--recordings", "conversations and their manifest.json", "FOLDER", type=Path),
+            _value("--pipeline", f"a pyannote pipeline; {FETCHED}", "FOLDER"),
+            _value("--model", f"a Whisper; {FETCHED}", "FOLDER"),
+            _value(
+                "--only",
+                "only recordings whose name contains a TEXT",
+                "TEXT",
+                nargs="+",
+                default=[""],
+            ),
+            _number("--repeats", TIMED, 3),
+            _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
+            FRESH,
+            RENDER,
+        ),
+    ),
+    "real": (
+        "benchmarks.real",
+        "word errors, seconds and memory of several engines on your recordings",
+        (
+            _value("--manifest", "recordings and their texts", "FILE", nargs="+", type=Path),
+            _value("--model", "a Whisper: a folder or a Hub id", "MODEL"),
+            _value(
+                "--engines",
+                f"default: {' '.join(DEFAULT)}",
+                "ENGINE",
+                nargs="+",
+                default=DEFAULT,
+            ),
+            _only("--only", "recordings"),
+            _value(
+                "--precision",
+                "of every engine that names none; default: float32",
+                "PRECISION",
+                default="float32",
+            ),
+            _number("--batch-size", "windows decoded together", 24),
+            _number("--threads", "of every engine; default: torch's", None),
+            _number("--repeats", "how often each recording is transcribed", 1),
+            _flag("--words", "ask every engine for the times of words too"),
+            _value(
+                "--output", "where results are; default: build/bench/real.json", "FILE", type=Path
+            ),
+            _flag("--add", "does nothing: earlier results are kept anyway"),
+            FRESH,
+            RENDER,
+        ),
+    ),
+    "load": (
+        "benchmarks.load",
+        "latency and rate of the server under load, beside hf-serve",
+        (
+            QUICK,
+            _value(
+                "--model",
+                "a Whisper, beside the demo models; may be repeated",
+                "FOLDER",
+                type=Path,
+                action="append",
+                default=[],
+            ),
+            _flag("--no-demo", "without the demo models", dest="demo", action="store_false"),
+            _flag("--diarize", "with speakers; demo models only"),
+            FRESH,
+            RENDER,
+        ),
+    ),
+    "live": (
+        "benchmarks.live",
+        "when words of live sessions come, beside faster-whisper's",
+        (
+            QUICK,
+            _value(
+                "--recordings",
+                "recordings and their manifest.json; default: synthetic dialogues",
+                "FOLDER",
+                type=Path,
+            ),
+            _value(
+                "--silent",
+                "files of FOLDER in which nobody speaks",
+                "FILE",
+                nargs="+",
+                default=[],
+            ),
+            _only("--only", "recordings"),
+            _value(
+                "--model",
+                f"a Whisper; default: the demo model; for --recordings, {FETCHED}",
+                "FOLDER",
+                type=Path,
+            ),
+            _value("--precision", "default: float32", "PRECISION", default="float32"),
+            _value(
+                "--rival-precision", "faster-whisper's; default: that of --precision", "PRECISION"
+            ),
+            _value("--clients", "at once; default: 1 4 16", "N", type=whole_number(1), nargs="+"),
+            _value(
+                "--seconds",
+                "of a measurement of several clients; default: 180",
+                "SECONDS",
+                type=float,
+            ),
+            _value(
+                "--minutes",
+                "of one long session, for its memory; default: none",
+                "MINUTES",
+                type=float,
+                default=0.0,
+            ),
+            _flag("--no-rival", "without faster-whisper", dest="rival", action="store_false"),
+            FRESH,
+            RENDER,
+        ),
+    ),
+    "medusa": (
+        "benchmarks.medusa",
+        "drafts of Medusa heads beside an assistant's",
+        (QUICK, _only("--cells", "cells of the page"), FRESH),
+    ),
+    "archive": (
+        "benchmarks.archive",
+        "what python -m archive adds to a plain loop",
+        (QUICK,),
+    ),
+    "kernels": (
+        "benchmarks.speed.kernels",
+        "single operations of a step on this processor",
+        (QUICK, _number("--repeats", TIMED, 9)),
+    ),
+    "cpu": (
+        "benchmarks.speed.cpu",
+        "precisions and threads on this processor",
+        (QUICK, _number("--repeats", TIMED, 9)),
+    ),
+}
+# What the help of some benchmarks says after their options.
+NOTES = {
+    "voices": (
+        'FOLDER/manifest.json is {"NAME": {"file": "talk.wav", "rttm": "talk.rttm", "language":'
+        ' "de", "words": {"SPEAKER": "what that speaker says"}}} with an entry for each recording;'
+        " language (default: en) and words may be left out."
+    ),
+    "real": (
+        f"ENGINE is one of {', '.join((*FORMS, *SHORT))}, or FORM[@PRECISION][:NAME=VALUE,...] with"
+        " settings of that engine's own, such as batched@int8:beam_size=5 or"
+        f" ours:return_timestamps=false. {manifest.HELP}"
+    ),
+    "live": manifest.HELP,
+}
+# Options that a benchmark needs unless it renders earlier results.
+NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",)}
 
 
 def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:

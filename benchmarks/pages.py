@@ -8,6 +8,7 @@ them is replaced, so no sentence outside may tell a figure of a run.
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from benchmarks.report import PAGES, RESULTS, listed, save
 
 BEGIN, END = "<!-- figures: {} -->", "<!-- end -->"
 PLACE = re.compile(r"<!-- figures: ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
-NOTHING = "Not part of this run."
+NOTHING = "Not measured."
 
 Results = Mapping[str, Any]
 # Markdown by the name of its place; empty where nothing was measured.
@@ -26,12 +27,17 @@ Pictures = Mapping[str, Picture]
 
 
 def keep(
-    name: str, results: Results, figures: Figures, quick: bool, pictures: Pictures | None = None
+    name: str,
+    results: Results,
+    figures: Figures,
+    options: Namespace,
+    pictures: Pictures | None = None,
 ) -> None:
-    """Keep a benchmark's results and write its page; after a quick run the page's copy alone."""
-    path = RESULTS / f"{name}{'-quick' if quick else ''}.json"
+    """Keep a benchmark's results; write its page with `options.publish`, else a copy of it."""
+    path = RESULTS / f"{name}{'-quick' if options.quick else ''}.json"
     save(path, results)
-    write_page(name, results, figures, pictures, path.with_suffix(".md") if quick else None)
+    copy = None if options.publish else path.with_suffix(".md")
+    write_page(name, results, figures, pictures, copy)
 
 
 def write_page(
@@ -42,10 +48,10 @@ def write_page(
     copy: Path | None = None,
 ) -> None:
     """Fill the places of page `name`, among them `settings` and with `pictures` their own; print
-    it.
+    the figures.
 
-    A run that proves nothing leaves the page as it is: with `copy` it is filled there, and no
-    picture is drawn. Raises ValueError as `fill` does, before anything is written.
+    With `copy` the page itself stays as it is: the copy is filled, and no picture is drawn. Raises
+    ValueError as `fill` does, before anything is written.
     """
     path = PAGES / f"{name}.md"
     figures = {**figures, "settings": listed(results["settings"])}
@@ -60,7 +66,33 @@ def write_page(
     if pictures and not copy:
         publish(pictures)
     (copy or path).write_text(page, encoding="utf-8")
-    print(page)
+    print(terminal_text(figures))
+    print(f"\nWritten to {copy or path}, where each figure is explained.")
+
+
+def terminal_text(figures: Figures) -> str:
+    """Return the figures for a terminal, each below its name, tables with aligned columns.
+
+    Pictures, and what was not measured, are left out.
+    """
+    return "\n\n".join(
+        f"{name}\n\n{_aligned(text)}"
+        for name, text in figures.items()
+        if text and name != "pictures"
+    )
+
+
+def _aligned(text: str) -> str:
+    """Return Markdown with the cells of each column of its table padded to one width."""
+    lines = text.split("\n")
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=False)]
+    for place, line in enumerate(lines):
+        if line.startswith("| "):
+            cells = line[2:-2].split(" | ")
+            padded = [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]
+            lines[place] = "  ".join(padded).rstrip()
+    return "\n".join(line for line in lines if line.strip("-: ") or not line)
 
 
 def fill(page: str, figures: Figures) -> str:

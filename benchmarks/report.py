@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from config import REPOSITORY
 RESULTS = REPOSITORY / "build" / "bench"
 PAGES = REPOSITORY / "docs" / "benchmarks"
 PACKAGES = ("torch", "transformers", "ctranslate2", "numpy")
+# Settings that results of one page may differ in.
+VARYING = ("minutes", "repeats")
 
 
 def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
@@ -55,6 +58,34 @@ def save(path: Path, content: object) -> None:
 def read(path: Path) -> Any:  # noqa: ANN401
     """What `save` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_kept(path: Path, facts: Mapping[str, Any], empty: Mapping[str, Any], fresh: bool) -> Any:  # noqa: ANN401
+    """Return the results that a run under the settings `facts` adds to.
+
+    They are the earlier ones, or `empty` if there are none or `fresh` is true. Ends the process
+    with one line if the earlier ones were measured under other settings: a page compares figures of
+    one setting.
+    """
+    kept = {} if fresh or not path.is_file() else read(path)
+    earlier = kept.get("settings", {})
+    now = json.loads(json.dumps(facts))
+    for name, value in now.items():
+        if name not in VARYING and earlier.get(name, value) != value:
+            raise SystemExit(
+                f"scripts/bench: {path} has results with {name} {earlier[name]}, and this run has"
+                f" {value}. --fresh drops those results; to keep them, move the file away"
+            )
+    return {**deepcopy(dict(empty)), **kept, "settings": {**earlier, **facts}}
+
+
+def put(rows: list[dict[str, Any]], row: dict[str, Any], *keys: str) -> None:
+    """Replace the row that has the same values under `keys`, or append a new one."""
+    for place, each in enumerate(rows):
+        if all(each.get(key) == row.get(key) for key in keys):
+            rows[place] = row
+            return
+    rows.append(row)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

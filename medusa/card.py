@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.report import table
 from medusa.acceptance import Acceptance
-from medusa.training import Plan
+from medusa.options import Plan
 
 CARD = "README.md"
 
@@ -65,7 +65,7 @@ and `"assisted": true` in a request.
 
 ## Training
 
-    python -m medusa train --model {facts.base} --recordings RECORDINGS --output this/folder
+    python -m medusa train --model {facts.base} --recordings RECORDINGS --output-dir this/folder
 
 Targets are the model's own greedy tokens (self-distillation), with timestamps, without them, and
 after previous text: {facts.positions:,} positions in {facts.texts:,} texts of {facts.windows:,}

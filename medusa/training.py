@@ -26,25 +26,11 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from medusa.acceptance import MISSING, targets
 from medusa.heads import Heads, Projection
 from medusa.hidden_states import HiddenStates
+from medusa.options import Plan
 
 HELD_OUT = 10  # every tenth window
 VALIDATION_BATCH = 4096
 WARM_UP = 0.05  # of all steps
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How heads are trained; after `patience` epochs without longer chains on held-out windows it
-    ends. Vocabularies larger than `shortlist` are cut to as many tokens.
-    """
-
-    heads: int = 5
-    layers: int = 1
-    epochs: int = 8
-    patience: int = 3
-    batch: int = 512
-    rate: float = 4e-3
-    shortlist: int = 8000
 
 
 @dataclass(frozen=True)
@@ -62,12 +48,24 @@ class Epoch:
 def split(states: HiddenStates) -> tuple[HiddenStates, HiddenStates]:
     """Texts to train on and held-out ones: every tenth window, in whatever style it was decoded.
 
-    Raises ValueError where there are too few windows for both.
+    Raises ValueError if there are too few windows for both.
     """
     held_out = states.windows % HELD_OUT == HELD_OUT - 1
     if not held_out.any() or held_out.all():
-        raise ValueError(f"heads need recordings with at least {HELD_OUT} windows of speech")
+        raise ValueError(
+            f"heads need texts of at least {HELD_OUT} windows, and texts that loop are left out:"
+            " add recordings"
+        )
     return states.where(~held_out), states.where(held_out)
+
+
+def check_windows(count: int) -> None:
+    """Raise ValueError if recordings with `count` windows are too few to train on."""
+    if count < HELD_OUT:
+        raise ValueError(
+            f"heads need at least {HELD_OUT} windows of speech in all, of up to 30 s each, to train"
+            f" on and to hold some out; --recordings has {count}"
+        )
 
 
 def check_shortlist(special: SpecialTokens, count: int) -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.options import BENCHMARKS
+from commands.manifest import EXAMPLE
 from config import REPOSITORY
 
 
@@ -24,16 +25,35 @@ def read(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_help_has_a_line_for_each_benchmark_and_each_is_there():
     shown = read("bench", "--help").stdout
-    for name, (module, line) in BENCHMARKS.items():
+    for name, (module, line, _) in BENCHMARKS.items():
         assert f"  # {line}\n  scripts/bench {name}\n" in shown
         assert find_spec(module) is not None
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_help_of_every_benchmark_needs_the_standard_library_alone(name):
+    done = read("bench", name, "--help")
+    assert (done.returncode, done.stderr) == (10, "")
+    assert done.stdout.startswith(f"usage: scripts/bench {name} ")
+
+
+@pytest.mark.parametrize("name", ["real", "live"])
+def test_the_help_shows_a_line_of_a_manifest(name):
+    shown = " ".join(read("bench", name, "--help").stdout.split())
+    assert EXAMPLE in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
         (["bench"], 0, ""),
-        (["bench", "load", "--anything"], 0, ""),
+        (["bench", "load", "--no_demo"], 0, ""),
+        (["bench", "load", "--anything"], 2, "scripts/bench load: unknown option --anything"),
+        (["bench", "--repeats", "2"], 2, "scripts/bench speed: unknown option --repeats"),
+        (["bench", "kernels", "--repeats", "0"], 2, "--repeats: should be a whole number"),
+        (["bench", "real"], 2, "--manifest and --model: needed without --render"),
+        (["bench", "real", "--render"], 0, ""),
+        (["bench", "voices", "--recodings", "x"], 2, "did you mean --recordings?"),
         (["bench", "--quick"], 0, ""),
         (["bench", "sped"], 2, "did you mean speed?"),
         (["gpu-check", "--quik"], 2, "did you mean --quick?"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from argparse import Namespace
 
 import pytest
 
@@ -10,7 +12,7 @@ from benchmarks import charts, pages
 from benchmarks.charts import Chart
 from benchmarks.diarization import __main__ as diarization
 from benchmarks.pages import NOTHING, PLACE, fill, write_page
-from benchmarks.report import PAGES, read, table_of
+from benchmarks.report import PAGES, read, save, table_of
 from benchmarks.speed import cpu, kernels
 from tests.benchmark_pages import rows_of, run_quick
 
@@ -30,6 +32,10 @@ Between.
 <!-- end -->
 """
 SETTINGS = {"cores": 2}
+QUICK, WHOLE, PUBLISHED = (
+    Namespace(quick=quick, publish=publish)
+    for quick, publish in ((True, False), (False, False), (False, True))
+)
 PICTURE = Chart("How long?", " s", ("",), {"ours": (1.0,)}, "by hand")
 
 
@@ -77,18 +83,23 @@ def test_nothing_is_written_where_page_and_figures_do_not_fit(page):
     assert list(page.parent.iterdir()) == [page]
 
 
-def test_a_whole_run_fills_the_page_and_a_quick_one_a_copy_of_it(page, tmp_path, monkeypatch):
+def test_a_run_fills_the_page_where_it_is_to_publish_and_a_copy_of_it_else(
+    page, tmp_path, monkeypatch
+):
     monkeypatch.setattr(pages, "RESULTS", tmp_path / "build")
     page.write_text(PAGE + "\n<!-- figures: pictures -->\n<!-- end -->\n", encoding="utf-8")
     results, before = {"settings": SETTINGS}, page.read_text(encoding="utf-8")
-    pages.keep("example", results, {"times": "quick"}, True, {"drawn": PICTURE})
+    pages.keep("example", results, {"times": "quick"}, QUICK, {"drawn": PICTURE})
     copy = (tmp_path / "build" / "example-quick.md").read_text(encoding="utf-8")
     assert "quick" in copy
     assert "- cores: 2" in copy
     assert "drawn" not in copy
     assert page.read_text(encoding="utf-8") == before
     assert not (tmp_path / "drawn.svg").exists()
-    pages.keep("example", results, {"times": "whole"}, False, {"drawn": PICTURE})
+    pages.keep("example", results, {"times": "whole"}, WHOLE, {"drawn": PICTURE})
+    assert "whole" in (tmp_path / "build" / "example.md").read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == before
+    pages.keep("example", results, {"times": "whole"}, PUBLISHED, {"drawn": PICTURE})
     assert "whole" in (filled := page.read_text(encoding="utf-8"))
     assert "![How long?](drawn.svg)" in filled
     assert (tmp_path / "drawn.svg").exists()
@@ -156,3 +167,35 @@ def test_what_diarization_takes_stands_on_its_page(tmp_path, monkeypatch):
     # A quick run leaves the memory out, and has no pipeline of real weights.
     assert f"<!-- figures: published -->\n\n{NOTHING}" in page
     assert f"## Memory\n\n<!-- figures: memory -->\n\n{NOTHING}" in page
+
+
+def test_tables_that_a_run_leaves_out_stay(tmp_path, monkeypatch):
+    known = {"published": [["an hour", "9"]], "memory": [["20 min", "400"]]}
+    headers = {"published": ["audio", "seconds"], "memory": ["audio", "MiB"]}
+    kept = []
+
+    def sections(bench, options, seconds):
+        yield "conversation", ["", "seconds"], [["ours", str(len(kept))]]
+        for name, rows in known.items():
+            asked = options.pipeline if name == "published" else options.minutes
+            yield name, headers[name], rows if asked else []
+
+    monkeypatch.setattr(diarization, "diarize", lambda _: {diarization.OURS: [1.0]})
+    monkeypatch.setattr(diarization, "_sections", sections)
+    monkeypatch.setattr(diarization, "_chart", lambda *_: None)
+    monkeypatch.setattr(diarization, "RESULTS", tmp_path)
+
+    def keep(name, results, figures, *_):
+        save(tmp_path / "diarization.json", results)
+        kept.append(figures)
+
+    monkeypatch.setattr(diarization, "keep", keep)
+    pipeline = ["--pipeline", "real", "--lengths", "1", "--stock-minutes", "1"]
+    for options in (pipeline, ["--minutes", "0"], ["--minutes", "0", "--fresh"]):
+        monkeypatch.setattr(sys, "argv", ["bench", *options])
+        diarization.main()
+    whole, partly, fresh = kept
+    assert "| an hour | 9 |" in whole["published"]
+    assert partly | {"conversation": ""} == whole | {"conversation": ""}
+    assert "| ours | 1 |" in partly["conversation"]
+    assert (fresh["published"], fresh["memory"]) == ("", "")

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import sys
 import xml.etree.ElementTree as ElementTree
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from benchmarks import charts, pages
 from benchmarks.archive import __main__ as archive_benchmark
 from benchmarks.archive.figures import figures as archive_figures
 from benchmarks.charts import Chart, Curves
-from benchmarks.report import read, save, table
+from benchmarks.report import put, read, read_kept, save, table
 from benchmarks.speed import __main__ as speed_benchmark
 from benchmarks.speed import cpu, engines
 from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
@@ -243,13 +245,13 @@ def test_cells_that_repeat_others_are_not_timed():
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_unknown_option_is_one_line_of_argparse(name, monkeypatch, capsys):
+def test_an_unknown_option_is_one_line(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "--nope"])
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"benchmarks.{name}").main()
     assert ended.value.code == 2
-    printed = capsys.readouterr().err
-    assert printed.splitlines()[-1].endswith("error: unrecognized arguments: --nope")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ": unknown option --nope" in line
 
 
 def test_what_an_archive_took_is_read_from_its_results(tmp_path):
@@ -284,7 +286,7 @@ def test_the_archive_page_tells_what_was_measured(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     results |= {"clips": clips | {"memory": looks}}
-    pages.keep("archive", results, archive_figures(results), quick=True)
+    pages.keep("archive", results, archive_figures(results), Namespace(quick=True, publish=False))
     text = (tmp_path / "archive-quick.md").read_text(encoding="utf-8")
     rows = rows_of(text)
     assert ["loop, 1 thread", "3.0", "9.0", "22", "1.00 (1.00-1.00)"] in rows
@@ -301,3 +303,62 @@ def test_the_archive_page_tells_what_was_measured(tmp_path, monkeypatch):
     assert ["100", "200", "900", "300"] in rows
     # Nobody looked before the run ended.
     assert archive_figures(results | {"clips": clips | {"memory": []}})["memory"] == ""
+
+
+def test_a_row_takes_the_place_of_the_one_that_it_measures_again():
+    rows = [{"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 2, "c": 1}]
+    put(rows, {"a": 1, "b": 1, "c": 2}, "a", "b")
+    put(rows, {"a": 2, "c": 3}, "a", "b")
+    assert rows == [{"a": 1, "b": 1, "c": 2}, {"a": 1, "b": 2, "c": 1}, {"a": 2, "c": 3}]
+
+
+def test_results_are_added_to_under_the_same_settings_alone(tmp_path):
+    path, empty = tmp_path / "kept.json", {"cells": []}
+    facts = {"precision": "float32", "minutes": 1.0, "repeats": 3}
+    first = read_kept(path, facts, empty, False)
+    assert first == {"cells": [], "settings": facts}
+    first["cells"].append({"a": 1})
+    save(path, first)
+    assert empty == {"cells": []}
+    again = facts | {"minutes": 7.0, "repeats": 1, "more": "x"}
+    assert read_kept(path, again, empty, False) == {"cells": [{"a": 1}], "settings": again}
+    assert read_kept(path, facts, empty, True)["cells"] == []
+    for other in ({"precision": "int8"}, facts | {"precision": None}):
+        with pytest.raises(SystemExit, match="with precision float32, and this run has"):
+            read_kept(path, other, empty, False)
+        assert read_kept(path, other, empty, True)["cells"] == []
+
+
+class CountingBench:
+    """Stands for `speed`'s; it numbers its measurements."""
+
+    def __init__(self, pair, device, dtype):
+        self.pair = pair
+
+    def costs(self):
+        return {"ours": 1.0}
+
+    def measure(self, cell, budget):
+        named = {"models": self.pair.name, "cell": cell.name, "batch": cell.batch}
+        return named | {"number": next(self.numbers)}
+
+    def memory(self, cell):
+        return {"ours": 10.0}
+
+
+def test_speed_keeps_the_cells_that_it_does_not_measure_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed_benchmark, "Bench", CountingBench)
+    monkeypatch.setattr(CountingBench, "numbers", itertools.count(1), raising=False)
+    monkeypatch.setattr(speed_benchmark, "summary", lambda _: "")
+    path, pair = tmp_path / "speed.json", next(iter(quick_pairs()))
+    assert [cell.name for cell in pair.cells] == ["8 s", "8 windows of 8 s"]
+
+    def run(some, fresh=False):
+        speed_benchmark.run([pair], some, CPU, path, 0.0, fresh)
+        kept = read(path)
+        assert kept["models"].keys() == {pair.name}
+        return {cell["cell"]: cell["number"] for cell in kept["cells"]}
+
+    assert run("") == {"8 s": 1, "8 windows of 8 s": 2}
+    assert run("windows") == {"8 s": 1, "8 windows of 8 s": 3}
+    assert run("windows", fresh=True) == {"8 windows of 8 s": 4}

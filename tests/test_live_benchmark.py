@@ -349,6 +349,27 @@ def test_where_nothing_can_be_measured_there_is_one_line(tmp_path, monkeypatch, 
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_run_replaces_the_sessions_that_it_measures_again():
+    def heard(name, number, **cell):
+        return {**cell, "sessions": [{"recording": name, "number": number}]}
+
+    alone, four = {"clients": 1, "beside": False}, {"clients": 4, "beside": False}
+    kept = {"ours": [], "theirs": []}
+    bench.add(kept, "ours", heard("a", 1, **alone))
+    bench.add(kept, "ours", heard("a", 2, **four))
+    bench.add(kept, "theirs", {"recording": "a", "number": 3})
+    bench.add(kept, "ours", heard("b", 4, **alone))
+    bench.add(kept, "ours", heard("b", 5, **four))
+    bench.add(kept, "theirs", {"recording": "b", "number": 6})
+    bench.add(kept, "ours", heard("a", 7, **alone))
+    bench.add(kept, "long", {"seconds": 60.0})
+    one, several = kept["ours"]
+    assert {each["recording"]: each["number"] for each in one["sessions"]} == {"a": 7, "b": 4}
+    assert several == heard("b", 5, **four)
+    assert [each["number"] for each in kept["theirs"]] == [3, 6]
+    assert kept["long"] == {"seconds": 60.0}
+
+
 @pytest.mark.reliability
 def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
     rows = rows_of(run_quick(bench, "live", tmp_path, monkeypatch))

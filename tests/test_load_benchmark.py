@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import statistics
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
@@ -17,6 +18,7 @@ from benchmarks.load import __main__ as command
 from benchmarks.load.clients import COLUMNS, Load, arriving, beside, closed, columns
 from benchmarks.load.figures import charts
 from benchmarks.load.servers import HF_SERVE, OURS
+from benchmarks.report import read
 from tests.benchmark_pages import render, rows_of
 
 
@@ -207,3 +209,32 @@ def test_the_pictures_show_most_users_and_the_slow_end_beside_long_requests():
     assert drawn["load-beside"].bars == {OURS: (1.45,), HF_SERVE: (1.45,)}
     unanswered = results_of() | {"beside": [cell(OURS, 1, 0.0, p95=None)]}
     assert list(charts(unanswered)) == ["load"]
+
+
+def test_models_that_are_not_measured_again_keep_their_figures(tmp_path, monkeypatch):
+    numbers = itertools.count(1)
+
+    def measurements(*_):
+        for part, cell in (("users", {"seconds": 8, "users": 1}), ("beside", {"pause": 1.0})):
+            for server in (OURS, HF_SERVE):
+                yield part, {**cell, "server": server, "number": next(numbers)}
+
+    monkeypatch.setattr(command, "running", lambda _: nullcontext({}))
+    monkeypatch.setattr(command, "_measured", measurements)
+    monkeypatch.setattr(command, "summary", lambda _: "")
+
+    def run(model, fresh=False):
+        command.run({model: {}}, command.QUICK, False, tmp_path / "load.json", fresh)
+        kept = read(tmp_path / "load.json")
+        return {
+            part: [(cell["models"], cell["number"]) for cell in kept[part]]
+            for part in ("users", "beside")
+        }
+
+    first = {"users": [("a", 1), ("a", 2)], "beside": [("a", 3), ("a", 4)]}
+    assert run("a") == first
+    second = {"users": [("b", 5), ("b", 6)], "beside": [("b", 7), ("b", 8)]}
+    assert run("b") == {part: first[part] + second[part] for part in first}
+    third = {"users": [("a", 9), ("a", 10)], "beside": [("a", 11), ("a", 12)]}
+    assert run("a") == {part: third[part] + second[part] for part in first}
+    assert run("c", fresh=True)["users"] == [("c", 13), ("c", 14)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+
 import numpy as np
 import pytest
 
@@ -85,3 +88,33 @@ def test_the_page_compares_every_column_with_the_plain_one(tmp_path, monkeypatch
     assert ["30 s", "8", "plain", "4.20", "1.00 (1.00-1.00)", "1.00", "10"] in rows
     assert ["30 s", "8", "heads", "2.10", "2.00 (2.00-2.00)", "2.35", "21"] in rows
     assert text.index("## Demo models") < text.index("## Deep pair") < text.index("| 30 s | 1 |")
+
+
+def test_cells_that_are_not_measured_again_are_kept(tmp_path, monkeypatch):
+    numbers = itertools.count(1)
+
+    def measured(pair, engines, cell, budget):
+        seconds, batch = cell
+        return {"models": pair.name, "window": seconds, "batch": batch, "number": next(numbers)}
+
+    pairs = [command.Pair(name, {}) for name in ("demo models", "deep pair")]
+    monkeypatch.setattr(command, "pairs", lambda _: pairs)
+    monkeypatch.setattr(command, "measure", measured)
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "keep", lambda name, results, *_: kept.append(results["cells"]))
+    monkeypatch.setattr(command, "figures", lambda *_: {})
+    kept = []
+    for options in (["--cells", "demo models, 5 s"], ["--cells", "batch 8"], ["--fresh"]):
+        monkeypatch.setattr(sys, "argv", ["bench", *options])
+        command.main()
+    first, second, third = kept
+    assert [cell["number"] for cell in first] == [1, 2, 3]
+    assert {(cell["models"], cell["window"], cell["batch"]): cell["number"] for cell in second} == {
+        ("demo models", 5, 1): 1,
+        ("demo models", 5, 8): 4,
+        ("demo models", 5, 24): 3,
+        ("demo models", 30, 8): 5,
+        ("deep pair", 5, 8): 6,
+        ("deep pair", 30, 8): 7,
+    }
+    assert [cell["number"] for cell in third] == list(range(8, 20))

@@ -1,9 +1,14 @@
 """Both commands as they are called, on a random Whisper and recordings of noise."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 
+from commands.manifest import EXAMPLE
+from config import REPOSITORY
 from medusa.__main__ import main
 from testing.tiny_whispers import hears_sound
 from tests.medusa_stand_ins import ENDING, write_recordings
@@ -72,13 +77,49 @@ def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
         main(["evaluate", *options])
 
 
+def test_too_few_windows_are_said_before_anything_is_decoded(
+    model_folder, tmp_path, monkeypatch, all_sound_is_speech
+):
+    def decode(*_):
+        raise AssertionError("something is decoded")
+
+    monkeypatch.setattr("medusa.commands.cached_hidden_states", decode)
+    write_recordings(tmp_path, 9, windows=1)
+    options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
+    training = ["train", *options, "--output-dir", str(tmp_path / "heads")]
+    with pytest.raises(SystemExit, match=r"train: .*at least 10 windows .* --recordings has 9$"):
+        main(training)
+    write_recordings(tmp_path, 10, windows=1)
+    with pytest.raises(AssertionError, match="decoded"):
+        main(training)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_the_help_has_a_default_or_a_need_for_each_option_and_loads_no_torch(command):
+    script = (
+        "import sys; from medusa.options import read\n"
+        "try: read([sys.argv[1], '--help'])\n"
+        "finally: assert not {'torch', 'transformers', 'numpy'} & sys.modules.keys()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, command], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: python -m medusa {command} ")
+    options = [" ".join(each.split()) for each in re.split(r"\n  (?=--)", done.stdout)[1:]]
+    needed = ("--model ", "--recordings ", "--output-dir ", "--csv ")
+    assert len(options) >= 7
+    assert all("; default: " in each for each in options if not each.startswith(needed))
+    assert EXAMPLE in " ".join(done.stdout.split())
+
+
 def test_a_shortlist_without_room_for_text_is_refused_before_anything_is_decoded(
     model_folder, tmp_path, monkeypatch
 ):
     def decode(*_):
         raise AssertionError("something is decoded")
 
-    monkeypatch.setattr("medusa.__main__.Teacher", decode)
+    monkeypatch.setattr("medusa.commands.Teacher", decode)
     write_recordings(tmp_path, 1, windows=1)
     options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
     special = models_of(TINY, ENDING).special_tokens

@@ -6,7 +6,8 @@ import torch
 from medusa.acceptance import measure
 from medusa.heads import Heads, Projection
 from medusa.hidden_states import HiddenStates
-from medusa.training import Plan, Training, choose_shortlist, rate_factor, split
+from medusa.options import Plan
+from medusa.training import Training, choose_shortlist, rate_factor, split
 from tests.medusa_stand_ins import teacher_of, tiny_models, write_recordings
 
 PLAN = Plan(heads=2, epochs=4, batch=32, rate=2e-2)

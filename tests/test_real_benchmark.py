@@ -4,6 +4,7 @@ the same sentence alike.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import sys
@@ -15,16 +16,20 @@ import numpy as np
 import pytest
 import soundfile
 
+pytest.importorskip("pyarrow")
+
+from archive.manifest import in_manifest
 from benchmarks.accuracy.intervals import Interval, difference, interval, points
 from benchmarks.accuracy.metrics import Count
+from benchmarks.options import DEFAULT, FORMS, SHORT
 from benchmarks.pages import NOTHING
 from benchmarks.real import __main__ as bench
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Ours, Setting, Spec
+from benchmarks.real.engines import Ours, Setting, Spec
 from benchmarks.real.figures import charts
 from benchmarks.real.manifest import Recording, load_manifests
 from benchmarks.real.process import Heard
-from benchmarks.real.results import add_answer, add_recording, cells, empty, recordings, specs
+from benchmarks.real.results import EMPTY, add_answer, add_recording, cells, recordings, specs
 from benchmarks.real.scoring import Score, is_by_character, score
 from config import DEMO_MODELS
 from demo.build.voices import Voice, speak
@@ -64,9 +69,11 @@ def test_a_manifest_names_recordings_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ([{"audio": "no.wav"}], "there is no no.wav"),
-        ([{"text": "hello"}], "a path called audio"),
-        (["a.wav"], "a path called audio"),
+        ([{"audio": "no.wav"}], r"manifest.json, entry 1: there is no .*/no\.wav"),
+        ([{"text": "hello"}], r'manifest.json, entry 1: should be an object with a "path"'),
+        (["a.wav"], r'entry 1: should be an object with a "path", such as \{"path": "talk.wav"'),
+        ([{"path": "a.wav"}, {"audio": "a.wav", "txt": ""}], "entry 2: 'txt' is none of .*; did"),
+        ([{"path": "a.wav", "text": 7}], "entry 1: text: should be text"),
         ([{"audio": "a.wav"}, {"audio": "a.wav"}], "more than one recording is called a.wav"),
     ],
 )
@@ -77,15 +84,44 @@ def test_a_wrong_manifest_is_one_line(entries, said, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_manifest_that_is_no_list_or_not_there_is_one_line(tmp_path):
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(ValueError, match="should be a list"):
-        load_manifests([tmp_path / "manifest.json"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{}", "line 1: should be an object with a"),
+        (b"nothing", "line 1: is not JSON; write a line"),
+        (b'{"path": "a.wav"}\n{"path": "b.wav"', "line 2: is not JSON; write a line"),
+        (b'[{"path": "a.wav"},\n{"path" "b.wav"}]', "line 2: is not JSON; write a line"),
+        (b'{\n"path": "a.wav"\n}', "line 1: is not JSON; write a line"),
+        (b"\xff", "is not text in UTF-8"),
+    ],
+)
+def test_what_is_no_manifest_is_one_line(text, said, tmp_path):
+    (tmp_path / "a.wav").touch()
+    (tmp_path / "list.jsonl").write_bytes(text)
+    with pytest.raises(ValueError, match=rf"list\.jsonl.*{said}") as raised:
+        load_manifests([tmp_path / "list.jsonl"])
+    assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="No such file"):
         load_manifests([tmp_path / "nothing.json"])
-    (tmp_path / "manifest.json").write_text("nothing")
-    with pytest.raises(ValueError, match="no JSON"):
-        load_manifests([tmp_path / "manifest.json"])
+
+
+def test_every_form_of_a_manifest_is_read_alike_by_benchmarks_and_archives(tmp_path):
+    """An archive's own form, and the one that benchmarks had."""
+    (tmp_path / "a.wav").write_bytes(b"123")
+    (tmp_path / "b.wav").write_bytes(b"123")
+    lines = tmp_path / "list.jsonl"
+    lines.write_text(
+        '{"path": "a.wav", "name": "call-1", "parameters": {"language": "de"}}\n\n'
+        '{"path": "b.wav", "text": "oui"}\n'
+    )
+    entries = [{"audio": "a.wav", "language": "de"}, {"audio": "b.wav", "text": "oui"}]
+    listed = manifest(tmp_path, *entries)
+    expected = [Recording(tmp_path / "a.wav", "de"), Recording(tmp_path / "b.wav", text="oui")]
+    for each in (lines, listed):
+        assert load_manifests([each]) == expected
+        first, second = in_manifest(str(each), {}, [str(tmp_path)])
+        assert (first.path, first.parameters) == (f"{tmp_path}/a.wav", {"language": "de"})
+        assert (second.path, second.parameters) == (f"{tmp_path}/b.wav", None)
 
 
 def test_an_engine_is_a_form_with_its_own_settings():
@@ -141,12 +177,12 @@ def test_the_interval_of_a_rate_holds_it_and_is_wide_where_recordings_differ():
     assert difference(counts, counts) == Interval(0.0, 0.0, 0.0)
     better = Interval(-0.02, -0.03, -0.01)
     assert points(better) == "-2.0 (-3.0 to -1.0): better"
-    assert points(better, shown=False).endswith("no difference shown")
+    assert points(Interval(-0.02, -0.03, 0.01)).endswith("no difference shown")
 
 
 def example(engines: dict[str, list[str]], heard: list[Recording]) -> dict:
     """Results as a run keeps them: texts by engine, one for each recording."""
-    results = empty(SETTINGS)
+    results = {**copy.deepcopy(EMPTY), "settings": SETTINGS}
     for recording in heard:
         add_recording(results, recording, 60.0)
     for name, texts in engines.items():
@@ -202,12 +238,111 @@ def test_the_page_has_figures_and_no_text(tmp_path, monkeypatch):
     results = example({"ours": right, "batched": wrong, "batched-5": right}, heard)
     text = page_of(results, tmp_path, monkeypatch)
     assert not any(word in text for word in ("green", "down", "thank", "你"))
-    assert "| batched | 25.0% (25.0% to 25.0%) | 0 | 1 | 0 |" in text
+    assert "| batched | 25.0% | 0 | 1 | 0 | -25.0 |" in text
     assert "| batched | 33.3% " in text
     assert "| batched | 50.0% " in text
-    assert "no difference shown" in text
+    assert " to " not in "".join(line for line in text.splitlines() if line[:1] == "|")
     assert "| batched | 12.0 | 20.0 | 1.00 | 102 | 2 |" in text
     assert "| d (en, 60 s, truth) | 0 words; 3.0 | 2 words; 3.0 | 0 words; 3.0 |" in text
+
+
+def test_six_recordings_have_intervals(tmp_path, monkeypatch):
+    heard = [english(name) for name in "abcdef"]
+    right, wrong = ["red green blue grey"] * 6, ["red green blue"] * 6
+    text = page_of(example({"ours": right, "batched": wrong}, heard), tmp_path, monkeypatch)
+    assert (
+        "| batched | 25.0% (25.0% to 25.0%) | 0 | 6 | 0 | -25.0 (-25.0 to -25.0): better |" in text
+    )
+
+
+def test_tables_are_printed_without_the_page_around_them(tmp_path, monkeypatch, capsys):
+    page_of(example({"ours": ["red green blue"]}, [english("a")]), tmp_path, monkeypatch)
+    printed = capsys.readouterr().out.splitlines()
+    at = printed.index("spoken text")
+    head = "1 recording, 4 words  error rate  substituted  deleted  inserted"
+    assert printed[at + 1 : at + 4] == [
+        "",
+        f"{head}  ours less theirs, points",
+        "ours                       25.0%            0        1         0",
+    ]
+    assert "characters" not in printed
+    assert not any("|" in line or "<!--" in line or NOTHING in line for line in printed)
+    assert printed[-1].startswith(f"Written to {tmp_path / 'heard.md'}")
+
+
+class Repeats:
+    """An engine that writes its own name, and the time of `Repeats.now`."""
+
+    now = "first"
+
+    def __init__(self, spec, setting):
+        self.spec = spec
+
+    def transcribe(self, recording):
+        return Heard(f"{self.spec.name} {self.now}", 1.0, 100.0)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def measure(tmp_path, monkeypatch):
+    """Runs the command on two recordings by stand-ins of engines; the texts that it has kept."""
+    for name in ("a.wav", "b.wav"):
+        soundfile.write(tmp_path / name, np.zeros(SAMPLE_RATE), SAMPLE_RATE)
+    path = manifest(tmp_path, *({"path": name, "text": "red"} for name in ("a.wav", "b.wav")))
+    output = tmp_path / "kept.json"
+
+    def setting(options):
+        return Setting(tmp_path, tmp_path, "cpu", options.precision, 1, 24, words=False)
+
+    monkeypatch.setattr(bench, "EngineProcess", Repeats)
+    monkeypatch.setattr(bench, "_setting", setting)
+
+    def run(*options: str, now: str) -> dict[str, dict[str, str]]:
+        monkeypatch.setattr(Repeats, "now", now)
+        asked = ["--manifest", str(path), "--model", "whisper", "--output", str(output), *options]
+        monkeypatch.setattr(sys, "argv", ["bench", *asked])
+        assert bench.main() == 0
+        answers = json.loads(output.read_text())["answers"]
+        return {
+            name: {of: each["text"] for of, each in texts.items()}
+            for name, texts in answers.items()
+        }
+
+    return run
+
+
+def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
+    measure("--engines", "ours", now="first")
+    kept = measure("--engines", "batched", "--only", "a.w", now="second")
+    assert kept == {
+        "ours": {"a.wav": "ours first", "b.wav": "ours first"},
+        "batched": {"a.wav": "batched second"},
+    }
+    kept = measure("--engines", "ours", "--only", "b.w", "--add", now="third")
+    assert kept == {
+        "ours": {"a.wav": "ours first", "b.wav": "ours third"},
+        "batched": {"a.wav": "batched second"},
+    }
+    kept = measure("--engines", "batched", "--fresh", now="fourth")
+    assert kept == {"batched": {"a.wav": "batched fourth", "b.wav": "batched fourth"}}
+
+
+def test_results_of_other_settings_or_recordings_are_neither_mixed_nor_lost(
+    measure, tmp_path, capsys
+):
+    before = measure("--engines", "ours", now="first")
+    said = r"kept\.json has results with precision float32, and this run has int8\. --fresh drops"
+    with pytest.raises(SystemExit, match=said):
+        measure("--engines", "batched", "--precision", "int8", now="second")
+    soundfile.write(tmp_path / "a.wav", np.zeros(2 * SAMPLE_RATE), SAMPLE_RATE)
+    with pytest.raises(AssertionError):
+        measure("--engines", "batched", now="second")
+    assert "a.wav lasts 2.000 s; the earlier results have another" in capsys.readouterr().err
+    soundfile.write(tmp_path / "a.wav", np.zeros(SAMPLE_RATE), SAMPLE_RATE)
+    after = measure("--engines", "batched", now="third")
+    assert after["ours"] == before["ours"]
 
 
 def test_the_pictures_show_the_engines_of_as_many_beams():
@@ -266,7 +401,9 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
         may_add = spec.name in ("batched", "sequential:beam_size=5")
         assert cell.score.count.errors <= may_add, spec.name
         assert 100 < cell.peak < 3000
-    assert (tmp_path / "real.md").read_text() == printed.out.removesuffix("\n")
+    assert (tmp_path / "real.md").is_file()
+    assert "<!--" not in printed.out
+    assert NOTHING not in printed.out
 
 
 def test_weights_are_converted_once(tmp_path, whisper_folder):
@@ -284,7 +421,7 @@ def test_what_cannot_be_heard_is_one_line(spoken, tmp_path, monkeypatch, capsys)
     cases = {
         "neither a hub id": given,
         "engine 'nope'": [*given, "--engines", "nope"],
-        "no recording is left": [*given, "--recordings", "nope"],
+        "no recording is left": [*given, "--only", "nope"],
         "No such file": ["--render", "--output", str(tmp_path / "nothing.json")],
     }
     for said, arguments in cases.items():

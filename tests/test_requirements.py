@@ -131,10 +131,15 @@ def test_comments_and_order_do_not_matter(copied):
 
 def test_where_no_index_can_be_asked_the_check_says_what_it_left_out(monkeypatch, capsys, tmp_path):
     uv = tmp_path / "uv"
-    uv.write_text("#!/bin/sh\necho 'cause: error sending request for url' >&2\nexit 2\n")
+    uv.write_text(
+        '#!/bin/sh\necho "$UV_HTTP_TIMEOUT $UV_HTTP_RETRIES" >"${0%/*}/patience"\n'
+        "echo 'cause: error sending request for url' >&2\nexit 2\n"
+    )
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert main(["--check"]) == 0
+    # An index that accepts connections and never answers is given up at once.
+    assert (tmp_path / "patience").read_text() == "10 0\n"
     assert capsys.readouterr().err.startswith("Left out: wheels for Macs")
 
 

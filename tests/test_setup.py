@@ -115,6 +115,33 @@ def test_an_unknown_option_is_refused_before_anything_is_made(clone):
     assert not (clone.root / ".venv").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "layer", "toolkit"),
+    [
+        (["--archive", "--dev"], "dev", False),
+        (["--dev", "--archive"], "dev", False),
+        (["--dev", "--toolkit"], "dev", True),
+        (["--toolkit", "--archive"], "dev", True),
+        (["--archive", "--archive"], "archive", False),
+    ],
+)
+def test_options_add_up(clone, options, layer, toolkit):
+    done = clone.run("scripts/setup", *options)
+    assert done.returncode == 0, done.stderr
+    assert (clone.root / ".venv" / "layer").read_text() == f"{layer}\n"
+    assert (clone.root / ".venv-toolkit").is_dir() == toolkit
+
+
+@pytest.mark.parametrize("known", ["--archive", "--dev", "--toolkit"])
+def test_the_suggestion_for_an_unknown_option_is_another_one(clone, known):
+    for option in (known.removesuffix("e") + "s", known[:5] + "x"):
+        done = clone.run("scripts/setup", known, option)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"scripts/setup: unknown option {option}")
+        assert f"did you mean {option}?" not in line
+
+
 def test_a_user_gets_what_users_need_and_by_its_hashes(clone):
     done = clone.run("scripts/setup")
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,10 @@ are cut where one person speaks, and the page tells what was kept.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -336,6 +338,51 @@ def test_a_run_that_was_broken_off_or_heard_by_this_project_alone_has_a_page(tmp
     assert STOCK not in {cell for row in rows_of(text) for cell in row}
     assert text.count(NOTHING) == 5  # four of names, and the picture
     assert [OURS, "3.0", "20.0", "1.00"] in rows_of(text)
+
+
+class CountingBench:
+    """Stands for the endpoint and pyannote's pipeline; it numbers its measurements."""
+
+    diarizer = SimpleNamespace(capabilities=SimpleNamespace(same_voice=0.5))
+
+    def __init__(self, handler, stock, device, repeats):
+        self.systems = (STOCK, OURS, ENDPOINT) if stock else (OURS, ENDPOINT)
+
+    def measure(self, conversation):
+        return recording_of(conversation.name, next(self.numbers), 1, self.systems)
+
+    def name(self, conversations, collection):
+        return {"names": len(conversations)}
+
+
+def test_recordings_that_are_not_measured_again_are_kept(tmp_path, monkeypatch):
+    folder = folder_of(tmp_path, one=(quiet(8), TRUE, {}), two=(quiet(8), TRUE, {}))
+    monkeypatch.setattr(CountingBench, "numbers", itertools.count(1), raising=False)
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "Bench", CountingBench)
+    monkeypatch.setattr(command, "EndpointHandler", lambda settings: None)
+    monkeypatch.setattr(command, "StockPipeline", lambda *_: "pipeline")
+    monkeypatch.setattr(command, "write_page", lambda *_: None)
+    monkeypatch.setattr(command, "figures", lambda _: {})
+    models = ["--pipeline", str(DEMO_MODELS / "diarization"), "--model", str(DEMO_MODELS / "asr")]
+
+    def run(*options):
+        asked = ["bench", "--recordings", str(folder), *models, *options]
+        monkeypatch.setattr(sys, "argv", asked)
+        assert command.main() == 0
+        kept = read(tmp_path / "voices.json")
+        confusion = {
+            each["name"]: each["turns"][TOLD][OURS]["strict"]["confusion"]
+            for each in kept["recordings"]
+        }
+        stock = [each["name"] for each in kept["recordings"] if STOCK in each["seconds"]]
+        return confusion, stock, kept["names"]
+
+    monkeypatch.setattr(command, "chart", lambda _: None)
+    assert run() == ({"one": 1, "two": 2}, ["one", "two"], 2)
+    assert run("--only", "two") == ({"one": 1, "two": 3}, ["one", "two"], 2)
+    assert run("--ours") == ({"one": 4, "two": 5}, ["one", "two"], 2)
+    assert run("--ours", "--fresh", "--only", "one") == ({"one": 6}, [], 1)
 
 
 @pytest.mark.slow

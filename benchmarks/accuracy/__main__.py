@@ -6,7 +6,6 @@ same conditions with other voices and seeds: to look into and to tune on.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from benchmarks.accuracy.answers import OURS, Answer, ask, attribute_by_rules
 from benchmarks.accuracy.diagnosis import Diagnosis
 from benchmarks.accuracy.figures import chart, figures
 from benchmarks.accuracy.scenes import SceneKey, Split, load, scene_files
+from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
 from config import ModelSettings
@@ -38,15 +38,14 @@ Results = dict[str, Any]
 
 def main() -> None:
     """Measure what is asked for and write the page."""
-    options = _options()
+    options = read_options("accuracy")
     split: Split = "development" if options.development else "reserved"
-    published = not (options.development or options.quick)
     path = _path(split, options.quick)
     if not options.render:
         run(split, options.quick, path)
     results = read(path)
     pictures = {"speakers": chart(results["scenes"])}
-    copy = None if published else path.with_suffix(".md")
+    copy = None if options.publish else path.with_suffix(".md")
     write_page("accuracy", results, figures(results), pictures, copy)
 
 
@@ -130,19 +129,6 @@ def _summary(judged: Results) -> str:
 def _path(split: Split, quick: bool) -> Path:
     name = "accuracy" if split == "reserved" else f"accuracy-{split}"
     return RESULTS / f"{name}-quick.json" if quick else RESULTS / f"{name}.json"
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench accuracy",
-        description="Measure how right the endpoint's answers are, beside other rules.",
-    )
-    parser.add_argument(
-        "--development", action="store_true", help="the voices to look at and tune on, no page"
-    )
-    parser.add_argument("--quick", action="store_true", help="a minute's smoke test, no page")
-    parser.add_argument("--render", action="store_true", help="make the page from the last results")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

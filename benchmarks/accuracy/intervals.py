@@ -41,14 +41,12 @@ def interval(counts: Sequence[Count]) -> Interval:
     return difference(counts, [Count(0.0, count.total) for count in counts])
 
 
-def points(between: Interval, shown: bool = True) -> str:
-    """A difference in percentage points with the ends of its interval, and what it says; where
-    `shown` is False it is too few dialogues that it rests on to say anything.
-    """
+def points(between: Interval) -> str:
+    """A difference in percentage points with the ends of its interval, and what it says."""
     verdict = "no difference shown"
-    if shown and between.high < 0:
+    if between.high < 0:
         verdict = "better"
-    elif shown and between.low > 0:
+    elif between.low > 0:
         verdict = "worse"
     value, low, high = (100 * each for each in (between.value, between.low, between.high))
     return f"{value:+.1f} ({low:+.1f} to {high:+.1f}): {verdict}"

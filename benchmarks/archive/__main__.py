@@ -1,6 +1,6 @@
 """Times `python -m archive` beside a plain loop over its files; fills docs/benchmarks/archive.md.
 
-`scripts/bench archive [--quick]`. First some recordings of a talk's length, by a loop with one
+First some recordings of a talk's length, by a loop with one
 thread and with all, and by one worker and two, by turns; then many short ones by two workers, whose
 memory is watched.
 
@@ -11,7 +11,6 @@ cluster's start and the work are told apart without asking the cluster.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ import numpy as np
 import psutil
 
 from benchmarks.archive.figures import figures
+from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, save, settings
 from benchmarks.speed.recordings import recording
@@ -57,7 +57,7 @@ class Run:
 
 def main() -> None:
     """Measure and write the page."""
-    options = _options()
+    options = read_options("archive")
     long, short, repeats = (4, 20, 1) if options.quick else (LONG, SHORT, REPEATS)
     talks, clips = (
         make_files("talks", long, LONG_SECONDS),
@@ -87,7 +87,7 @@ def main() -> None:
         "each": statistics.mean(together.each),
         "memory": seen,
     }
-    keep("archive", results, figures(results), options.quick)
+    keep("archive", results, figures(results), options)
 
 
 def make_files(name: str, count: int, seconds: int) -> Path:
@@ -191,12 +191,6 @@ def _command(module: str, *arguments: str, threads: int | None = None) -> list[s
         variables.append(f"OMP_NUM_THREADS={threads}")
     removed = [part for name in unset for part in ("-u", name)]
     return ["env", *removed, *variables, sys.executable, "-m", module, *arguments]
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench archive", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke test, no page")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

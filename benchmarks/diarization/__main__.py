@@ -7,8 +7,8 @@ With `--pipeline` also what a pipeline of real weights takes for a minute, ten a
 
 from __future__ import annotations
 
-import argparse
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -31,8 +31,9 @@ from benchmarks.diarization.stages import (
     embed_demo,
     measure_memory,
 )
+from benchmarks.options import read_options
 from benchmarks.pages import keep
-from benchmarks.report import machine, settings, table
+from benchmarks.report import RESULTS, machine, read_kept, settings, table
 from benchmarks.timing import ratio
 from config import REPOSITORY
 from demo.build.clip import Samples
@@ -45,7 +46,7 @@ Section = tuple[str, list[str], list[list[str]]]
 
 def main() -> None:
     """Measure, and keep the figures, the page and the picture."""
-    options = _options()
+    options = read_options("diarization")
     warnings.filterwarnings("ignore", module="pyannote")
     logging.disable_progress_bar()
     limits = AudioLimits(max_seconds=600, max_bytes=10**7)
@@ -56,25 +57,37 @@ def main() -> None:
         samples = samples[: 20 * SAMPLE_RATE]
         options.repeats, options.minutes = 1, 0
     bench = Bench(device, samples, options.repeats)
+    left_out = {"quick", "fresh"}
+    if options.pipeline is None:
+        left_out |= {"recordings", "lengths", "stock_minutes"}
     chosen = {
         name: value.name if isinstance(value, Path) else value
         for name, value in vars(options).items()
-        if name != "quick" and value is not None
+        if name not in left_out and value
     }
     facts = settings(PACKAGES) | {
         "seconds of the conversation": round(len(samples) / SAMPLE_RATE),
         "batch size": bench.batch_size,
         **chosen,
     }
-    seconds = diarize(bench)
-    sections = list(_sections(bench, options, seconds))
-    results = {"settings": facts, "diarization": seconds, "sections": sections}
-    figures = {name: table(header, rows) for name, header, rows in sections}
-    keep("diarization", results, figures, options.quick, {"diarization": _chart(facts, seconds)})
+    fresh = options.fresh or options.quick
+    results = read_kept(RESULTS / "diarization.json", facts, {"sections": []}, fresh)
+    results["diarization"] = seconds = diarize(bench)
+    kept = {name: section for name, *section in results["sections"]}
+    # A table that this run leaves out stays as it was.
+    kept |= {
+        name: [header, rows]
+        for name, header, rows in _sections(bench, options, seconds)
+        if rows or name not in kept
+    }
+    results["sections"] = [[name, *section] for name, section in kept.items()]
+    figures = {name: table(header, rows) for name, (header, rows) in kept.items()}
+    pictures = {"diarization": _chart(results["settings"], seconds)}
+    keep("diarization", results, figures, options, pictures)
 
 
 def _sections(
-    bench: Bench, options: argparse.Namespace, seconds: dict[str, list[float]]
+    bench: Bench, options: Namespace, seconds: dict[str, list[float]]
 ) -> Iterator[Section]:
     """Every table with its place on the page."""
     relative = "times as long as this project"
@@ -97,7 +110,7 @@ def _sections(
     yield "memory", header, measure_memory(bench, options.minutes) if options.minutes else []
 
 
-def _published(bench: Bench, options: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
+def _published(bench: Bench, options: Namespace) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the pipeline of real weights; no rows where none is given."""
     header = ["audio", "threads"]
     header += [f"{name}, s a second" for name in (OURS, STOCK)]
@@ -136,40 +149,6 @@ def _chart(facts: dict[str, Any], seconds: dict[str, list[float]]) -> Chart:
         "Both find the same turns.",
         digits=2,
     )
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench diarization",
-        description="Time diarization beside pyannote.audio and beside recognition.",
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="how often each is timed")
-    parser.add_argument(
-        "--minutes", type=int, default=60, help="audio for the memory; 0 leaves it out"
-    )
-    parser.add_argument(
-        "--pipeline",
-        type=Path,
-        metavar="FOLDER",
-        help="a pipeline of real weights, measured as well",
-    )
-    parser.add_argument(
-        "--recordings",
-        type=Path,
-        metavar="FOLDER",
-        help="audio files that it hears one after the other; without them the demo's conversation",
-    )
-    parser.add_argument(
-        "--lengths", type=float, nargs="+", default=[1, 10, 60], help="minutes that it hears"
-    )
-    parser.add_argument(
-        "--stock-minutes",
-        type=float,
-        default=10,
-        help="pyannote.audio hears no more at once; more is heard once, with all threads",
-    )
-    parser.add_argument("--quick", action="store_true", help="a minute's smoke test, no page")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Live sessions in real time: `scripts/bench live [--recordings FOLDER] [--model FOLDER]`.
+"""Live sessions in real time: `scripts/bench live`.
 
 A server of its own process hears recordings as people would say them, one client at first and then
 several, alone and beside a file of ten minutes that is sent again and again. In the first turn
 faster-whisper hears each recording too, when the server has heard it. Results are kept in
-build/bench/live.json after every measurement; `--render` makes the page again without measuring.
+build/bench/live.json after every measurement.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +24,10 @@ from benchmarks.live.local_agreement import Rival, RivalFailed, RivalProcess
 from benchmarks.live.sessions import Plays, body_of
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
 from benchmarks.load.servers import OURS, started
+from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
-from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from config import DEMO_MODELS, cache_folder
 from model_sources import whisper_base
 
@@ -56,11 +57,11 @@ class Plan:
 
 def main() -> int:
     """Measure what is asked for and write the page; exit status 1 where that cannot be."""
-    options = _options()
+    options = read_options("live")
     path = RESULTS / ("live-quick.json" if options.quick else "live.json")
     try:
         if not options.render:
-            run(_plan(options), path)
+            run(_plan(options), path, options.fresh or options.quick)
         results = read(path)
     except (ValueError, OSError) as error:
         print(f"scripts/bench live: {error}", file=sys.stderr)
@@ -70,9 +71,10 @@ def main() -> int:
     return 0
 
 
-def run(plan: Plan, path: Path) -> None:
-    """Measure; `path` is written after each measurement. Raises OSError where the server does not
-    start.
+def run(plan: Plan, path: Path, fresh: bool) -> None:
+    """Measure; `path` is written after each measurement, with the earlier ones unless `fresh`.
+
+    Raises OSError if the server does not start.
     """
     began = time.perf_counter()
     facts: dict[str, Any] = {
@@ -82,9 +84,9 @@ def run(plan: Plan, path: Path) -> None:
         "seconds of several clients": plan.seconds,
         "seconds of the file beside": plan.file,
     }
-    if plan.rival not in (None, plan.precision):
+    if plan.rival is not None:
         facts["precision of faster-whisper"] = plan.rival
-    results: dict[str, Any] = {"settings": facts, "recordings": {}, "ours": [], "theirs": []}
+    results = read_kept(path, facts, {"recordings": {}, "ours": [], "theirs": []}, fresh)
     environment = {
         "ASR_MODEL": str(plan.model.resolve()),
         "DTYPE": plan.precision,
@@ -102,14 +104,31 @@ def run(plan: Plan, path: Path) -> None:
                 "file": plays.known[each.recording.name].text,
             }
         for part, measured in _measured(plays, plan, rival):
-            if part == "long":
-                results[part] = measured
-            else:
-                results[part].append(measured)
-            facts["minutes"] = round((time.perf_counter() - began) / 60, 1)
+            add(results, part, measured)
+            minutes = round((time.perf_counter() - began) / 60, 1)
+            results["settings"]["minutes"] = minutes
             save(path, results)
-            line = f"{facts['minutes']:5.1f} min  {summary(part, measured)}"
+            line = f"{minutes:5.1f} min  {summary(part, measured)}"
             print(line, file=sys.stderr, flush=True)
+
+
+def add(results: dict[str, Any], part: str, measured: dict[str, Any]) -> None:
+    """Put a measurement in the place of the earlier one of the same.
+
+    Of one client alone, and of faster-whisper, these are the sessions of the same recordings.
+    """
+    if part == "long":
+        results[part] = measured
+    elif part == "theirs":
+        put(results[part], measured, "recording")
+    else:
+        earlier = [each for each in results[part] if each["clients"] == 1 and not each["beside"]]
+        if earlier and measured["clients"] == 1 and not measured["beside"]:
+            sessions = list(earlier[0]["sessions"])
+            for session in measured["sessions"]:
+                put(sessions, session, "recording")
+            measured = {**measured, "sessions": sessions}
+        put(results[part], measured, "clients", "beside")
 
 
 def _measured(
@@ -150,53 +169,27 @@ def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
             rival.close()
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    """Raises ValueError where recordings are wrong."""
+def _plan(options: Namespace) -> Plan:
+    """Raises ValueError if recordings or the model are missing."""
     quick: bool = options.quick
+    model = options.model or DEMO_MODELS / "asr"
     if options.recordings:
+        model = options.model or whisper_base.cached(cache_folder())
+        if model is None:
+            raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
         speech = real(options.recordings, options.silent, options.only)
     else:
         speech = synthetic(quick)
     return Plan(
-        model=options.model or DEMO_MODELS / "asr",
+        model=model,
         precision=options.precision,
         speech=[*speech, *without_words(quick)],
-        clients=options.clients,
-        seconds=options.seconds,
+        clients=options.clients or (QUICK_CLIENTS if quick else CLIENTS),
+        seconds=options.seconds or (3.0 if quick else 180.0),
         file=QUICK_FILE if quick else FILE,
         minutes=options.minutes,
         rival=(options.rival_precision or options.precision) if options.rival else None,
     )
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench live",
-        description="Delays and word errors of live sessions, beside faster-whisper's.",
-    )
-    add = parser.add_argument
-    add("--recordings", type=Path, metavar="FOLDER", help="with a manifest (synthetic dialogues)")
-    add("--silent", nargs="+", default=[], metavar="FILE", help="of FOLDER: nobody speaks in them")
-    add("--only", default="", metavar="TEXT", help="recordings whose name holds this")
-    add("--model", type=Path, metavar="FOLDER", help="a Whisper (base where it is cached)")
-    add("--precision", default="float32", help="the endpoint's (float32)")
-    add("--rival-precision", metavar="PRECISION", help="faster-whisper's (the endpoint's)")
-    add("--clients", type=int, nargs="+", metavar="COUNT", help="at once (1 4 16)")
-    add("--seconds", type=float, help="of a measurement of several clients (180)")
-    add("--minutes", type=float, default=0.0, help="of one long session, for its memory (none)")
-    add("--no-rival", dest="rival", action="store_false", help="without faster-whisper")
-    add("--quick", action="store_true", help="demo models, a few seconds; proves nothing")
-    add("--render", action="store_true", help="make the page from the last results")
-    add("--publish", action="store_true", help="write the page and picture of docs/benchmarks")
-    options = parser.parse_args()
-    options.publish &= not options.quick
-    options.clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
-    options.seconds = options.seconds or (3.0 if options.quick else 180.0)
-    if options.recordings and not options.model:
-        options.model = whisper_base.cached(cache_folder())
-        if options.model is None and not options.render:
-            parser.error("--model is needed")
-    return options
 
 
 if __name__ == "__main__":

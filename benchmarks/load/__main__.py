@@ -1,14 +1,13 @@
-"""The server beside hf-serve under load: `scripts/bench load [--quick] [--model FOLDER]...`.
+"""The server beside hf-serve under load: `scripts/bench load`.
 
 The demo models, and each FOLDER with a Whisper, through both servers by turns: the table of users,
 arrivals at fixed rates, and short requests beside a recording of ten minutes; through ours alone
 short requests beside a hundred of them as Opus. Results are kept in build/bench/load.json after
-every measurement; `--render` makes the page again without measuring.
+every measurement.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import json
@@ -24,10 +23,11 @@ import av
 import numpy as np
 
 from benchmarks.load.clients import Load, arriving, beside, closed
-from benchmarks.load.figures import charts, figures, summary
+from benchmarks.load.figures import CELL, charts, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
+from benchmarks.options import read_options
 from benchmarks.pages import keep
-from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.recordings import recording
 from testing.audio_files import wav_file
 from timebase import SAMPLE_RATE
@@ -66,18 +66,23 @@ QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, arrivals=4.0, fewest=1, beside=6,
 
 def main() -> None:
     """Measure what is asked for and write the page."""
-    options = _options()
+    options = read_options("load")
     path = RESULTS / ("load-quick.json" if options.quick else "load.json")
     if not options.render:
         models = {DEMO: demo_models(options.diarize)} if options.demo else {}
         models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
-        run(models, QUICK if options.quick else WHOLE, options.diarize, path)
+        plan, fresh = (QUICK, True) if options.quick else (WHOLE, options.fresh)
+        run(models, plan, options.diarize, path, fresh)
     results = read(path)
-    keep("load", results, figures(results), options.quick, charts(results))
+    keep("load", results, figures(results), options, charts(results))
 
 
-def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path) -> None:
-    """Measure every model through both servers; `path` is written after each measurement."""
+def run(
+    models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path, fresh: bool
+) -> None:
+    """Measure every model through both servers; `path` is written after each measurement, with the
+    earlier ones unless `fresh`.
+    """
     facts: dict[str, Any] = {
         **settings(PACKAGES),
         "seconds a cell": plan.cell,
@@ -86,23 +91,19 @@ def run(models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path
         "seconds of a long one beside them": plan.very_long,
         "diarization": diarize,
     }
-    results: dict[str, Any] = {
-        "settings": facts,
-        "very long": plan.very_long,
-        "users": [],
-        "arrivals": [],
-        "beside": [],
-        "crowd": [],
-    }
+    empty: dict[str, Any] = {"users": [], "arrivals": [], "beside": [], "crowd": []}
+    results = read_kept(path, facts, {"very long": plan.very_long, **empty}, fresh)
     started = time.perf_counter()
     for name, environment in models.items():
         with running(environment) as urls:
             assisted = (False, True) if "ASSISTANT_MODEL" in environment else (False,)
             for part, figures in _measured(urls, plan, assisted, diarize):
-                results[part].append({"models": name, **figures})
-                facts["minutes"] = round((time.perf_counter() - started) / 60, 1)
+                measured = {"models": name, **figures}
+                put(results[part], measured, *CELL)
+                minutes = round((time.perf_counter() - started) / 60, 1)
+                results["settings"]["minutes"] = minutes
                 save(path, results)
-                print(f"{facts['minutes']:5.1f} min  {summary(results[part][-1])}", flush=True)
+                print(f"{minutes:5.1f} min  {summary(measured)}", flush=True)
 
 
 def body_of(seconds: int, **parameters: object) -> bytes:
@@ -188,16 +189,6 @@ def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
         first: Load = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:
             raise SystemExit(f"a server refuses what is to be measured: {first.statuses}")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench load", description=__doc__)
-    parser.add_argument("--model", type=Path, action="append", default=[], metavar="FOLDER")
-    parser.add_argument("--no-demo", dest="demo", action="store_false", help="only --model")
-    parser.add_argument("--diarize", action="store_true", help="with speakers: demo models only")
-    parser.add_argument("--quick", action="store_true", help="a few seconds a cell; proves nothing")
-    parser.add_argument("--render", action="store_true", help="only write the page again")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

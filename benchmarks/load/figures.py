@@ -12,6 +12,8 @@ from benchmarks.report import machine, table_of
 
 # A measurement, or a whole file of results, as JSON has it.
 Results = Mapping[str, Any]
+# What was measured, in whichever of these a measurement has.
+CELL = ("models", "server", "seconds", "assisted", "users", "share", "long ones")
 
 
 def figures(results: Results) -> dict[str, str]:
@@ -26,8 +28,7 @@ def figures(results: Results) -> dict[str, str]:
 
 def summary(cell: Results) -> str:
     """One measurement in a line."""
-    known = ("models", "server", "seconds", "assisted", "users", "share", "long ones")
-    what = ", ".join(f"{name} {cell[name]}" for name in known if name in cell)
+    what = ", ".join(f"{name} {cell[name]}" for name in CELL if name in cell)
     return f"{what}: {' '.join(_times(cell).values())}"
 
 

@@ -1,13 +1,12 @@
 """Times decoding plain, with an assistant and with Medusa heads; fills docs/benchmarks/medusa.md.
 
-`scripts/bench medusa [--quick] [--cells TEXT]`. On the demo models heads and assistant are those
+On the demo models heads and assistant are those
 that ship, and Medusa-Block's layer and heads are random. On the deep pair drafts are right as often
 as is set, with heads of either type.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import dataclasses
 import time
@@ -25,8 +24,9 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from benchmarks.medusa.figures import figures
 from benchmarks.medusa.script import set_acceptance
+from benchmarks.options import read_options
 from benchmarks.pages import keep
-from benchmarks.report import RESULTS, save, settings
+from benchmarks.report import RESULTS, put, read_kept, save, settings
 from benchmarks.speed.cells import NOISE
 from benchmarks.speed.engines import decode
 from benchmarks.speed.recordings import cut, recording
@@ -54,11 +54,13 @@ class Pair:
 
 def main() -> None:
     """Measure and write the page."""
-    options = _options()
+    options = read_options("medusa")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = BATCHES[:1] if options.quick else BATCHES
     lengths = (SHORT,) if options.quick else (SHORT, LONG)
-    results: dict[str, Any] = {"settings": settings(), "cells": []}
+    fresh = options.fresh or options.quick
+    path = RESULTS / ("medusa-quick.json" if options.quick else "medusa.json")
+    results = read_kept(path, settings(), {"cells": []}, fresh)
     started = time.perf_counter()
     known = pairs(device)
     for pair in known:
@@ -70,12 +72,13 @@ def main() -> None:
         ]
         engines = {name: DecodeEngine(models) for name, models in pair.columns.items() if chosen}
         for cell in chosen:
-            results["cells"].append(measure(pair, engines, cell, 0.0 if options.quick else BUDGET))
+            measured = measure(pair, engines, cell, 0.0 if options.quick else BUDGET)
+            put(results["cells"], measured, "models", "window", "batch")
             minutes = (time.perf_counter() - started) / 60
             results["settings"]["minutes"] = round(minutes, 1)
-            save(RESULTS / "medusa.part.json", results)
+            save(path, results)
             print(f"{minutes:5.1f} min  {pair.name}, {cell[0]} s, batch {cell[1]}", flush=True)
-    keep("medusa", results, figures(results, [pair.name for pair in known], PLAIN), options.quick)
+    keep("medusa", results, figures(results, [pair.name for pair in known], PLAIN), options)
 
 
 def pairs(device: torch.device) -> list[Pair]:
@@ -156,13 +159,6 @@ def decode_windows(
     """Decode given windows. Returns the tokens that a row gained in a pass that drafted for it."""
     options = DecodeOptions(assisted=assisted, batch_size=batch)
     return decode(engine, windows, options)[1].tokens_per_step
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench medusa", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke test, no page")
-    parser.add_argument("--cells", default="", metavar="TEXT", help="only cells named so")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

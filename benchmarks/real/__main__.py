@@ -1,29 +1,30 @@
 """Anybody's recordings through several engines: `scripts/bench real --manifest FILE --model MODEL`.
 
 Engines take turns recording by recording, every other time in reverse, so that a machine that is
-slow for a minute is slow for all. What they wrote is kept with the references in build/bench, so
-that scores and page can be made again without hearing again: `--render`.
+slow for a minute is slow for all. What they wrote is kept with the references in build/bench: a
+later run adds to it, and scores and page can be made again without hearing again (`--render`).
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import DEFAULT, FORMS, SHORT, Setting, Spec, decoded
+from benchmarks.real.engines import Setting, Spec, decoded
 from benchmarks.real.figures import charts, figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
 from benchmarks.real.process import EngineFailed, EngineProcess
-from benchmarks.real.results import Results, add_answer, add_recording, empty
-from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
+from benchmarks.report import RESULTS, read, read_kept, save, settings
 from commands.parser import model as read_model
 from config import ModelSettings
 from errors import EndpointError
@@ -35,8 +36,8 @@ PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "
 
 def main() -> int:
     """Hear what is asked for and write the page; exit status 1 where that cannot be."""
-    options = _options()
-    path: Path = options.output
+    options = read_options("real")
+    path: Path = options.output or RESULTS / "real.json"
     try:
         if not options.render:
             run(options, path)
@@ -49,7 +50,7 @@ def main() -> int:
     return 0
 
 
-def run(options: argparse.Namespace, path: Path) -> None:
+def run(options: Namespace, path: Path) -> None:
     """Let every engine hear every recording; `path` is written after each recording.
 
     Raises ValueError where manifest or engines are wrong or no engine is left, and StartError where
@@ -59,12 +60,12 @@ def run(options: argparse.Namespace, path: Path) -> None:
     recordings = [
         recording
         for recording in load_manifests(options.manifest)
-        if options.recordings in recording.name
+        if options.only in recording.name
     ]
     if not recordings:
         raise ValueError("no recording is left to hear")
     setting = _setting(options)
-    results = read(path) if options.add else empty(_facts(options, setting))
+    results = read_kept(path, _facts(options, setting), EMPTY, options.fresh)
     seconds = {each: len(decoded(each)) / SAMPLE_RATE for each in recordings}
     for recording in recordings:
         add_recording(results, recording, seconds[recording])
@@ -116,7 +117,7 @@ def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> lis
     return engines
 
 
-def _setting(options: argparse.Namespace) -> Setting:
+def _setting(options: Namespace) -> Setting:
     """What the engines have in common; the model is fetched and converted where need be."""
     chosen = ModelSettings.for_models(read_model(options.model))
     model = Path(with_local_models(chosen).asr_model.name)
@@ -125,13 +126,13 @@ def _setting(options: argparse.Namespace) -> Setting:
         converted=convert(model),
         device="cuda" if torch.cuda.is_available() else "cpu",
         precision=options.precision,
-        threads=options.threads,
+        threads=options.threads or torch.get_num_threads(),
         batch_size=options.batch_size,
         words=options.words,
     )
 
 
-def _facts(options: argparse.Namespace, setting: Setting) -> dict[str, Any]:
+def _facts(options: Namespace, setting: Setting) -> dict[str, Any]:
     """What the figures depend on."""
     torch.set_num_threads(setting.threads)
     return {
@@ -142,34 +143,6 @@ def _facts(options: argparse.Namespace, setting: Setting) -> dict[str, Any]:
         "repeats": options.repeats,
         **settings(PACKAGES),
     }
-
-
-def _options() -> argparse.Namespace:
-    known = ", ".join((*FORMS, *SHORT))
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench real",
-        description="Word errors, seconds and memory of several engines on recordings of your own.",
-        epilog=f"ENGINE is one of {known}, or FORM[@PRECISION][:NAME=VALUE,...] with settings of "
-        "that engine's own, such as batched@int8:beam_size=5 or ours:return_timestamps=false.",
-    )
-    add = parser.add_argument
-    add("--manifest", nargs="+", type=Path, metavar="FILE", help="recordings with their texts")
-    add("--model", metavar="MODEL", help="a Whisper: a folder or a hub id")
-    add("--engines", nargs="+", default=DEFAULT, metavar="ENGINE", help=" ".join(DEFAULT))
-    add("--recordings", default="", metavar="TEXT", help="only those whose name holds this")
-    add("--precision", default="float32", help="of every engine that names none (float32)")
-    add("--batch-size", type=int, default=24, help="windows decoded together (24)")
-    add("--threads", type=int, default=torch.get_num_threads(), help="of every engine")
-    add("--repeats", type=int, default=1, help="times each recording is heard (1)")
-    add("--words", action="store_true", help="ask every engine for the times of words too")
-    add("--add", action="store_true", help="add to the last results what this run hears")
-    add("--output", type=Path, default=RESULTS / "real.json", help="where results are kept")
-    add("--render", action="store_true", help="score the last results again")
-    add("--publish", action="store_true", help="write the page and pictures of docs/benchmarks")
-    options = parser.parse_args()
-    if not options.render and not (options.manifest and options.model):
-        parser.error("--manifest and --model are needed")
-    return options
 
 
 if __name__ == "__main__":

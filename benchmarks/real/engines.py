@@ -22,29 +22,11 @@ from typing import Any, Literal, Protocol
 import av
 
 from audio.decode import AudioLimits, decode_audio
+from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL, SHORT
 from benchmarks.real.manifest import Recording
 from config import ModelSettings
 from timebase import SAMPLE_RATE
 
-OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
-# What stands for a longer text.
-SHORT = {
-    "ours-5": "ours:num_beams=5",
-    "batched-5": "batched:beam_size=5",
-    "sequential-5": "sequential:beam_size=5",
-    "batched-timestamps": "batched:without_timestamps=false",
-    "batched-timestamps-5": "batched:without_timestamps=false,beam_size=5",
-    "pipeline-5": "pipeline:num_beams=5",
-}
-DEFAULT = (
-    OURS,
-    "ours-5",
-    BATCHED,
-    "batched-5",
-    SEQUENTIAL,
-    "sequential-5",
-    PIPELINE,
-)
 TEXT = re.compile(r"(?P<form>\w+)(@(?P<precision>\w+))?(:(?P<options>.+))?")
 LIMITS = AudioLimits(max_seconds=24 * 3600.0, max_bytes=2**31)
 CHUNK_SECONDS = 30

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from benchmarks.accuracy.intervals import difference, interval, points, pooled
 from benchmarks.accuracy.metrics import Count
 from benchmarks.charts import Chart
-from benchmarks.real.engines import BATCHED, OURS, PIPELINE, Spec
+from benchmarks.options import BATCHED, OURS, PIPELINE
+from benchmarks.real.engines import Spec
 from benchmarks.real.manifest import TRUTH, Recording
 from benchmarks.real.results import Cell, Results, cells, recordings, seconds_of_audio, specs
 from benchmarks.real.scoring import is_by_character
 from benchmarks.report import listed, machine, table, table_of
 
-FEWEST = 6
+FEWEST = 6  # recordings; intervals of fewer prove nothing and are left out
 
 
 def figures(results: Results) -> dict[str, str]:
@@ -106,15 +107,18 @@ def _errors(results: Results, some: Sequence[Recording]) -> str:
         scores = [cell.score for cell in cells(results, spec, some)]
         counts = [score.count for score in scores]
         rate, beside = interval(counts), _counterpart(spec, known)
-        between = ""
-        if beside is not None and len(some) > 1:
+        shown, between = f"{rate.value:.1%}", ""
+        if len(some) >= FEWEST:
+            shown += f" ({rate.low:.1%} to {rate.high:.1%})"
+        if beside is not None:
             ours = [cell.score.count for cell in cells(results, beside, some)]
-            between = points(difference(ours, counts), shown=len(some) >= FEWEST)
+            less = difference(ours, counts)
+            between = points(less) if len(some) >= FEWEST else f"{100 * less.value:+.1f}"
         words = sum(score.total for score in scores)
         rows.append(
             {
-                f"{len(some)} recordings, {words} words": spec.name,
-                "error rate": f"{rate.value:.1%} ({rate.low:.1%} to {rate.high:.1%})",
+                f"{len(some)} recording{'s' * (len(some) > 1)}, {words} words": spec.name,
+                "error rate": shown,
                 "substituted": str(sum(score.substitutions for score in scores)),
                 "deleted": str(sum(score.deletions for score in scores)),
                 "inserted": str(sum(score.insertions for score in scores)),
@@ -142,17 +146,17 @@ def _costs(results: Results, heard: Sequence[Recording]) -> str:
         times = ""
         if beside is not None:
             times = f"{_seconds(cells(results, beside, heard)) / seconds:.2f}"
-        invented = sum(cell.score.insertions for cell in cells(results, spec, silent))
-        rows.append(
-            {
-                "engine": spec.name,
-                "seconds": f"{seconds:.1f}",
-                "x real time": f"{audio / seconds:.1f}",
-                "ours / theirs, seconds": times,
-                "memory, MiB": f"{max((cell.peak for cell in measured), default=0.0):.0f}",
-                f"words in {len(silent)} recordings without any": str(invented) if silent else "",
-            }
-        )
+        row = {
+            "engine": spec.name,
+            "seconds": f"{seconds:.1f}",
+            "x real time": f"{audio / seconds:.1f}",
+            "ours / theirs, seconds": times,
+            "memory, MiB": f"{max((cell.peak for cell in measured), default=0.0):.0f}",
+        }
+        if silent:
+            invented = sum(cell.score.insertions for cell in cells(results, spec, silent))
+            row[f"words in {len(silent)} recordings without any"] = str(invented)
+        rows.append(row)
     return table_of(rows)
 
 

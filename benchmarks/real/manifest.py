@@ -1,26 +1,25 @@
-"""A manifest: which recordings there are, in which language, and what is said in them.
+"""The recordings of a manifest (`commands.manifest`), and what is said in them.
 
-A manifest is a JSON list of objects with `audio` (a path relative to the manifest), `language`
-(Whisper's code, or null to let every engine detect it), `text`, and `reference`: where the text is
-from. `truth` is what was spoken or read; anything else names what wrote it, another model mostly.
-Where the text is missing or empty nobody speaks, and every word written is invented.
+`text` is what is said, and `reference` where that is from. `truth` is what was spoken or read;
+anything else names what wrote it, another model mostly. If the text is missing or empty nobody
+speaks, and every word written is invented. Of the `parameters` only the language is used, Whisper's
+code; without one every engine detects it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from benchmarks.report import read
+from commands.manifest import read_manifest
 
 TRUTH = "truth"
-Shape = TypeVar("Shape", list[Any], dict[str, Any])
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One entry of a manifest; `audio` is absolute."""
+    """One recording of a manifest; `audio` is absolute."""
 
     audio: Path
     language: str | None = None
@@ -34,40 +33,33 @@ class Recording:
 
 
 def load_manifests(files: list[Path]) -> list[Recording]:
-    """The recordings of several manifests in order.
+    """Return the recordings of several manifests in order.
 
-    Raises ValueError of one line where one is no such list, a recording is not there, or two have
-    one name.
+    Raises ValueError of one line that names file and line if a manifest is wrong or a recording is
+    missing, and if two recordings have one name.
     """
-    recordings = [
-        _recording(file, entry)
-        for file in files
-        for entry in read_manifest(file, list, "a list of recordings")
-    ]
+    recordings = [recording for file in files for recording in _load(file)]
     names = [recording.name for recording in recordings]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"more than one recording is called {twice[0]}")
     return recordings
 
 
-def read_manifest(file: Path, shape: type[Shape], described: str) -> Shape:
-    """The JSON of a manifest. Raises ValueError of one line where it is not of that `shape`."""
+def _load(file: Path) -> list[Recording]:
     try:
-        entries = read(file)
+        text = file.read_text(encoding="utf-8-sig")
+        return [_recording(file, *entry) for entry in read_manifest(text)]
     except OSError as error:
         raise ValueError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: is not text in UTF-8") from error
     except ValueError as error:
-        raise ValueError(f"{file}: no JSON: {error}") from error
-    if not isinstance(entries, shape):
-        raise ValueError(f"{file}: should be {described}")
-    return entries
+        raise ValueError(f"{file}, {error}") from error
 
 
-def _recording(file: Path, entry: object) -> Recording:
-    if not isinstance(entry, dict) or not isinstance(entry.get("audio"), str):
-        raise ValueError(f"{file}: every recording should be an object with a path called audio")
-    audio = (file.parent / entry["audio"]).resolve()
+def _recording(file: Path, place: str, fields: dict[str, Any]) -> Recording:
+    audio = (file.parent / fields["path"]).resolve()
     if not audio.is_file():
-        raise ValueError(f"{file}: there is no {entry['audio']}")
-    text, language = entry.get("text") or "", entry.get("language") or None
-    return Recording(audio, language, text, str(entry.get("reference") or TRUTH))
+        raise ValueError(f"{place}: there is no {audio}")
+    language = fields.get("parameters", {}).get("language")
+    return Recording(audio, language, fields.get("text") or "", fields.get("reference") or TRUTH)

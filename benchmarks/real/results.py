@@ -19,6 +19,7 @@ from benchmarks.real.scoring import Score, score
 
 # A whole file of results, as JSON has it.
 Results = dict[str, Any]
+EMPTY: Results = {"recordings": {}, "answers": {}}
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,17 @@ class Cell:
     peak: float
 
 
-def empty(settings: dict[str, Any]) -> Results:
-    """Results of nothing yet."""
-    return {"settings": settings, "recordings": {}, "answers": {}}
-
-
 def add_recording(results: Results, recording: Recording, seconds: float) -> None:
-    """Note a recording of `seconds` that will be heard."""
+    """Note a recording of `seconds` that will be transcribed.
+
+    Raises ValueError if the earlier results have another recording of that name.
+    """
+    kept = results["recordings"].get(recording.name, {"seconds": round(seconds, 3)})
+    if kept["seconds"] != round(seconds, 3):
+        raise ValueError(
+            f"{recording.name} lasts {seconds:.3f} s; the earlier results have another recording of"
+            f" that name, of {kept['seconds']} s: rename it, or drop those results with --fresh"
+        )
     results["recordings"][recording.name] = {
         "language": recording.language,
         "text": recording.text,

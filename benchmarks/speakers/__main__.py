@@ -6,7 +6,6 @@ are given too. Everything is diarized and embedded once; thresholds are tried on
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
+from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.speakers.clips import embed_clips
@@ -39,7 +39,6 @@ PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "numpy")
 LENGTHS = (1.0, 3.0, 10.0)  # seconds of speech in a clip
 THRESHOLDS = [round(0.02 * step, 2) for step in range(51)]
 DIALOGUES, DRAWS = 24, 2
-SEED = 15
 # Channels of dialogue and clip.
 PAIRS = [("clean", "clean"), ("noisy", "noisy"), ("telephone", "telephone")]
 PAIRS += [("noisy", "clean"), ("telephone", "clean")]
@@ -48,7 +47,7 @@ Results = dict[str, Any]
 
 def main() -> None:
     """Measure, and write the page or, if not asked to, a copy of it beside the results."""
-    options = _options()
+    options = read_options("speakers")
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="pyannote")
     path = RESULTS / f"speakers{'-quick' if options.quick else ''}.json"
@@ -148,20 +147,6 @@ def _score(made: list[Case], drawn: list[dict[str, Vector | None]], default: flo
 
 def _refused(drawn: list[dict[str, Vector | None]]) -> int:
     return sum(vector is None for clips in drawn for vector in clips.values())
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench speakers",
-        description="Measure whether known speakers get their names, and strangers none.",
-    )
-    parser.add_argument("--quick", action="store_true", help="a minute's smoke test")
-    parser.add_argument("--seed", type=int, default=SEED, help="of voices, texts and dialogues")
-    parser.add_argument("--render", action="store_true", help="make the page from the last results")
-    parser.add_argument(
-        "--publish", action="store_true", help="write the page and picture of docs/benchmarks"
-    )
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Each compares parts of this project with themselves; `kernels` compares them wit
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,7 @@ from asr.engine.request import DecodeOptions
 from asr.frontend.features import LogMel
 from asr.model.audio_encoder import AudioEncoder
 from asr.model.cpu_kernels import attention
+from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
 from benchmarks.speed.engines import decode
@@ -37,7 +37,6 @@ POSITIONS = (2, 4, 7, 11)
 ROWS = {"demo": (1, 24), "base": (1, 24), "large-v3": (1, 4)}
 WINDOWS = 16
 SECONDS = 60  # of audio that is decoded
-REPEATS = 9
 PAIRS: dict[str, Callable[[torch.device, torch.dtype], WhisperModels]] = {
     "demo": demo_pair,
     "base": partial(random_pair, BASE, 0.05),
@@ -154,12 +153,7 @@ def _encode_one_by_one(encoder: Callable[[torch.Tensor], object], features: torc
 @torch.inference_mode()
 def main() -> None:
     """Measure, print, and keep the figures and the page."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench cpu", description="Time parts of the engine beside each other on a CPU."
-    )
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="how often each is timed")
-    parser.add_argument("--quick", action="store_true", help="the demo's models once, no page")
-    options = parser.parse_args()
+    options = read_options("cpu")
     repeats = 1 if options.quick else options.repeats
     attended = list(positions(["demo"] if options.quick else HEADS, repeats))
     models = ["demo"] if options.quick else list(PAIRS)
@@ -187,7 +181,7 @@ def main() -> None:
         "threads": table(("models", "ratio"), threaded),
         "neighbours": table(by_threads, disturbed),
     }
-    keep("cpu", results, figures, options.quick)
+    keep("cpu", results, figures, options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ others, so as many different weights take turns as fill more memory than process
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -24,6 +23,7 @@ from asr.model.cpu_kernels import (
     empty_keys,
     empty_transposed,
 )
+from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
 from benchmarks.timing import Action, ratio, time_interleaved
@@ -41,7 +41,6 @@ FRAMES = 1_500
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "int8": torch.int8}
 QUERIES = ((1, 1), (8, 1), (24, 1), (1, 4), (24, 4), (24, 7), (1, FRAMES), (4, FRAMES))
 OPERAND_BYTES = 200e6  # of weights, or of keys and values, that take turns
-REPEATS = 9
 CPU = torch.device("cpu")
 
 
@@ -123,12 +122,7 @@ def _gain(
 @torch.inference_mode()
 def main() -> None:
     """Measure, print, and keep the figures and the page."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench kernels", description="Time linear layers and attention on a CPU."
-    )
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="how often each is timed")
-    parser.add_argument("--quick", action="store_true", help="the demo's shapes once, no page")
-    options = parser.parse_args()
+    options = read_options("kernels")
     repeats = 1 if options.quick else options.repeats
     models = ["demo"] if options.quick else list(MATRICES)
     linear, attended = list(linear_layers(models, repeats)), list(attentions(models, repeats))
@@ -143,7 +137,7 @@ def main() -> None:
         "linear layers": table(("outputs x inputs", *map(str, POSITIONS)), linear),
         "attention": table(("heads", *queries), attended),
     }
-    keep("kernels", results, figures, options.quick)
+    keep("kernels", results, figures, options)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from the same folder, so that a machine that is slow for a minute is slow for bo
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,10 @@ import torch
 from transformers.utils import logging
 
 from benchmarks.accuracy.answers import ask
+from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.real.engines import decoded
-from benchmarks.report import RESULTS, read, save, settings
+from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speakers.clips import embed_clips
 from benchmarks.timing import time_interleaved
 from benchmarks.voices.conversations import Collection, Conversation, load_conversations
@@ -42,8 +43,10 @@ Results = dict[str, Any]
 
 def main() -> int:
     """Measure what is asked for and write the page; exit status 1 where that cannot be."""
-    options = _options()
+    options = read_options("voices")
     path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
+    if options.quick:
+        options.repeats = 1
     logging.disable_progress_bar()
     try:
         if not options.render:
@@ -57,41 +60,52 @@ def main() -> int:
     return 0
 
 
-def run(options: argparse.Namespace, path: Path) -> None:
+def run(options: Namespace, path: Path) -> None:
     """Diarize, transcribe and name every recording; `path` is written after each.
 
-    Raises ValueError or OSError where recordings or models are not there.
+    Raises ValueError or OSError if recordings or models are missing.
     """
+    if missing := [
+        name
+        for name, fetched in (("pipeline", speaker_models), ("model", whisper_base))
+        if not _take_fetched(options, name, fetched.cached(cache_folder()))
+    ]:
+        raise ValueError(f"--{missing[0]} is needed: scripts/demo has fetched none yet")
     collection = load_conversations(options.recordings)
     conversations = [
         each for each in collection.conversations if any(name in each.name for name in options.only)
     ]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording is left to hear")
+    facts = settings(PACKAGES) | {
+        "pipeline": Path(options.pipeline).name,
+        "model": Path(options.model).name,
+        "dtype": "float32",
+        "repeats": options.repeats,
+    }
+    results: Results = read_kept(path, facts, {"recordings": []}, options.fresh)
     chosen = ModelSettings.for_models(asr_model=options.model, diarization_model=options.pipeline)
     handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
-    last = _last(path) if options.ours else {}
     bench = Bench(handler, stock, device, options.repeats)
-    facts = {"pipeline": Path(options.pipeline).name, "model": Path(options.model).name}
-    results: Results = {
-        "settings": settings(PACKAGES) | facts | {"dtype": "float32", "repeats": options.repeats},
-        "recordings": list(last.values()),
-        "threshold": bench.diarizer.capabilities.same_voice,
-    }
+    results["threshold"] = bench.diarizer.capabilities.same_voice
+    last = {each["name"]: each for each in results["recordings"]}
     for conversation in conversations:
-        name, measured = conversation.name, bench.measure(conversation)
-        last[name] = _with_stock(measured, last.get(name))
-        results["recordings"] = list(last.values())
+        measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
+        put(results["recordings"], measured, "name")
         save(path, results)
         print(conversation.name, flush=True)
-    save(path, results | bench.name(conversations, collection))
+    # Names are those of people in all conversations together.
+    if options.only == [""] or "names" not in results:
+        save(path, results | bench.name(conversations, collection))
 
 
-def _last(path: Path) -> dict[str, Results]:
-    """The recordings of the last results, by name; none where there are no such results."""
-    return {each["name"]: each for each in read(path)["recordings"]} if path.is_file() else {}
+def _take_fetched(options: Namespace, name: str, fetched: Path | None) -> bool:
+    """Use what scripts/demo fetched if the option was not given; return whether there is one."""
+    if getattr(options, name) is None and fetched is not None:
+        setattr(options, name, str(fetched))
+    return getattr(options, name) is not None
 
 
 def _with_stock(measured: Results, last: Results | None) -> Results:
@@ -198,35 +212,6 @@ class Bench:
             [conversation.name, each.name, each.label, each.similarity, each.matched]
             for each in naming.known_speakers
         ]
-
-
-def _options() -> argparse.Namespace:
-    whisper, voices = whisper_base.cached(cache_folder()), speaker_models.cached(cache_folder())
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench voices",
-        description="Measure diarization, words' speakers and names in real conversations.",
-    )
-    add = parser.add_argument
-    add("--recordings", type=Path, metavar="FOLDER", help="conversations with their manifest")
-    add(
-        "--pipeline",
-        metavar="FOLDER",
-        default=voices and str(voices),
-        help="a pyannote pipeline with its weights (what scripts/demo has fetched)",
-    )
-    add("--model", metavar="FOLDER", default=whisper and str(whisper), help="a Whisper (base)")
-    add("--only", nargs="+", default=[""], metavar="TEXT", help="recordings whose name holds this")
-    add("--repeats", type=int, default=3, help="times each recording is diarized for time (3)")
-    add("--ours", action="store_true", help="keep what pyannote.audio found the last time")
-    add("--quick", action="store_true", help="every recording once, no page")
-    add("--render", action="store_true", help="make the page from the last results")
-    add("--publish", action="store_true", help="write the page and picture of docs/benchmarks")
-    options = parser.parse_args()
-    if options.quick:
-        options.repeats, options.publish = 1, False
-    if not options.render and not (options.recordings and options.pipeline and options.model):
-        parser.error("--recordings, --pipeline and --model are needed")
-    return options
 
 
 if __name__ == "__main__":

@@ -9,13 +9,15 @@ names alone; if its name ends in `enrollment_NAME` it is a clip of somebody who 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.answers import read_rttm
-from benchmarks.real.manifest import Recording, read_manifest
+from benchmarks.real.manifest import Recording
+from benchmarks.report import read
 from transcript import SpeakerTurn
 
 CLIP = "enrollment_"
@@ -48,7 +50,12 @@ class Collection:
 def load_conversations(folder: Path) -> Collection:
     """The recordings of a folder. Raises ValueError of one line where it is no such folder."""
     file = folder / "manifest.json"
-    entries = read_manifest(file, dict, "an object with recordings by their names")
+    try:
+        entries = read(file)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}, line {error.lineno}: is not JSON") from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"{file}: should be an object with recordings by their names")
     found = [_conversation(file, name, entry) for name, entry in entries.items()]
     silent = [each for each in found if not each.turns]
     return Collection(

@@ -53,7 +53,7 @@ def build_heads() -> None:
     for done in build_recordings(RECORDINGS, RECORDING_COUNT):
         if done % 50 == 0:
             print(f"{done} of {RECORDING_COUNT} recordings", flush=True)
-    folders = {"model": MAIN, "recordings": RECORDINGS, "output": HEADS}
+    folders = {"model": MAIN, "recordings": RECORDINGS, "output-dir": HEADS}
     options = [
         part
         for name, folder in folders.items()
