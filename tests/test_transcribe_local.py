@@ -54,7 +54,7 @@ def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
 
 def test_progress_is_that_of_the_endpoints_log(loaded, wav):
     told: list[tuple[float, float]] = []
-    endpoint = LocalEndpoint(ModelSettings.for_embedded)
+    endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
     file = wav(speech(5.0))
     endpoint.prepare(file)
     answer = endpoint.transcribe(
@@ -66,7 +66,7 @@ def test_progress_is_that_of_the_endpoints_log(loaded, wav):
 
 
 def test_what_is_wrong_with_one_request_is_no_end_of_the_run(loaded):
-    endpoint = LocalEndpoint(ModelSettings.for_embedded)
+    endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
     with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
         endpoint.transcribe(two_seconds(), {"language": "klingon"}, lambda *_: None)
     assert not isinstance(failed.value, Unusable)
@@ -78,7 +78,7 @@ def test_models_that_cannot_be_had_end_it_in_one_line(monkeypatch, end):
         raise end
 
     with pytest.raises(Unusable, match=r"^(ASR_MODEL: gated|x)$"):
-        LocalEndpoint(refuse).prepare(two_seconds())
+        LocalEndpoint(refuse, {}).prepare(two_seconds())
 
 
 def test_a_model_that_does_not_load_is_called_as_it_was_named(tmp_path, capsys):
