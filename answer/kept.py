@@ -32,6 +32,7 @@ DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
 BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
 NOT_SAID = "does not say how it was made"
 NO_WORDS = "has no word times"
+CHANGED = "is of the recording before it changed"
 
 Answer = dict[str, Any]
 
@@ -98,18 +99,20 @@ class Request:
         return NO_WORDS if wanted_detail > detail else ""
 
     def laid_out(self, answer: Answer, formats: Collection[str]) -> Answer:
-        """The answer with these formats in its `output`, as far as they follow from it, and with
-        all subtitles in the layout that is asked for if they are among the formats.
+        """The answer with these formats in its `output`, as far as they follow from it.
+
+        If subtitles are among the formats, those that are there get the layout that is asked for.
         """
         made, output = answer["made_with"], dict(answer.get("output") or {})
         layout, before = _layout(self.parameters), made["parameters"]
         if not BY_WORD.isdisjoint(formats) and _layout(before) != layout:
+            there = BY_WORD.intersection(output)
             output = {name: text for name, text in output.items() if name not in BY_WORD}
             others = {name: each for name, each in before.items() if name not in LAYOUT.values()}
             asked = {
                 name: each for name, each in self.parameters.items() if name in LAYOUT.values()
             }
-            made, formats = {**made, "parameters": others | asked}, {*formats, *BY_WORD}
+            made, formats = {**made, "parameters": others | asked}, {*formats, *there}
         missing = {*formats} - output.keys()
         if not missing:
             return answer

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commands.options import (
+    WITHOUT_MODELS,
     add_models,
     add_parameters,
     parameters,
@@ -55,7 +56,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "source", metavar="SOURCE", help="a folder, a recording, or JSON lines; a path or a URL"
     )
     _add_output(parser)
-    add_models(parser, "One must be named.")
+    add_models(parser, WITHOUT_MODELS)
     add_parameters(parser)
     option(
         parser,

@@ -267,7 +267,7 @@ def needed_work(
         return Work(recording, ["json", *formats])
     why = request.why_not(answer)
     if not why and not recording.is_of(answer):
-        why = "is of the recording before it changed"
+        why = kept.CHANGED
     if why:
         _refuse_another(recording, answer)
         return Work(recording, ["json", *formats], why=why)
