@@ -13,7 +13,7 @@ parameters that are asked for, and if the formats that are asked for exist or fo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any
 
@@ -134,7 +134,7 @@ def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
         kept["text"] = f"sha256 {_digest(text)}"
     if clips := kept.get("known_speakers"):
         kept["known_speakers"] = [
-            {"name": clip.name, "reference": f"sha256 {_digest(clip.reference)}"}
+            {"name": clip.name, "reference": f"sha256 {_digest(clip.reference[:])}"}
             for clip in InferenceConfig.read({"known_speakers": clips}).known_speakers
         ]
     return kept
@@ -181,25 +181,15 @@ def _layout(parameters: Mapping[str, Any]) -> Layout:
 def _rendering(answer: Answer, layout: Layout) -> Rendering:
     """What the answer's formats are made from, but for RTTM."""
     words = iter([_word(each) for each in answer.get("words", ())])
-    segments = [
-        SpeakerSegment(
-            each["speaker"],
-            each["text"],
-            *each["timestamp"],
-            words=tuple(map(_word, each.get("words", ()))),
-            channel=each.get("channel"),
-        )
-        for each in answer["speakers"]
-    ]
-    chunks = [
-        Chunk(
-            each["text"],
-            *each["timestamp"],
-            words=() if segments else tuple(_words_of(each["text"], words)),
-            channel=each.get("channel"),
-        )
-        for each in answer["chunks"]
-    ]
+    segments, chunks = [], []
+    for each in answer["speakers"]:
+        (start, end), own = each["timestamp"], tuple(map(_word, each.get("words", ())))
+        segment = SpeakerSegment(each["speaker"], each["text"], start, end, own)
+        segments.append(replace(segment, channel=each.get("channel")))
+    for each in answer["chunks"]:
+        (start, end), text = each["timestamp"], each["text"]
+        own = () if segments else tuple(_words_of(text, words))
+        chunks.append(Chunk(text, start, end, words=own, channel=each.get("channel")))
     return Rendering(answer["duration"], chunks, segments, layout=layout)
 
 

@@ -71,7 +71,8 @@ def find_settings(options: argparse.Namespace, models: Mapping[str, str | None])
     is wrong is known before the cluster starts. Raises EndpointError, ValueError.
     """
     if options.address is not None and not options.embedded:
-        return ModelSettings.for_models(**{name: models[name] for name in MODEL_OPTIONS})
+        named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
+        return ModelSettings.for_models(**named)
     speakers = models["diarization_model"] is not None
     settings = choose(options, Screen(say, nullcontext), speakers=speakers)
     if speakers and settings.diarization_model is None:

@@ -189,10 +189,9 @@ class Worker:
             record = replace(record, size=len(data), sha256=sha256(data).hexdigest())
             record = replace(record, modified=recording.modified)
             answer = self._answer(recording, data)
-            unwritten = tuple(answer.get("unwritten", ()))
-            found = {"duration": answer.get("duration"), "unwritten": unwritten}
-            made = self.task.request_for(recording).to_json()
-            return replace(record, **found), {"made_with": made, **answer}
+            unwritten, made = answer.get("unwritten", ()), self.task.request_for(recording)
+            record = replace(record, duration=answer.get("duration"), unwritten=tuple(unwritten))
+            return record, {"made_with": made.to_json(), **answer}
         except FileNotFoundError:
             code, detail = NOT_FOUND, "there is no such file"
         except _Changed:

@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 
 from archive import durations, retries, run, shards, storage, worker
 from archive.__main__ import main
-from archive.cluster import ClusterError, LoadError
+from archive.cluster import ClusterError, LoadError, _without_level_line
 from archive.options import FORMATS
 from archive.options import read as parse_arguments
 from archive.records import Record
@@ -610,3 +610,14 @@ def test_what_lies_outside_shards_is_gathered_without_a_cluster(folder):
     assert main(arguments(folder, "--shards")) == 0
     assert (names(folder, "results"), len(names(folder, "shards"))) == ([], 1)
     assert Results(str(folder / "out")).finished() == set(ids(folder).values())
+
+
+def test_of_what_ray_says_while_it_starts_its_own_level_is_left_out(capfd):
+    line = b"[2026-11-25 17:49:07,541 I 1 1] logging.cc:303: Set ray log level from environment"
+    with _without_level_line():
+        os.write(2, line + b" variable RAY_BACKEND_LOG_LEVEL to 3\nsomething else\n")
+        print("and this", file=sys.stderr)
+    with pytest.raises(RuntimeError), _without_level_line():
+        print("before a failure", file=sys.stderr)
+        raise RuntimeError
+    assert capfd.readouterr().err == "something else\nand this\nbefore a failure\n"

@@ -163,9 +163,9 @@ def refuse_collisions(recordings: Sequence[Recording]) -> None:
                     " or transcribe it in another run with another --output-dir"
                 )
     for each in recordings:
-        if other := writers.get(_folded(each.path)):
+        if writer := writers.get(_folded(each.path)):
             raise InTheWay(
-                f"{each.path}: would be overwritten by an output of {other.path}; --output-dir"
+                f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
                 " writes elsewhere"
             )
 
