@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -121,6 +121,11 @@ def model_names(
             given["diarization_model"] = speaker_models.FOLDER
     if not speakers:
         given.pop("diarization_model", None)
+    for field, text in named(options).items():
+        if given.get(field) == text:
+            with suppress(ValueError):  # which `choose` tells
+                model = ModelReference.parse(text)
+                given[field] = f"{model.name}@{model.revision}" if model.revision else model.name
     dtype = ModelSettings.for_models(whisper_base.HUB_ID).dtype
     return {field: given.get(field) for field in MODEL_OPTIONS} | {"dtype": dtype}
 

@@ -52,8 +52,8 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
     """The options of scripts/transcribe; ends the process with status 2 where they are wrong."""
     parser = CommandParser(
         "scripts/transcribe",
-        "Write what is said in recordings, and by whom, into files beside them. Recordings whose"
-        " files are there already are skipped.",
+        "Write what is said in recordings, and by whom, into files beside them. Recordings that"
+        " are done, by the same models and parameters, are skipped.",
         (
             (
                 "by Whisper base, with speakers; both are fetched once",
@@ -81,7 +81,8 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         STATUSES,
         "FILE_OR_FOLDER ...",
     )
-    _add_options(parser, "*", "default: json,srt,vtt,txt", "default: beside each recording")
+    formats = "json is always written; default: json,srt,vtt,txt"
+    _add_options(parser, "*", formats, "default: beside each recording")
     option(
         parser,
         "--force",
