@@ -255,9 +255,10 @@ def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, c
     assert main(["transcribe", str(paths[1]), *given]) == 2
     assert capsys.readouterr().err == (
         f"scripts/transcribe: {answer} is the answer to another x.mp3 ({len(str(paths[0]))} bytes),"
-        f" and {paths[1]} would overwrite it; --output-dir writes elsewhere,"
-        " --force overwrites it\n"
+        f" and not to {paths[1]}; --force overwrites it, --output-dir writes elsewhere\n"
     )
+    text = ["--text", __file__]
+    assert main(["transcribe", str(paths[1]), *given, *text]) == 2
     assert kept(answer)[2]["text"] == str(paths[0])
     # The same recording at another place is done, and a changed one at its own place is not.
     (tmp_path / "elsewhere").mkdir()
@@ -270,6 +271,14 @@ def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, c
     assert kept(answer)[2]["text"] == "changed"
     assert main(["transcribe", str(paths[1]), *given, "--force"]) == 0
     assert kept(answer)[2]["text"] == str(paths[1])
+
+
+def test_folders_that_some_disks_take_for_one_are_refused(fake, tmp_path):
+    paths = folders_of_one_name(tmp_path, "a/x.mp3", "A/x.mp3")
+    given = ["transcribe", *map(str, paths), "--url", fake.url]
+    assert main([*given, "--output-dir", str(tmp_path / "out")]) == 2
+    assert fake.bodies == []
+    assert main(given) == 0
 
 
 @pytest.mark.parametrize(

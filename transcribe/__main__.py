@@ -183,7 +183,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: L
 def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Write every recording's files; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
-    refuse_collisions(found)
+    refuse_collisions(found, options.output_dir)
     formats = options.output_format
     _keep_text(options.text, found, formats)
     models = endpoint.models()

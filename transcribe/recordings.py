@@ -142,38 +142,45 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
         (file, file.parent if output is None else output / place.parent.relative_to(top))
         for place, file in found.items()
     ]
-    stems = Counter(_folded(folder / file.stem) for file, folder in placed)
+    stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
     return [
         Recording(file, folder / fitting(file.stem if alone else file.name))
         for file, folder in placed
-        for alone in [stems[_folded(folder / file.stem)] == 1]
+        for alone in [stems[folder.resolve(), _folded(file.stem)] == 1]
     ]
 
 
-def refuse_collisions(recordings: Sequence[Recording]) -> None:
-    """Raises InTheWay if an output of a recording is also another's, or would overwrite one."""
-    writers: dict[Path, Recording] = {}
+def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> None:
+    """Raises InTheWay if an output of a recording is also another's, or would overwrite one.
+
+    Names count as file systems see them that take capitals for small letters, and so do the folders
+    that are made under `output`.
+    """
+    writers: dict[tuple[str, str], Recording] = {}
     for each in recordings:
+        folder = str(each.stem.parent.resolve())
+        folder = folder if output is None else _folded(folder)
         for name in FORMATS:
-            output = each.output(name)
-            other = writers.setdefault(_folded(output), each)
+            path = each.output(name)
+            other = writers.setdefault((folder, _folded(path.name)), each)
             if other is not each:
                 raise InTheWay(
-                    f"{other.path} and {each.path}: both would write {output}; rename one of them,"
+                    f"{other.path} and {each.path}: both would write {path}; rename one of them,"
                     " or transcribe it in another run with another --output-dir"
                 )
     for each in recordings:
-        if writer := writers.get(_folded(each.path)):
+        folder = str(each.path.parent.resolve())
+        folder = folder if output is None else _folded(folder)
+        if writer := writers.get((folder, _folded(each.path.name))):
             raise InTheWay(
                 f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
                 " writes elsewhere"
             )
 
 
-def _folded(path: Path) -> Path:
-    """The path as file systems see it that take capitals for small letters."""
-    name = unicodedata.normalize("NFC", path.name).casefold()
-    return path.parent.resolve() / name
+def _folded(text: str) -> str:
+    """A name or path without the difference between capitals and small letters."""
+    return unicodedata.normalize("NFC", text).casefold()
 
 
 def fitting(name: str) -> str:
@@ -259,7 +266,7 @@ def needed_work(
     recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
 ) -> Work:
     """What is to be done so that the recording has JSON and `formats` as the `request` asks for
-    them; `anew` all of it. Raises InTheWay, OSError.
+    them; `anew` all of it. Raises OSError.
     """
     formats = [name for name in formats if name != "json"]
     answer = None if anew else recording.kept_answer()
@@ -269,7 +276,6 @@ def needed_work(
     if not why and not recording.is_of(answer):
         why = kept.CHANGED
     if why:
-        _refuse_another(recording, answer)
         return Work(recording, ["json", *formats], why=why)
     texts, before = _output(request.laid_out(answer, formats)), _output(answer)
     if missing := [name for name in formats if name not in texts]:
@@ -283,22 +289,21 @@ def needed_work(
     return Work(recording, write, False, edited=edited)
 
 
-def _refuse_another(recording: Recording, answer: dict[str, Any]) -> None:
-    """Raises InTheWay if the answer is of a recording at another path."""
-    if not recording.is_place_of(answer) and not recording.is_of(answer):
-        told = answer["recording"]
-        raise InTheWay(
-            f"{recording.output('json')} is the answer to another {told['name']}"
-            f" ({told['size']} bytes), and {recording.path} would overwrite it;"
-            " --output-dir writes elsewhere, --force overwrites it"
-        )
-
-
 def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
-    """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own."""
+    """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own, and
+    for the answer to another recording.
+    """
     for each in works:
-        if path := each.recording.in_the_way(each.write):
+        recording = each.recording
+        if path := recording.in_the_way(each.write):
             raise InTheWay(f"{path} exists and was not written by this program; {way_out}")
+        answer = recording.kept_answer() if each.transcribes else None
+        if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
+            told = answer["recording"]
+            raise InTheWay(
+                f"{recording.output('json')} is the answer to another {told['name']}"
+                f" ({told['size']} bytes), and not to {recording.path}; {way_out}"
+            )
 
 
 def _output(answer: dict[str, Any]) -> dict[str, str]:
