@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -29,11 +28,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from model_reference import REPOSITORY as REPOSITORY
+from model_reference import ModelReference as ModelReference
 from payload.base64_text import Base64Text
 from payload.reference_clips import Name, ReferenceClips, check_names
 from payload.vad_parameters import OptionalVadParameters
 
-REPOSITORY = Path(__file__).resolve().parent
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 # Diarization models distinguish a handful of speakers; a larger number is a mistake.
@@ -44,9 +44,7 @@ MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 # fit), and entries of a list.
 MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
 MAX_SCRIPT_CHARACTERS = 2**18  # of what is said in a recording: twice what two hours hold
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 CACHE = "asr-diarization-endpoint"
-REVISION = re.compile(r"\w[\w./-]*")
 # A variable of so many letters that is so much like one of ours is taken for it misspelt: one
 # letter is wrong, missing or too many, or two are swapped. PAGER is another program's.
 SHORTEST_NAME, NEARLY = 6, 0.9
@@ -132,32 +130,6 @@ def misspelt_variables(
         for nearest in (swapped or get_close_matches(name.upper(), ours, 1, NEARLY))[:1]:
             lines.append(f"{name} is no variable of this endpoint; did you mean {nearest}?")
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class ModelReference:
-    """Where a model is: a hub id with an optional revision, or a folder's absolute path."""
-
-    name: str
-    revision: str | None = None
-
-    @classmethod
-    def parse(cls, text: str, repository: Path = REPOSITORY) -> Self:
-        """Read `owner/name`, `owner/name@revision` or a folder relative to `repository`.
-
-        A folder that exists takes precedence over a hub id, as in transformers. Raises ValueError
-        where the text is none of these.
-        """
-        text = text.strip()
-        folder = repository / Path(text).expanduser()
-        if text and folder.is_dir():
-            return cls(str(folder.resolve()))
-        name, at, revision = text.partition("@")
-        if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
-            raise ValueError(
-                "neither a hub id (owner/name or owner/name@revision) nor an existing folder"
-            )
-        return cls(name, revision or None)
 
 
 def _parse_reference(value: object) -> object:

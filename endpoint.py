@@ -79,7 +79,7 @@ class Endpoint:
     """Answers requests of many clients with one set of models.
 
     `limits` are those of one audio file; about `max_decoded_bytes` of samples are held. What
-    computes on `device` has `threads` threads beneath it. `notice` is a warning of every answer.
+    computes on `device` has `threads` threads beneath it.
     """
 
     def __init__(
@@ -90,10 +90,8 @@ class Endpoint:
         device: torch.device,
         threads: int,
         max_decoded_bytes: float = inf,
-        notice: str | None = None,
     ) -> None:
         self.recogniser, self.diarizer, self.limits = recogniser, diarizer, limits
-        self.notice = notice
         self.outstanding = 0  # accepted requests that are not answered
         self._preparation = ShortestFirst(
             "preparation",
@@ -267,8 +265,7 @@ class Endpoint:
     ) -> Answer:
         """What was found on all channels, and every warning."""
         answer = attributed(audio.duration, heard, found, known, request.config)
-        notice = () if self.notice is None else (self.notice,)
-        warnings = (*notice, *request.warnings, *audio.warnings, *answer.warnings)
+        warnings = (*request.warnings, *audio.warnings, *answer.warnings)
         return replace(answer, warnings=warnings)
 
     async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:

@@ -43,19 +43,18 @@ def load_endpoint(
     serves: bool = True,
     limits: Limits = DEFAULT_LIMITS,
     max_decoded_bytes: float = inf,
-    notice: str | None = None,
 ) -> Endpoint:
     """The endpoint on the models that `settings`, by default the environment, name.
 
-    `limits` are the scheduler's; `max_decoded_bytes` and `notice` as `Endpoint` has them. Ends the
-    process where it cannot serve: SystemExit, which prints one line and passes through the servers.
+    `limits` are the scheduler's; `max_decoded_bytes` is `Endpoint`'s. Ends the process
+    where it cannot serve: SystemExit, which prints one line and passes through the servers.
     Where the device is lost meanwhile, a process that `serves` begins again without CUDA graphs
     (`runtime.restart`).
     """
     hide_bodies()
     try:
         settings = settings or _environment_settings()
-        return _load(settings, limits, max_decoded_bytes, notice)
+        return _load(settings, limits, max_decoded_bytes)
     except StartError as error:
         lost = any(is_device_lost(cause) for cause in causes(error))
         if lost and serves and settings is not None and settings.cuda_graphs:
@@ -64,9 +63,7 @@ def load_endpoint(
         raise SystemExit(str(error)) from error
 
 
-def _load(
-    settings: ModelSettings, limits: Limits, max_decoded_bytes: float, notice: str | None
-) -> Endpoint:
+def _load(settings: ModelSettings, limits: Limits, max_decoded_bytes: float) -> Endpoint:
     started = time.perf_counter()
     logger.info(describe_versions())
     for line in misspelt_variables(ModelSettings):
@@ -90,7 +87,7 @@ def _load(
         seconds,
     )
     audio = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
-    return Endpoint(recogniser, diarizer, audio, device, threads, max_decoded_bytes, notice)
+    return Endpoint(recogniser, diarizer, audio, device, threads, max_decoded_bytes)
 
 
 def _load_whisper(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from typing import Any
 
 from commands.options import (
+    VARIABLES,
     WITHOUT_MODELS,
     add_models,
     add_parameters,
@@ -51,6 +50,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         " variables. The exit status is 0 when every recording has a result, 1 when some have none,"
         " 2 for a wrong command line, wrong settings or models that do not load, 130 when it was"
         " stopped.",
+        variables=VARIABLES,
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder, a recording, or JSON lines; a path or a URL"
@@ -58,39 +58,33 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     _add_output(parser)
     add_models(parser, WITHOUT_MODELS)
     add_parameters(parser)
-    option(
-        parser,
-        "--parameters",
-        "any parameters of docs/api.md; the options above go before them",
-        type=_json_object,
-        default={},
-        metavar="JSON",
-    )
     _add_run(parser)
     options: Namespace = parser.parse_args(arguments)
     refuse_models_beside_embedded(parser, options)
-    options.parameters = {**options.parameters, **parameters(options)}
+    options.parameters, options.written = parameters(options), parser.written
     return options
 
 
 def _add_output(parser: CommandParser) -> None:
     group = parser.add_argument_group("output")
-    group.add_argument(
+    option(
+        group,
         "--output-dir",
-        "--out",
+        "where results are written; a folder or a URL",
+        also=("-o", "--out"),
         dest="out",
         required=True,
         metavar="FOLDER",
-        help="where results are written; a folder or a URL",
     )
-    group.add_argument(
+    option(
+        group,
         "--output-format",
-        "--formats",
+        f"some of {', '.join(FORMATS)}, with commas between them; json is always written",
+        also=("-f", "--formats"),
         dest="formats",
         type=some_of(*FORMATS),
         default=["json"],
         metavar="FORMATS",
-        help=f"some of {', '.join(FORMATS)}, with commas between them; json is always written",
     )
     option(
         group,
@@ -132,16 +126,6 @@ def _add_run(parser: CommandParser) -> None:
         "exit status 0 though some recordings failed, if the others have results",
         action="store_true",
     )
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ArgumentTypeError("is not JSON") from None
-    if not isinstance(value, dict):
-        raise ArgumentTypeError("should be a JSON object")
-    return value
 
 
 def _seconds(text: str) -> float:

@@ -28,7 +28,7 @@ from archive.names import name_results
 from archive.progress import Progress, counted, failure_table
 from archive.results import PARALLEL, Results
 from archive.worker import Handler, Task, load_handler, without_token
-from commands.options import parameters as command_parameters
+from commands.options import option_name
 from commands.parser import FAILED, INTERRUPTED, WRONG
 from config import InferenceConfig, ModelSettings
 from errors import EndpointError, StartError
@@ -94,10 +94,8 @@ def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
         manifest.check_parameters(parameters, {})
     except ValueError as error:
         name, _, wrong = str(error).partition(": ")
-        if name in command_parameters(options):
-            raise ValueError(f"--{name.replace('_', '-')}: {wrong}") from error
-        inside = "" if name == "parameters" else f"{name}: "
-        raise ValueError(f"--parameters: {inside}{wrong}") from error
+        option = "--parameters" if name == "parameters" else option_name(name, options)
+        raise ValueError(f"{option}: {wrong}") from error
     output = [*InferenceConfig.read(parameters).output, *options.formats]
     if formats := [each for each in dict.fromkeys(output) if each != "json"]:
         parameters["output"] = formats

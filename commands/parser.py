@@ -9,24 +9,29 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
+
+from model_reference import ModelReference
 
 HELP_WIDTH = 80
 VARIABLES = "A name in brackets is the variable that is read where the option is not given."
 # A wrong command line; a command that could not do its work ends with FAILED.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 OPTION = re.compile(r"--?[^\s\d-]\S*")
+BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
+MOST_SUGGESTED = 4
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser without abbreviations, which names the nearest option to an unknown one.
+    """argparse's parser without abbreviations, which suggests known options for an unknown one.
 
-    `examples` are pairs of what it does and the command line that does it; `operands` is what the
-    usage shows after the options.
+    `examples` are pairs of what a command line does and the command line. `operands` is what the
+    usage shows after the options. `variables` maps options that do not exist to the environment
+    variables that do what such an option says.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class CommandParser(argparse.ArgumentParser):
         examples: Sequence[tuple[str, str]],
         notes: str = "",
         operands: str = "",
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
             prog=prog,
@@ -43,7 +49,14 @@ class CommandParser(argparse.ArgumentParser):
             description=description,
             allow_abbrev=False,
         )
-        self._examples, self._notes = examples, notes
+        self._examples, self._notes, self._variables = examples, notes, variables or {}
+        self._given: list[str] = []
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The options of the command line that was read, as the user wrote them, by destination."""
+        known = self._option_string_actions
+        return {known[name].dest: name for name in self._given if name in known}
 
     def format_help(self) -> str:
         """Argparse's help, then the examples, a line each, then the notes."""
@@ -55,24 +68,70 @@ class CommandParser(argparse.ArgumentParser):
         return "\n".join([super().format_help(), *(f"{part}\n" for part in shown + notes)])
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401
-        """As argparse's; an unknown option is told before anything else that is wrong."""
-        given = _with_hyphens(list(sys.argv[1:] if args is None else args))
-        for name in _option_names(given):
-            if name not in self._option_string_actions:
-                self.error(f"unknown option {ascii(name)[1:-1]}{self._nearest(name)}")
+        """Parse as argparse does. Underscores in option names are hyphens, and a flag may be
+        followed by True or False. An unknown option is reported before any other error.
+        """
+        given = list(sys.argv[1:] if args is None else args)
+        end = given.index("--") if "--" in given else len(given)
+        given = self._without_booleans(_with_hyphens(given[:end])) + given[end:]
+        self._given = _option_names(given)
+        for name in self._given:
+            if self._option_string_actions.keys().isdisjoint((name, name[:2])):
+                self.error(f"unknown option {ascii(name)[1:-1]}{self._suggestion(name)}")
         return super().parse_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2 and one line."""
-        line = message.removeprefix("argument ")
+        """End with status 2 and one line, which calls an option as the user did."""
+        names, colon, wrong = message.removeprefix("argument ").partition(": ")
+        if colon and names.startswith("-"):
+            known = names.split("/")
+            names = next((name for name in known if name in self._given), known[0])
+        line = f"{names}{colon}{wrong}"
         self.exit(WRONG, f"{self.prog}: {line} ({self.prog} --help lists the options)\n")
 
-    def _nearest(self, name: str) -> str:
-        return did_you_mean(name, self._option_string_actions)
+    def _without_booleans(self, arguments: list[str]) -> list[str]:
+        """`--flag True` and `--flag=True`, as openai/whisper writes flags, become `--flag`;
+        `--flag False` becomes `--no-flag` or, where there is none, is left out.
+        """
+        written: list[str] = []
+        for each in arguments:
+            if each in BOOLEANS and written and self._is_flag(written[-1]):
+                each = f"{written.pop()}={each}"
+            name, _, value = each.partition("=")
+            if value not in BOOLEANS or not self._is_flag(name):
+                written.append(each)
+            elif BOOLEANS[value]:
+                written.append(name)
+            elif (opposite := _opposite(name)) in self._option_string_actions:
+                written.append(opposite)
+        return written
+
+    def _is_flag(self, name: str) -> bool:
+        action = self._option_string_actions.get(name)
+        return action is not None and action.nargs == 0
+
+    def _suggestion(self, name: str) -> str:
+        """The variable or the options that may be meant; empty if none is like `name`."""
+        if variable := self._variables.get(name):
+            return f"; set the variable {variable} instead"
+        known = [each for each in self._option_string_actions if each != _opposite(name)]
+        near = get_close_matches(name, known, 1, 0.82)
+        parts = set(name[2:].split("-"))
+        longer = [
+            each
+            for each in known
+            if each.startswith(name) or (parts <= set(each[2:].split("-")) and each[:5] != "--no-")
+        ]
+        named = (longer if len(name) > 4 and len(longer) <= MOST_SUGGESTED else []) or near
+        return f"; did you mean {' or '.join(named)}?" if named else ""
+
+
+def _opposite(name: str) -> str:
+    return f"--{name[5:]}" if name.startswith("--no-") else f"--no-{name[2:]}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean KNOWN?` for the name most like `name`, or nothing where none is like it."""
+    """`; did you mean KNOWN?` for the name most like `name`; empty if none is like it."""
     nearest = get_close_matches(name, list(known), 1, 0.6)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
@@ -121,11 +180,16 @@ def web_address(text: str) -> str:
 
 
 def model(text: str) -> str:
-    """An option's type: a folder's absolute path, seen from where the command was started; other
-    text, which may be a hub id, unchanged.
+    """An option's type: a folder seen from where the command was started, as an absolute path, or
+    a hub id, to which a short name is completed.
     """
     folder = Path(text).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else text
+    if folder.is_dir():
+        return str(folder.resolve())
+    try:
+        return str(ModelReference.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def option(
@@ -133,28 +197,29 @@ def option(
     name: str,
     help_text: str,
     variable: str = "",
+    also: Sequence[str] = (),
     **how: Any,  # noqa: ANN401
 ) -> None:
-    """Add an option that, where `variable` is named, is that variable's value if it is not given.
-
-    `how` goes to argparse.
+    """Add an option, which other programs call as `also` says. If it is not given, its value is
+    that of the environment's `variable`, if one is named. `how` goes to argparse.
     """
-    told = f"{help_text} [{variable}]" if variable else help_text
-    group.add_argument(name, help=told, **how)
+    shown = f"{help_text} [{variable}]" if variable else help_text
+    group.add_argument(name, *also, help=shown, **how)
 
 
 def _with_hyphens(arguments: list[str]) -> list[str]:
     """`--output_format`, as openai/whisper and others write it, is `--output-format`."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
     written = []
-    for each in arguments[:end]:
+    for each in arguments:
         name, equals, value = each.partition("=")
         written.append(f"{name.replace('_', '-')}{equals}{value}" if each[:2] == "--" else each)
-    return written + arguments[end:]
+    return written
 
 
 def _option_names(arguments: Sequence[str]) -> list[str]:
-    """What argparse takes for options, before a bare `--`: no negative number, and no sentence."""
+    """The arguments before a bare `--` that argparse reads as options: no negative number, and no
+    sentence.
+    """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     names = [each.partition("=")[0] for each in arguments[:end]]
     return [name for name in names if OPTION.fullmatch(name)]

@@ -22,7 +22,7 @@ from config import (
     misspelt_variables,
 )
 from deployment.memory import GB, PUBLISHED, Dimensions, need_of, need_on_cpu
-from deployment.options import CUSTOM, MANAGED, MODELS
+from deployment.options import CUSTOM, MANAGED, MODELS, REGIONS
 from server.settings import ServerSettings
 
 # GB of one GPU, and the types whose size N has 2 GB of memory for each of N processors: the
@@ -46,6 +46,7 @@ DEFAULT_ROWS = 24
 # Pipelines that are gated, and what else they load that is; pyannote.audio 4 loads the last one.
 GATED = "pyannote/speaker-diarization"
 SEGMENTATION, COMMUNITY = "pyannote/segmentation-3.0", "pyannote/speaker-diarization-community-1"
+PARTS = (SEGMENTATION, "pyannote/segmentation", "pyannote/wespeaker-voxceleb-resnet34-LM")
 NEMOTRON = "nvidia/Nemotron-3-Diarization"
 IN_REPOSITORY = "/repository"
 PATIENCE = 20.0  # seconds for an answer of the Hub
@@ -63,14 +64,7 @@ class Findings:
 
 
 def command_fault(options: Namespace) -> str | None:
-    """What is wrong with models and variables of the command line by themselves, if anything."""
-    for variable, (name, _) in MODELS.items():
-        text = getattr(options, variable.lower())
-        if text and not text.startswith("/"):
-            try:
-                ModelReference.parse(text)
-            except ValueError as error:
-                return f"{name}: {error}"
+    """What is wrong with the variables of the command line by themselves, if anything."""
     variables = dict(options.env)
     if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
         return f"--env: {misspelt[0]}"
@@ -102,6 +96,7 @@ def check(options: Namespace, token: str | None, own_token: str | None, keeps: b
     hub = Hub(findings)
     _check_repository(options, hub, token)
     sizes = {name: _check_model(options, hub, name, own_token, keeps) for name in MODELS}
+    _check_assistant(options, findings, sizes["ASR_MODEL"], sizes["ASSISTANT_MODEL"])
     _check_instance(options, findings)
     _check_memory(options, findings, sizes["ASR_MODEL"], sizes["ASSISTANT_MODEL"])
     return findings
@@ -200,6 +195,10 @@ def _check_model(
     if model.name.startswith(GATED) or (found and found[1]):
         _check_licence(options, hub, what, model.name, token, keeps)
     if variable == "DIARIZATION_MODEL":
+        if model.name in PARTS:
+            hub.findings.faults.append(
+                f"{what}: {model.name} is a part of a pipeline; use {COMMUNITY} or {GATED}-3.1"
+            )
         if model.name == NEMOTRON and options.container == MANAGED:
             hub.findings.notes.append(
                 f"{what}: {NEMOTRON} needs transformers 5.18, and the start fails in the older of"
@@ -207,6 +206,24 @@ def _check_model(
             )
         return None
     return hub.dimensions(model.name, model.revision, token)
+
+
+def _check_assistant(
+    options: Namespace, findings: Findings, main: Dimensions | None, assistant: Dimensions | None
+) -> None:
+    """Whether the assistant reads and writes what the model does (asr/checkpoint/assistants.py)."""
+    if main is None or assistant is None:
+        return
+    for name, (ours, its) in {
+        "tokens": (main.vocabulary, assistant.vocabulary),
+        "mel bins": (main.mel_bins, assistant.mel_bins),
+    }.items():
+        if ours != its:
+            findings.faults.append(
+                f"--assistant: {options.assistant_model} cannot draft for {options.asr_model}:"
+                f" it has {its:,} {name}, and the model {ours:,}"
+            )
+            return
 
 
 def _has_safetensors(files: set[str]) -> bool:
@@ -230,6 +247,13 @@ def _check_licence(
 
 def _check_instance(options: Namespace, findings: Findings) -> None:
     """Whether options and variables go with the instance."""
+    written = REGIONS.get(options.vendor)
+    if written is None:
+        findings.notes.append(f"--vendor: {options.vendor} is none of {', '.join(REGIONS)}")
+    elif not written.fullmatch(options.region):
+        findings.notes.append(
+            f"--region: {options.region} does not look like a region of {options.vendor}"
+        )
     kind, instance = options.accelerator, options.instance_type
     for other, types in (("gpu", GPUS), ("cpu", CPUS)):
         if instance in types and kind != other:

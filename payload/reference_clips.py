@@ -30,7 +30,8 @@ MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
 LABEL = re.compile(r"(speaker|channel)_\d+")
 
 
-def _check_name(name: str) -> str:
+def check_name(name: str) -> str:
+    """The name, stripped. Raises PydanticCustomError, a ValueError, if it cannot be a speaker's."""
     name = name.strip()
     if not name or len(name) > MAX_NAME_CHARACTERS:
         raise PydanticCustomError("name", f"should have 1 to {MAX_NAME_CHARACTERS} characters")
@@ -41,7 +42,7 @@ def _check_name(name: str) -> str:
     return name
 
 
-Name = Annotated[str, AfterValidator(_check_name)]
+Name = Annotated[str, AfterValidator(check_name)]
 
 
 def _folded(name: str) -> str:

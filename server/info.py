@@ -29,7 +29,6 @@ class Info(BaseModel):
 
     model: str = Field(description="The loaded model: a hub id, or the name of a folder")
     embedded: bool = Field(description="Whether it is the demonstration's, of 133 words")
-    notice: str | None = Field(description="What every answer's warnings begin with, if anything")
     multilingual: bool = Field(description="Whether it knows other languages than English")
     languages: list[Language] = Field(description="By name")
     tasks: list[str] = Field(description="Values of `task` that it can do")
@@ -71,7 +70,6 @@ def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = Fa
     return Info(
         model=model_id(endpoint),
         embedded=models.name == str(DEMO_MODELS / "asr"),
-        notice=endpoint.notice,
         multilingual=tokens.multilingual,
         languages=sorted(languages, key=lambda each: each.name),
         tasks=sorted(tokens.tasks) if tokens.multilingual else ["transcribe"],

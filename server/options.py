@@ -6,8 +6,40 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from commands.options import WITHOUT_MODELS, add_models, refuse_models_beside_embedded
+from commands.options import (
+    VARIABLES,
+    WITHOUT_MODELS,
+    add_models,
+    refuse_models_beside_embedded,
+)
 from commands.parser import CommandParser, option, whole_number
+
+# Settings of the server that have no option.
+SETTINGS = (
+    "API_KEY",
+    "MAX_QUEUE",
+    "MAX_QUEUE_BYTES",
+    "MAX_DECODED_BYTES",
+    "REQUEST_TIMEOUT",
+    "DRAIN_TIMEOUT",
+    "PAGE",
+    "MAX_ROWS",
+    "ALLOWED_HOSTS",
+    "ALLOWED_ORIGINS",
+    "FORWARDED_ALLOW_IPS",
+    "MAX_LIVE_SESSIONS",
+    "MAX_APPEND_BYTES",
+    "LIVE_AHEAD_SECONDS",
+    "LIVE_IDLE_SECONDS",
+    "LIVE_SESSION_SECONDS",
+    "DATA_DIR",
+    "MAX_JOBS",
+    "MAX_JOB_BYTES",
+    "MAX_RUNNING_JOBS",
+    "JOB_SECONDS",
+    "CALLBACK_HOSTS",
+    "CALLBACK_SECRET",
+)
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
@@ -26,10 +58,12 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
                 "for other machines, with a key",
                 "scripts/serve --host 0.0.0.0 --api-key-file key.txt",
             ),
-            ("the small models of this repository", "scripts/serve --embedded"),
+            ("jobs, which are kept in a folder", "DATA_DIR=jobs scripts/serve"),
+            ("the demo models of this repository", "scripts/serve --embedded"),
         ),
         "docs/server.md has the other variables and all routes. The exit status is 2 for a wrong"
-        " command line, 1 where the server cannot start.",
+        " command line, 1 if the server cannot start or cannot load its models.",
+        variables=VARIABLES | {f"--{name.lower().replace('_', '-')}": name for name in SETTINGS},
     )
     option(made, "--host", "address; default: 127.0.0.1", "HOST", metavar="ADDRESS")
     option(
@@ -43,7 +77,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     option(
         made,
         "--api-key-file",
-        "a file with the key that clients must send, which the variable holds itself",
+        "a file with the key that clients must send; the variable holds the key itself",
         "API_KEY",
         type=Path,
         metavar="FILE",
@@ -52,7 +86,8 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     option(
         made,
         "--no-speakers",
-        "load no pipeline, so that speakers are not told apart",
+        "load no pipeline, and find no speakers",
+        also=("--no-diarize",),
         dest="diarize",
         action="store_const",
         const=False,

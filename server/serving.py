@@ -16,14 +16,7 @@ from config import ModelSettings, misspelt_variables
 from endpoint import Endpoint
 from errors import StartError
 from loading import load_endpoint
-from model_sources.choice import (
-    VOCABULARY_SIZE,
-    NothingFetched,
-    Screen,
-    choose,
-    embedded,
-    named,
-)
+from model_sources.choice import Screen, choose
 from server.app import create_app
 from server.jobs.store import JobStore
 from server.lifecycle import DrainingServer, bind
@@ -33,48 +26,38 @@ from server.settings import ServerSettings
 
 logger = logging.getLogger("server")
 
-NOTHING_FETCHED = (
-    f"this server runs on demo models, which know {VOCABULARY_SIZE} English words and make nonsense"
-    " of any other speech, because Whisper base could not be fetched"
-)
-
 
 def serve(options: Namespace, settings: ServerSettings) -> int:
     """The exit status at the end. Raises StartError, or SystemExit where a model does not load."""
     if warning := settings.warning:
         logger.warning(warning)
     with _bound(settings) as bound:
-        models, notice = _choose_models(options)
-        server = load_server(models, settings, notice)
+        speakers = options.diarize is not False
+        models = choose(options, Screen(logger.info, nullcontext), speakers=speakers)
+        server = load_server(models, settings)
         server.run([bound])
         server.close()
     return server.exit_status
 
 
-def load_server(
-    models: ModelSettings, settings: ServerSettings, notice: str | None = None
-) -> DrainingServer:
-    """A server that has loaded its models, and does not listen yet. Every answer warns of `notice`.
+def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServer:
+    """A server that has loaded its models, and does not listen yet.
 
     Raises StartError, or SystemExit where a model does not load.
     """
-    gate, endpoint = load_app(models, settings, notice)
+    gate, endpoint = load_app(models, settings)
     return DrainingServer(
         gate, endpoint, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
     )
 
 
-def load_app(
-    models: ModelSettings, settings: ServerSettings, notice: str | None = None
-) -> tuple[RequestGate, Endpoint]:
+def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[RequestGate, Endpoint]:
     """The application and what answers in it, as `load_server` has them; raises the same."""
     for line in misspelt_variables(ServerSettings):
         logger.warning(line)
     store = open_store(settings)
     limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
-    endpoint = load_endpoint(
-        models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes, notice=notice
-    )
+    endpoint = load_endpoint(models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes)
     return create_app(endpoint, settings, LiveDrivers(endpoint), store), endpoint
 
 
@@ -91,17 +74,3 @@ def _bound(settings: ServerSettings) -> socket:
     except OSError as error:
         where = f"HOST={settings.host} PORT={settings.port}"
         raise StartError(f"{where}: {error.strerror}") from error
-
-
-def _choose_models(options: Namespace) -> tuple[ModelSettings, str | None]:
-    """The models, and what every answer should warn of: where nobody named any and Whisper base
-    can be had from nowhere, the embedded ones serve. Raises StartError.
-    """
-    speakers = options.diarize is not False
-    try:
-        return choose(options, Screen(logger.info, nullcontext), speakers=speakers), None
-    except NothingFetched as error:
-        if named(options):
-            raise
-        logger.warning("%s; %s", NOTHING_FETCHED, error)
-        return embedded(speakers), NOTHING_FETCHED

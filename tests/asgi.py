@@ -138,7 +138,7 @@ class FakeEndpoint(Endpoint):
     def __init__(self) -> None:
         self.recogniser, self.diarizer = FakeRecogniser(), None
         self.limits = AudioLimits(7200, MAX_AUDIO_BYTES)
-        self.notice, self.outstanding, self.freed = None, 0, 0
+        self.outstanding, self.freed = 0, 0
         self.release, self.began = asyncio.Event(), asyncio.Event()
         self.decode = asyncio.Event()
         self.decode.set()

@@ -73,7 +73,7 @@ class KnownAnswers(Endpoint):
         """It parses as `endpoint` does."""
         self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
         self.diarizer = CAN_DIARIZE if speakers else None
-        self.notice, self.outstanding, self.closed = None, 0, 0
+        self.outstanding, self.closed = 0, 0
         self.result, self.error, self.decodes = SPOKEN, None, True
         self.asked = None
 

@@ -7,10 +7,12 @@ import argparse
 import pytest
 
 from commands import __main__ as check
-from commands.options import PARAMETERS, add_parameters, parameters
+from commands.options import PARAMETERS, VARIABLES, add_parameters, option_name, parameters
 from commands.parser import CommandParser, model
-from config import InferenceConfig
+from config import InferenceConfig, ModelSettings
+from server.options import SETTINGS
 from server.options import read as read_serve
+from server.settings import ServerSettings
 from transcribe.options import read_demo, read_transcribe
 
 
@@ -40,7 +42,10 @@ def refused(capsys, read, *arguments: str) -> str:
         (["--parallel", "2"], "--parallel: goes with --url"),
         (["--embedded", "--model", "a/b"], "--embedded: goes without other models"),
         (["--url", "http://a", "--embedded"], "--embedded: the server of --url has its own models"),
-        (["--url", "http://a", "--model", "b"], "--model: the server of --url has its own models"),
+        (
+            ["--url", "http://a", "--model", "a/b"],
+            "--model: the server of --url has its own models",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_with_the_nearest_right_one(capsys, read, arguments, said):
@@ -50,6 +55,104 @@ def test_what_is_wrong_is_one_line_with_the_nearest_right_one(capsys, read, argu
     assert after in line
     assert line.startswith("scripts/")
     assert line.endswith("--help lists the options)")
+
+
+# Options of openai/whisper, whisperX and faster-whisper's commands, and guesses, with the options
+# that a suggestion may name.
+GUESSES = {
+    "--model_dir": (),
+    "--best_of": (),
+    "--patience": (),
+    "--suppress_tokens": (),
+    "--condition_on_previous_text": (),
+    "--threads": (),
+    "--clip_timestamps": (),
+    "--hallucination_silence_threshold": (),
+    "--chunk_size": (),
+    "--diarize_model": (),
+    "--vad_onset": (),
+    "--vad_threshold": (),
+    "--batched": (),
+    "--align_model": (),
+    "--quiet": (),
+    "--rename": (),
+    "--stream": (),
+    "--names": ("--speaker-names", "--channel-names"),
+    "--speakers": ("--num-speakers", "--min-speakers", "--max-speakers", "--known-speakers"),
+    "--num_speaker": ("--num-speakers",),
+    "--beams": ("--num-beams",),
+    "--format": ("--output-format",),
+    "--output": ("--output-format", "--output-dir"),
+    "--channel": ("--channels", "--channel-names"),
+    "--prot": ("--prompt",),
+}
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_a_suggestion_names_nothing_that_does_something_else(capsys, guess):
+    line = refused(capsys, read_transcribe, "talk.mp3", guess, "5")
+    _, _, suggested = line.partition(" (")[0].partition("; did you mean ")
+    named = suggested.rstrip("?").split(" or ") if suggested else []
+    assert set(named) == set(GUESSES[guess])
+
+
+def test_the_names_that_people_know_are_understood():
+    given = "--beam_size 5 --word_timestamps True --highlight_words=True -f srt -o out -f vtt"
+    known = read_transcribe(["talk.mp3", *given.split(), "--initial_prompt", "Dr. Who"])
+    ours = "--num-beams 5 --words --highlight-words --output-format vtt --output-dir out"
+    options = read_transcribe(["talk.mp3", *ours.split(), "--prompt", "Dr. Who"])
+    assert vars(known) | {"written": {}} == vars(options) | {"written": {}}
+    assert option_name("num_beams", known) == "--beam-size"
+    assert read_transcribe(["talk.mp3", "-fsrt"]).output_format == ["srt"]
+    for off in ("--vad_filter False", "--no-vad-filter", "--vad-filter=false"):
+        assert parameters(read_demo(off.split())) == {"vad_filter": False}
+    for off in ("--diarize False", "--no-speakers", "--no_diarize True"):
+        assert parameters(read_demo(off.split())) == {"diarize": False}
+    assert parameters(read_demo(["--word_timestamps", "False", "--diarize"])) == {"diarize": True}
+    recordings = read_demo(["--words", "true.mp3", "--prompt", "True"]).recordings
+    assert [path.name for path in recordings] == ["true.mp3"]
+
+
+def test_clips_of_known_speakers_are_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "anna.wav").write_bytes(b"Anna's voice")
+    (tmp_path / "b=1.wav").write_bytes(b"Bob's voice")
+    given = ["--known-speakers", "anna.wav=Smith, Anna,b=1.wav=Bob", "--known_speakers"]
+    options = read_demo([*given, "anna.wav=Anna"])
+    assert parameters(options) == {
+        "known_speakers": [
+            {"name": "Smith, Anna", "reference": "QW5uYSdzIHZvaWNl"},
+            {"name": "Bob", "reference": "Qm9iJ3Mgdm9pY2U="},
+            {"name": "Anna", "reference": "QW5uYSdzIHZvaWNl"},
+        ]
+    }
+
+
+def test_other_parameters_are_given_as_json():
+    options = read_demo(["--parameters", '{"chunk_length_s": 15, "language": "de"}'])
+    assert parameters(options) == {"chunk_length_s": 15, "language": "de"}
+    assert option_name("language", options) == "--parameters: language"
+    options = read_demo(["--parameters", '{"language": "de"}', "--language", "fr", "--no-speakers"])
+    assert parameters(options) == {"language": "fr", "diarize": False}
+    names = ("language", "diarize", "return_timestamps", "num_speakers")
+    shown = [option_name(name, options) for name in names]
+    assert shown == ["--language", "--no-speakers", "--return-timestamps", "--num-speakers"]
+    assert option_name("return_timestamps", read_demo(["--words"])) == "--words"
+
+
+def test_variables_that_are_suggested_are_settings():
+    assert set(VARIABLES.values()) == {
+        name.upper() for name in ModelSettings.model_fields if not name.endswith("_model")
+    }
+
+
+def test_a_setting_of_the_server_that_has_no_option_is_named(capsys):
+    line = refused(capsys, read_serve, "--data_dir", "jobs")
+    assert line.startswith("scripts/serve: unknown option --data-dir; set the variable DATA_DIR")
+    assert "did you mean --api-key-file?" not in refused(capsys, read_serve, "--api-key", "x")
+    assert "; did you mean --api-key-file?" in refused(capsys, read_serve, "--key-file", "x")
+    options = {"host", "port"}
+    assert {name.lower() for name in SETTINGS} | options == ServerSettings.model_fields.keys()
 
 
 def test_only_writing_takes_several_formats_and_files_at_a_time(capsys):
@@ -87,7 +190,8 @@ def test_what_is_not_given_is_not_sent():
 def test_every_parameter_is_the_endpoints_and_has_an_option():
     parser = CommandParser("x", "", ())
     add_parameters(parser)
-    assert {action.dest for action in parser._actions} - {"help"} == set(PARAMETERS)
+    dests = {action.dest for action in parser._actions}
+    assert dests - {"help", "parameters"} == set(PARAMETERS)
     assert set(PARAMETERS) <= InferenceConfig.model_fields.keys()
 
 
@@ -95,7 +199,7 @@ def test_a_folder_of_a_model_is_relative_to_where_the_command_was_started(tmp_pa
     (tmp_path / "whisper").mkdir()
     monkeypatch.chdir(tmp_path)
     assert model("whisper") == str(tmp_path / "whisper")
-    assert model("owner/whisper") == "owner/whisper"
+    assert model("owner/whisper@v1") == "owner/whisper@v1"
 
 
 def test_an_option_that_is_not_given_leaves_its_variable_alone():

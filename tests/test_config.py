@@ -23,6 +23,8 @@ from config import (
     ModelSettings,
     nvidia_device_present,
 )
+from deployment.memory import PUBLISHED
+from model_reference import KNOWN
 from payload.vad_parameters import VadParameters
 from server.settings import ServerSettings
 
@@ -449,7 +451,15 @@ def test_typed_parameters_beside_decoded_bytes_mean_the_same():
     [
         ("openai/whisper-large-v3", "openai/whisper-large-v3", None),
         (" openai/whisper-tiny ", "openai/whisper-tiny", None),
-        ("gpt2", "gpt2", None),
+        ("large-v3", "openai/whisper-large-v3", None),
+        ("Large-V3@main", "openai/whisper-large-v3", "main"),
+        ("whisper-base", "openai/whisper-base", None),
+        ("small.en", "openai/whisper-small.en", None),
+        ("large", "openai/whisper-large-v3", None),
+        ("whisper-large", "openai/whisper-large", None),
+        ("turbo", "openai/whisper-large-v3-turbo", None),
+        ("distil-large-v3", "distil-whisper/distil-large-v3", None),
+        ("speaker-diarization-3.1", "pyannote/speaker-diarization-3.1", None),
         ("pyannote/speaker-diarization-3.1@v2.1", "pyannote/speaker-diarization-3.1", "v2.1"),
         ("a/b@refs/pr/7", "a/b", "refs/pr/7"),
         ("models/asr", "models/asr", None),
@@ -470,11 +480,25 @@ def test_a_folder_that_exists_is_taken_and_starts_at_the_repository(tmp_path, te
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "/no/such/folder", "../x", "a/b/c", "a/b@", "a/b@../x", "a b", "https://x/y"]
+    "text",
+    ["", " ", "/no/such/folder", "../x", "a/b/c", "a/b@", "a/b@../x", "a b", "https://x/y", "gpt2"],
 )
 def test_text_that_names_no_model_is_refused(tmp_path, text):
     with pytest.raises(ValueError, match=r"hub id .* nor an existing folder"):
         ModelReference.parse(text, tmp_path)
+
+
+def test_the_models_whose_names_are_known_have_known_dimensions():
+    whispers = {each for each in KNOWN if "whisper" in each}
+    assert whispers == PUBLISHED.keys()
+
+
+def test_a_name_that_is_nearly_a_known_models_is_refused_with_that_model(tmp_path):
+    for text in ("large_v3", "larg-v3", "whisper-largev3"):
+        with pytest.raises(ValueError, match=r"; did you mean openai/whisper-large-v3\?$"):
+            ModelReference.parse(text, tmp_path)
+    (tmp_path / "large-v3").mkdir()
+    assert ModelReference.parse("large-v3", tmp_path).name == str(tmp_path / "large-v3")
 
 
 # ---- the environment

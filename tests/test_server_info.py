@@ -101,15 +101,6 @@ def test_the_key_is_asked_for(tiny_endpoint):
     assert asyncio.run(call(app, "HEAD", "/info")).code == "UNAUTHORIZED"
 
 
-def test_what_every_answer_warns_of_is_told_beforehand(tiny_endpoint):
-    endpoint, app = served()
-    endpoint.recogniser = tiny_endpoint.recogniser
-    endpoint.notice = "Whisper base could not be fetched"
-    assert asyncio.run(call(app, "GET", "/info")).json["notice"] == endpoint.notice
-    endpoint.notice = None
-    assert asyncio.run(call(app, "GET", "/info")).json["notice"] is None
-
-
 def test_places_of_live_sessions_are_counted(tiny_endpoint):
     async def places(app) -> int | None:
         return (await call(app, "GET", "/info")).json["live_places"]

@@ -9,41 +9,29 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from huggingface_hub import constants
 from servers import OURS_LISTENS, SAME_NUMBERS
 
-from config import DEMO_MODELS, ModelSettings
+from config import DEMO_MODELS
 from errors import StartError
-from model_sources.choice import NothingFetched
 from server import serving as start
-from server.__main__ import read_settings
+from server.__main__ import main, read_settings
 from server.lifecycle import DrainingServer, address
 from server.options import read
 from testing.audio_files import conversation
 
 
-def chosen(monkeypatch, *arguments: str, error: StartError | None = None):
-    """What is served where `error`, if any, comes of choosing the models."""
+def test_a_server_that_cannot_load_its_models_ends_with_status_1(monkeypatch, capsys):
+    """It was not asked for the demo's, which would answer nonsense with 200."""
 
     def choose(options, screen, speakers):
-        if error:
-            raise error
-        return ModelSettings.for_models("owner/whisper")
+        raise StartError("no hub")
 
     monkeypatch.setattr(start, "choose", choose)
-    return start._choose_models(read(list(arguments)))
-
-
-def test_only_where_nothing_can_be_fetched_the_embedded_models_serve(monkeypatch, caplog):
-    models, notice = chosen(monkeypatch)
-    assert (models.asr_model.name, notice) == ("owner/whisper", None)
-    models, notice = chosen(monkeypatch, error=NothingFetched("no hub"))
-    assert models.asr_model.name == str(DEMO_MODELS / "asr")
-    assert "133 English words" in notice
-    assert models.diarization_model.name == str(DEMO_MODELS / "diarization")
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "no hub" in record.getMessage()
+    monkeypatch.setattr(start, "load_endpoint", lambda *_, **__: pytest.fail("is loaded"))
+    monkeypatch.setenv("PORT", "0")
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == "START_FAILED: no hub"  # printed, with status 1
 
 
 def test_speakers_that_are_not_wanted_are_not_loaded(monkeypatch):
@@ -51,22 +39,15 @@ def test_speakers_that_are_not_wanted_are_not_loaded(monkeypatch):
 
     def choose(options, screen, speakers):
         wanted.append(speakers)
-        raise NothingFetched("no hub")
+        raise StartError("no hub")
 
     monkeypatch.setattr(start, "choose", choose)
-    models, _ = start._choose_models(read(["--no-speakers"]))
-    assert (wanted, models.diarization_model) == ([False], None)
-
-
-def test_a_model_that_was_named_is_never_replaced(monkeypatch):
-    nothing = NothingFetched("no hub")
-    with pytest.raises(StartError):
-        chosen(monkeypatch, "--diarization", "a/b", error=nothing)
-    with pytest.raises(StartError):
-        chosen(monkeypatch, error=StartError("MAX_AUDIO_SECONDS: should be a number"))
-    monkeypatch.setenv("ASSISTANT_MODEL", "a/b")
-    with pytest.raises(StartError):
-        chosen(monkeypatch, error=nothing)
+    monkeypatch.setenv("PORT", "0")
+    for arguments in (["--no-speakers"], []):
+        options = read(arguments)
+        with pytest.raises(StartError):
+            start.serve(options, read_settings(options))
+    assert wanted == [False, True]
 
 
 def test_an_option_goes_before_its_variable(monkeypatch):
@@ -94,31 +75,18 @@ def test_a_file_without_a_key_is_one_line(tmp_path, content, said):
         read_settings(read(["--api-key-file", str(tmp_path / "key")]))
 
 
-def test_the_log_names_models_device_precision_and_page_and_answers_warn(
-    tmp_path, wav, monkeypatch, caplog
-):
-    """Offline, with an empty cache and no package index, as on a machine behind a firewall. A
-    process of its own, which finds speakers too, is that of test_telemetry.py.
-    """
-    nowhere = {
-        "XDG_CACHE_HOME": str(tmp_path),
-        "PIP_NO_INDEX": "1",
-        "UV_NO_INDEX": "1",
-        "ASR_MODL": "owner/whisper",
-        "PAGE": "true",
-        "PORT": "0",
-    }
-    for name, value in (nowhere | SAME_NUMBERS).items():
+def test_the_log_names_models_device_precision_and_page(wav, monkeypatch, caplog):
+    """A process of its own, which finds speakers too, is that of test_telemetry.py."""
+    variables = {"ASR_MODL": "owner/whisper", "PAGE": "true", "PORT": "0"}
+    for name, value in (variables | SAME_NUMBERS).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     caplog.set_level(logging.INFO)
     startup, asked = DrainingServer.startup, []
 
     def ask(server, url):
         try:
             audio = wav(conversation()[:48_000])
-            answer = httpx2.post(url, content=audio, timeout=120).json()
-            return answer, httpx2.get(f"{url}/info").json()
+            return httpx2.post(url, content=audio, timeout=120).json()
         finally:
             server.handle_exit(signal.SIGTERM, None)
 
@@ -127,15 +95,12 @@ def test_the_log_names_models_device_precision_and_page_and_answers_warn(
         asked.append(threads.submit(ask, server, address(sockets[0])))
 
     monkeypatch.setattr(DrainingServer, "startup", then_ask)
-    options = read(["--no-speakers"])
+    options = read(["--no-speakers", "--embedded"])
     with ThreadPoolExecutor(1) as threads:
         assert start.serve(options, read_settings(options)) == 0
-    answer, info = asked[0].result()
+    assert asked[0].result()["warnings"] == []
     log = "\n".join(f"{each.levelname} {each.name}: {each.getMessage()}" for each in caplog.records)
-    notice = info["notice"]
-    assert answer["warnings"][0] == notice
-    assert notice.endswith("Whisper base could not be fetched")
-    assert f"WARNING server: {notice}; " in log
+    assert "INFO server: The models that ship with this repository know 133 English words" in log
     assert "ASR_MODL is no variable of this endpoint; did you mean ASR_MODEL?" in log
     folders = ", ".join(str(DEMO_MODELS / name) for name in ("asr", "assistant"))
     assert f"loading {folders}" in log

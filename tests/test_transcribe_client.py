@@ -122,8 +122,8 @@ def test_a_refused_key_ends_the_run_and_says_what_to_do(fake, key, hint):
         ask(fake, api_key=key)
 
 
-@pytest.mark.parametrize("ending", ["", "/", "/app", "/app/"])
-def test_the_pages_address_names_the_server_too(ending):
+@pytest.mark.parametrize("ending", ["", "/", "/app", "/app/", "/v1", "/v1/"])
+def test_the_addresses_of_the_page_and_of_openais_sdk_name_the_server_too(ending):
     assert endpoint(f"http://127.0.0.1:8000{ending}") == "http://127.0.0.1:8000"
     assert endpoint(f"https://my.server/asr{ending}") == "https://my.server/asr"
 

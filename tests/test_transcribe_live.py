@@ -237,6 +237,38 @@ def test_speakers_come_with_segments_also_at_the_end(recording, tmp_path, capsys
     assert (out / "talk.txt").read_text("utf-8") == "Ann: good morning\nBob: hello\n"
 
 
+def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_path, capsys):
+    (tmp_path / "ann.wav").write_bytes(b"Ann")
+
+    def reply(talk: Talk) -> None:
+        talk.hear()
+        talk.start("a", 400)
+        talk.stop("a", 2_500)
+        talk.complete("a", words("good morning hello", 0.5))
+        parts = (("1", "good morning", "Ann", 0.5, 1.4), ("2", "hello", "SPEAKER_01", 1.5, 1.9))
+        for name, text, speaker, start, end in parts:
+            talk.of("segment", "a", id=name, text=text, speaker=speaker, start=start, end=end)
+        talk.tell("session.speakers", warnings=["known_speakers: noise"])
+
+    clips = ["--known-speakers", f"{tmp_path / 'ann.wav'}=Ann", "--known-speaker-threshold", "0.5"]
+    names = ["--speaker-names", "SPEAKER_01=Bob,SPEAKER_07=Eve"]
+    with realtime_server(reply) as server:
+        assert run(server, str(recording), "-o", str(tmp_path), *clips, *names) == 0
+        transcription = server.updates[0]["audio"]["input"]["transcription"]
+    assert transcription == {
+        "known_speaker_names": ["Ann"],
+        "known_speaker_references": ["QW5u"],
+        "known_speaker_threshold": 0.5,
+    }
+    *_, first, second = capsys.readouterr().out.splitlines()
+    assert (first.split()[1], second.split()[1]) == ("Ann", "Bob")
+    assert (tmp_path / "talk.txt").read_text("utf-8") == "Ann: good morning\nBob: hello\n"
+    assert json.loads((tmp_path / "talk.json").read_text("utf-8"))["warnings"] == [
+        "known_speakers: noise",
+        "--speaker-names: there is no SPEAKER_07; the speakers are Ann, SPEAKER_01",
+    ]
+
+
 def test_ctrl_c_ends_the_audio_and_waits_for_the_last_words(monkeypatch, capsys):
     """Of a standard input that never ends."""
 

@@ -65,11 +65,18 @@ def test_progress_is_that_of_the_endpoints_log(loaded, wav):
     assert told[-1][0] == told[-1][1]
 
 
-def test_what_is_wrong_with_one_request_is_no_end_of_the_run(loaded):
+@pytest.mark.parametrize(
+    ("parameters", "ends"),
+    [
+        ({"language": "klingon"}, True),
+        ({"channels": "separate", "channel_names": ["Anna", "Bob"]}, False),
+    ],
+)
+def test_a_parameter_that_is_refused_for_all_ends_the_run(loaded, parameters, ends):
     endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
     with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
-        endpoint.transcribe(two_seconds(), {"language": "klingon"}, lambda *_: None)
-    assert not isinstance(failed.value, Unusable)
+        endpoint.transcribe(two_seconds(), parameters, lambda *_: None)
+    assert isinstance(failed.value, Unusable) == ends
 
 
 @pytest.mark.parametrize("end", [StartError("ASR_MODEL: gated"), SystemExit("START_FAILED: x")])

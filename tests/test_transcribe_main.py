@@ -493,6 +493,100 @@ def test_subtitles_and_thresholds_are_asked_for_by_their_names(fake, folder, cap
     assert second.startswith("scripts/demo: --vad-parameters: onset: is none of threshold, ")
 
 
+def with_speakers(handler: FakeHandler, body: dict) -> None:
+    """An answer in which two people speak, with the files that were asked for."""
+    names = ("SPEAKER_00", "SPEAKER_01")
+    answer = full_answer(body) | {"speakers": [{"speaker": name} for name in names]}
+    answer["warnings"] = []
+    output = answer["output"]
+    if "txt" in output:
+        output["txt"] = "".join(f"{name}: hello\n" for name in names)
+    handler.send(200, json.dumps(answer).encode())
+
+
+NAMES = ["--speaker-names", "SPEAKER_00=Anna", "--speaker_names", "SPEAKER_01=Bob"]
+
+
+def test_speakers_are_called_by_the_names_that_are_given(fake, folder, capsys):
+    fake.replies = [with_speakers]
+    given = [str(folder / "a.ogg"), "--url", fake.url]
+    assert main(["demo", *given, *NAMES, "-f", "txt"]) == 0
+    assert capsys.readouterr() == ("Anna: hello\nBob: hello\n", "")
+    assert "speaker_names" not in fake.bodies[0]["parameters"]
+    assert main(["transcribe", *given, *NAMES[2:], "--speaker-names", "Eve=Anna"]) == 0
+    assert (folder / "a.txt").read_text() == "SPEAKER_00: hello\nBob: hello\n"
+    told = "there is no Eve; the speakers are SPEAKER_00, SPEAKER_01"
+    assert f"{folder / 'a.ogg'}: warning: --speaker-names: {told}" in capsys.readouterr().err
+
+
+def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, folder, capsys):
+    fake.replies = [with_speakers]
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
+    assert main(given) == 0
+    (folder / "a.vtt").write_text("corrected")
+    capsys.readouterr()
+    assert main([*given, "-f", "json", *NAMES, "--speaker-names", "Eve=Adam"]) == 0
+    assert len(fake.bodies) == 1
+    assert (folder / "a.txt").read_text() == "Anna: hello\nBob: hello\n"
+    answer = json.loads((folder / "a.json").read_text())
+    assert [each["speaker"] for each in answer["speakers"]] == ["Anna", "Bob"]
+    assert answer["output"]["txt"] == "Anna: hello\nBob: hello\n"
+    assert answer["warnings"] == []
+    assert "there is no Eve" in capsys.readouterr().err
+    assert (folder / "a.vtt").read_text() == "corrected"
+    # And others later, by the names that are shown now.
+    assert main([*given, "-f", "txt", "--speaker-names", "Anna=Dr. Anna"]) == 0
+    assert (folder / "a.txt").read_text() == "Dr. Anna: hello\nBob: hello\n"
+    assert len(fake.bodies) == 1
+    # One of a recording that is another now is no answer to it.
+    (folder / "a.ogg").write_bytes(b"changed")
+    assert main([*given, "-f", "json,txt", *NAMES]) == 0
+    assert (folder / "a.txt").read_text() == "Anna: hello\nBob: hello\n"
+    assert len(fake.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--language", "x"], "--language: "),
+        (["--num-beams", "99"], "--num-beams: should be less than or equal to 8"),
+        (["--beam_size", "99"], "--beam-size: should be less than or equal to 8"),
+        (["--speaker-names", f"A={'x' * 65}"], "--speaker-names: should have 1 to 64 characters"),
+        (["--speaker-names", "A=SPEAKER_01"], "--speaker-names: should not look like a label"),
+        (["--known-speakers", f"{__file__}=CHANNEL_01"], "--known-speakers: should not look"),
+        (["--parameters", '{"langage": "en"}'], "--parameters: 'langage' is not a parameter; did"),
+        (["--parameters", '{"num_beams": 0}'], "--parameters: num_beams: should be greater"),
+        (["--diarize", "--parameters", '{"diarize": 3}', "--no-speakers"], ""),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
+    folder, capsys, wrong, said
+):
+    """Without --url; a recording that is read would be told to be no audio."""
+    status = main(["transcribe", str(folder / "a.ogg"), *wrong])
+    (line,) = capsys.readouterr().err.splitlines()
+    if said:
+        assert (status, line.partition(f": {said}")[:2]) == (
+            2,
+            ("scripts/transcribe", f": {said}"),
+        )
+    else:
+        assert (status, "INVALID_AUDIO" in line) == (1, True)
+
+
+@pytest.mark.parametrize("parallel", ["1", "4"])
+def test_what_a_server_refuses_for_all_recordings_is_said_once(fake, folder, capsys, parallel):
+    for number in range(20):
+        (folder / f"{number}.wav").write_bytes(b"sound")
+    fake.replies = [refuse(400, {"detail": "INVALID_PARAMETER: language: the model knows none"})]
+    given = ["transcribe", str(folder), "--url", fake.url, "--parallel", parallel]
+    assert main([*given, "--language", "de"]) == 1
+    assert len(fake.bodies) <= int(parallel)
+    summary, reason = capsys.readouterr().err.splitlines()
+    assert summary.startswith("22 recordings: 0 done, 22 not done")
+    assert reason == "--language: the model knows none"
+
+
 def test_the_demo_prints_one_format_and_nothing_else(fake, folder, capsys):
     assert main(["demo", str(folder), "--url", fake.url, "--output_format", "srt"]) == 0
     assert capsys.readouterr() == (FILES["srt"] * 2, "")

@@ -10,23 +10,25 @@ from __future__ import annotations
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 from answer import kept
-from commands.options import parameters
-from commands.parser import FAILED, INTERRUPTED, WRONG
+from commands.options import option_name, parameters
+from commands.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
-from model_sources.choice import Screen, as_given, choose, model_names
+from model_sources.choice import Screen, as_given, choose, loaded_models, model_names
+from payload.reference_clips import check_name
 from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_text, read_transcribe
@@ -40,12 +42,16 @@ from transcribe.recordings import (
     needed_work,
     refuse_collisions,
     refuse_to_overwrite,
+    rename_speakers,
     write_outputs,
 )
 from transcribe.screen import Lines, Tally, Terminal, notes
+from transcribe.speaker_names import with_speaker_names
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
+# An error that is about a parameter, with or without its code.
+OF_PARAMETER = re.compile(r"([A-Z_]+: )?(?P<name>[a-z_]+)(\[\d+\](\.\w+)?)?: (?P<wrong>.+)")
 
 
 class Endpoint(Protocol):
@@ -66,13 +72,14 @@ class Endpoint(Protocol):
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is asked for every recording, and written of each; `text` is the file that was given of
-    what is said.
+    what is said. `names` are those of speakers, by label.
     """
 
     endpoint: Endpoint
     parameters: dict[str, Any]
     formats: Sequence[str]
     text: Path | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def answer(
         self, path: Path, lines: Lines, recording: Recording | None = None
@@ -89,6 +96,7 @@ class Job:
         started = time.monotonic()
         answer = self.endpoint.transcribe(data, self.parameters, partial(lines.advance, path))
         seconds = time.monotonic() - started
+        answer = with_speaker_names(answer, self.names)
         if described is not None:
             made = kept.Request(self.endpoint.models(), self.parameters).to_json()
             answer = {"recording": described, "made_with": made, **answer}
@@ -189,13 +197,18 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     models = endpoint.models()
     request = kept.Request(models, kept_parameters(options, tells_speakers(models)))
     anew = options.force or options.text is not None
+    names = dict(options.speaker_names or ())
+    if names and not anew:
+        for recording in found:
+            for warning in rename_speakers(recording, names):
+                say(f"{recording.path}: warning: {warning}")
     works = [needed_work(each, request, formats, anew) for each in found]
     if not options.force:
         refuse_to_overwrite(works, "--force overwrites it, --output-dir writes elsewhere")
     _tell_again(works)
     left = [each.recording for each in works if each.transcribes]
     sizes = {each.path: each.path.stat().st_size for each in left}
-    job = Job(endpoint, dict(request.parameters), formats, options.text)
+    job = Job(endpoint, dict(request.parameters), formats, options.text, names)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
         for each in works:
             if each.write and not each.transcribes:
@@ -256,7 +269,9 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
 def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Print every recording's answer; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
-    job = Job(endpoint, request_parameters(options), options.output_format or ())
+    names = dict(options.speaker_names or ())
+    formats = options.output_format or ()
+    job = Job(endpoint, request_parameters(options), formats, names=names)
     status = 0
     for recording in found:
         with terminal.shown(Tally({recording.path: 0})) as lines:
@@ -283,7 +298,9 @@ def print_answer(answer: dict[str, Any], seconds: float, formats: Sequence[str])
 
 
 def request_parameters(options: Namespace) -> dict[str, Any]:
-    """The parameters of every request. Raises ValueError where one is wrong."""
+    """The parameters of every request. Raises ValueError, which begins with the parameter's name,
+    if one is wrong.
+    """
     given = parameters(options)
     formats = options.output_format or ()
     if asked := asked_formats(formats, False) if "json" in formats else formats:
@@ -292,8 +309,20 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
         given["text"] = options.given_text
     if options.assistant is not None:
         given["assisted"] = True
+    if unknown := InferenceConfig.unknown(given):
+        nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
+        raise ValueError(f"--parameters: {unknown[0]!a} is not a parameter{nearest}")
     InferenceConfig.read(given)
     return given
+
+
+def check_speaker_names(options: Namespace) -> None:
+    """Raises ValueError if a name of `--speaker-names` could not be a known speaker's."""
+    try:
+        for _, name in options.speaker_names or ():
+            check_name(name)
+    except ValueError as error:
+        raise ValueError(f"speaker_names: {error}") from error
 
 
 def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
@@ -308,9 +337,11 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
 
 
 def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
-    """The models of the command line. Raises StartError."""
+    """The models of the command line, which are about to be loaded. Raises StartError."""
     screen = Screen(say, terminal.without_bars)
-    return choose(options, screen, is_bundled(options), options.diarize is not False)
+    settings = choose(options, screen, is_bundled(options), options.diarize is not False)
+    say(f"Loading {loaded_models(options, settings)} ...")
+    return settings
 
 
 def is_bundled(options: Namespace) -> bool:
@@ -334,6 +365,14 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _by_option(reason: str, options: Namespace) -> str:
+    """What is wrong with a parameter, under its option's name; any other reason as it is."""
+    found = OF_PARAMETER.fullmatch(reason)
+    if not found or found["name"] not in {*InferenceConfig.model_fields, "speaker_names"}:
+        return reason
+    return f"{option_name(found['name'], options)}: {found['wrong']}"
+
+
 def run(options: Namespace) -> int:
     """Answer a command line; the exit status."""
     if not options.live:
@@ -343,9 +382,9 @@ def run(options: Namespace) -> int:
     try:
         options.given_text = None if options.text is None else read_text(options.text)
         request_parameters(options)
+        check_speaker_names(options)
     except ValueError as error:
-        name, _, wrong = str(error).partition(": ")
-        say(f"{options.program}: --{name.replace('_', '-')}: {wrong}")
+        say(f"{options.program}: {_by_option(str(error), options)}")
         return WRONG
     terminal = Terminal()
     try:
@@ -354,7 +393,8 @@ def run(options: Namespace) -> int:
         endpoint = make_endpoint(options, terminal)
         return (print_answers if options.prints else write_files)(options, endpoint, terminal)
     except Unusable as error:
-        say(str(error) if options.url else as_given(str(error), options))
+        why = _by_option(str(error), options)
+        say(why if options.url else as_given(why, options))
     except BrokenPipeError:
         # Whoever reads the answers has enough of them; nor is there anything to flush at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

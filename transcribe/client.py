@@ -35,11 +35,16 @@ MOST_LOST_LOOKS = 30
 GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
 
-PAGE = "/app"
+# Of the page, and of OpenAI's SDK.
+ADDRESSES = ("/app", "/v1")
 ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
 NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
 KEY_WANTED = "the server asks for its key: set API_KEY to it"
 KEY_REFUSED = "the server does not take the key that API_KEY holds"
+
+# Refusals of a parameter or a clip, which every recording would meet. How many channels there are
+# is a recording's own.
+REFUSES_ALL = re.compile(r"(INVALID_PARAMETER|INVALID_REFERENCE|UNSUPPORTED): (?!channel_names)")
 
 OnProgress = Callable[[float, float], None]
 T = TypeVar("T")
@@ -54,8 +59,13 @@ class Failed(Exception):
 
 class Unusable(Failed):
     """No recording can be transcribed: the models do not load, the server is not there or does not
-    let this client in.
+    let this client in, or a parameter of all requests is refused.
     """
+
+
+def failure(reason: str) -> Failed:
+    """The error for what an endpoint says of a request."""
+    return (Unusable if REFUSES_ALL.match(reason) else Failed)(reason)
 
 
 class _Retry(Exception):
@@ -136,7 +146,7 @@ class Client:
             self._ask("DELETE", place, b"", lambda response: None)
         if job["status"] != "succeeded":
             error = job.get("error") or {}
-            raise Failed(str(error.get("message", f"the job was {job['status']}")))
+            raise failure(str(error.get("message", f"the job was {job['status']}")))
         return _answer(job["answer"])
 
     def _ask(
@@ -199,15 +209,18 @@ class Client:
         if response.status_code in GATEWAY and response.request.method == "GET":
             return _LostConnection(reason)
         if response.status_code not in RETRIED:
-            return Failed(reason)
+            return failure(reason)
         seconds = response.headers.get("retry-after", "")
         wait = float(seconds) if seconds.isdecimal() else None
         return _Refused(reason, wait)
 
 
 def endpoint(url: str) -> str:
-    """Where recordings are sent: what a browser shows of the page names the server, too."""
-    return url.rstrip("/").removesuffix(PAGE) or url
+    """The address that recordings are sent to, for a server's address, its page's, or the one that
+    OpenAI's SDK takes.
+    """
+    url = url.rstrip("/")
+    return url.rpartition("/")[0] if url.endswith(ADDRESSES) else url
 
 
 def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
@@ -239,7 +252,7 @@ def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
         kind = event.get("type")
         if "error" in event:
             error = event["error"]
-            raise Failed(str(error.get("message") if isinstance(error, dict) else error))
+            raise failure(str(error.get("message") if isinstance(error, dict) else error))
         if kind == "decoded":
             total = float(event["duration"])
             on_progress(0.0, total)

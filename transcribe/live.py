@@ -112,7 +112,7 @@ def transcribe_live(options: Namespace, choose: Callable[[], ModelSettings], say
                 f"{files.output('json')} is the answer to the whole recording; {ELSEWHERE}"
             )
     source = choose_source(options.recordings, options.microphone, options.realtime)
-    transcript = LiveTranscript()
+    transcript = LiveTranscript(dict(options.speaker_names or ()))
     session = LiveSession(source, transcript, say)
 
     async def hold(url: str, key: str | None) -> None:
@@ -550,14 +550,22 @@ class _Left(Exception):
 def session_update(options: Namespace, rate: int, include: Sequence[str]) -> dict[str, Any]:
     """The event that says what comes and what is wanted of it."""
     words = [word.strip() for word in (options.hotwords or "").split(",")]
+    # The server takes clips if it is asked for segments.
+    clips = options.known_speakers or [] if INCLUDE[1] in include else []
+    threshold = options.known_speaker_threshold if clips else None
     given = {
         "language": options.language,
         "prompt": options.prompt,
         "keywords": [word for word in words if word],
+        "known_speaker_names": [clip["name"] for clip in clips],
+        "known_speaker_references": [clip["reference"] for clip in clips],
+        "known_speaker_threshold": None if threshold is None else float(threshold),
     }
     heard = {
         "format": {"type": "audio/pcm", "rate": rate},
-        "transcription": {name: value for name, value in given.items() if value},
+        "transcription": {
+            name: value for name, value in given.items() if value not in (None, "", [])
+        },
         "turn_detection": {"type": "server_vad"},
     }
     session = {"type": "transcription", "audio": {"input": heard}, "include": list(include)}

@@ -8,18 +8,20 @@ events are told with the seconds at which it begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile, groupby
 from typing import Any
 
 from answer.response import Answer, response
 from config import InferenceConfig
+from transcribe.speaker_names import in_objects, labels, warnings_of
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 BUFFER = "input_audio_buffer."
 ITEM = "conversation.item.added"
 TRANSCRIPTION = "conversation.item.input_audio_transcription."
+SPEAKERS = "session.speakers"
 
 Event = dict[str, Any]
 
@@ -121,11 +123,15 @@ class Item:
 
 
 class LiveTranscript:
-    """All items, in the order in which they were spoken."""
+    """All items, in the order in which they were spoken. `names` are those of speakers, by the
+    server's label.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self.items: dict[str, Item] = {}
         self.warnings: list[str] = []
+        self._names = names or {}
+        self._labels: dict[str, None] = {}  # in the order in which they came
 
     @property
     def written_until(self) -> float:
@@ -153,6 +159,8 @@ class LiveTranscript:
         Raises KeyError, TypeError or ValueError for what is no event of the wire.
         """
         event = _later(event, start) if start else event
+        self._labels |= dict.fromkeys(labels(event))
+        event = in_objects(event, self._names)
         kind = str(event["type"])
         if kind == BUFFER + "speech_started":
             self._item(event).started = event["audio_start_ms"] / 1000
@@ -162,6 +170,8 @@ class LiveTranscript:
             self._item(event)
         elif kind == ITEM:
             self.items.setdefault(str(event["item"]["id"]), Item())
+        elif kind == SPEAKERS:
+            self.warnings += map(str, event.get("warnings", ()))
         elif kind.startswith(TRANSCRIPTION):
             self._hear(kind.removeprefix(TRANSCRIPTION), self._item(event), event)
 
@@ -178,7 +188,7 @@ class LiveTranscript:
             turns = [SpeakerTurn(s.speaker, s.start, s.end) for s in segments if s.speaker]
         languages = [item.language for item in said if item.language]
         language = max(languages, key=languages.count, default=None)
-        warnings = tuple(dict.fromkeys(self.warnings))
+        warnings = tuple(dict.fromkeys([*self.warnings, *warnings_of(self._names, self._labels)]))
         transcript = Transcript(chunks, language)
         found = Answer(duration, transcript, segments, turns, warnings)
         return response(found, InferenceConfig.read(parameters))

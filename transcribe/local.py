@@ -12,7 +12,7 @@ from config import ModelSettings
 from errors import EndpointError, StartError
 from runtime.event_loop import EventLoopThread
 from runtime.imports import modules_that_stay
-from transcribe.client import Failed, OnProgress, Unusable
+from transcribe.client import Failed, OnProgress, Unusable, failure
 
 if TYPE_CHECKING:
     from endpoint import Endpoint
@@ -58,14 +58,15 @@ class LocalEndpoint:
     ) -> dict[str, Any]:
         """The endpoint's answer to an audio file.
 
-        Raises Failed where there is none, and Unusable where the models cannot be loaded.
+        Raises Failed if there is none, and Unusable if the models cannot be loaded or a parameter
+        is refused.
         """
         try:
             with _progress_told(on_progress):
                 request = {"inputs": data, "parameters": dict(parameters)}
                 return self._event_loop.run(self._loaded().respond(request))
         except EndpointError as error:
-            raise Failed(str(error)) from error
+            raise failure(str(error)) from error
 
     def _loaded(self) -> Endpoint:
         """The endpoint, which is imported here because that takes seconds."""

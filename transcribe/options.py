@@ -10,9 +10,12 @@ from os import strerror
 from pathlib import Path
 
 from commands.options import (
+    VARIABLES,
     WITHOUT_MODELS,
     add_models,
     add_parameters,
+    named_pairs,
+    option_name,
     refuse_models_beside_embedded,
 )
 from commands.parser import CommandParser, option, some_of, web_address, whole_number
@@ -20,28 +23,31 @@ from commands.parser import CommandParser, option, some_of, web_address, whole_n
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 STANDARD_INPUT = Path("-")
 DEFAULT_FORMATS = ["json", "srt", "vtt", "txt"]
-# What means something for a whole recording alone, by option.
-WHOLE_RECORDINGS = {
-    "task": "--task",
-    "multilingual": "--multilingual",
-    "num_speakers": "--num-speakers",
-    "min_speakers": "--min-speakers",
-    "max_speakers": "--max-speakers",
-    "channels": "--channels",
-    "channel_names": "--channel-names",
-    "num_beams": "--num-beams",
-    "batch_size": "--batch-size",
-    "text": "--text",
-    "assisted": "--assisted",
-    "temperature": "--temperature",
-    "compression_ratio_threshold": "--compression-ratio-threshold",
-    "logprob_threshold": "--logprob-threshold",
-    "no_speech_threshold": "--no-speech-threshold",
-    "vad_parameters": "--vad-parameters",
-    "parallel": "--parallel",
-    "job": "--job",
-    "force": "--force",
-}
+# Parameters and options of whole recordings, which a live session does not take.
+WHOLE_RECORDINGS = (
+    "task",
+    "multilingual",
+    "num_speakers",
+    "min_speakers",
+    "max_speakers",
+    "channels",
+    "channel_names",
+    "num_beams",
+    "length_penalty",
+    "batch_size",
+    "text",
+    "assisted",
+    "temperature",
+    "compression_ratio_threshold",
+    "logprob_threshold",
+    "no_speech_threshold",
+    "vad_filter",
+    "vad_parameters",
+    "parameters",
+    "parallel",
+    "job",
+    "force",
+)
 STATUSES = (
     "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
     " command line."
@@ -52,8 +58,8 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
     """The options of scripts/transcribe; ends the process with status 2 where they are wrong."""
     parser = CommandParser(
         "scripts/transcribe",
-        "Write what is said in recordings, and by whom, into files beside them. Recordings that"
-        " are done, by the same models and parameters, are skipped.",
+        "Transcribe recordings, with speakers, into files beside them. Recordings that are done,"
+        " by the same models and parameters, are skipped.",
         (
             (
                 "by Whisper base, with speakers; both are fetched once",
@@ -65,6 +71,10 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
                 " --output-format srt",
             ),
             (
+                "names for the speakers of a transcript that is there",
+                "scripts/transcribe talk.mp3 --speaker-names SPEAKER_00=Anna,SPEAKER_01=Bob",
+            ),
+            (
                 "a folder, by a running server",
                 "scripts/transcribe talks/ --url http://127.0.0.1:8000",
             ),
@@ -72,21 +82,22 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
                 "a call with a person on each channel",
                 "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
             ),
-            ("what is said into the microphone, while it is said", "scripts/transcribe --live"),
+            ("the microphone, while somebody speaks", "scripts/transcribe --live"),
             (
-                "what another program hears: samples, or a WAV file",
+                "samples, or a WAV file, of another program",
                 "ffmpeg -i rtsp://camera -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -",
             ),
         ),
         STATUSES,
         "FILE_OR_FOLDER ...",
+        VARIABLES | {"--api-key": "API_KEY"},
     )
     formats = "json is always written; default: json,srt,vtt,txt"
-    _add_options(parser, "*", formats, "default: beside each recording")
+    _add_options(parser, formats, "default: beside each recording")
     option(
         parser,
         "--force",
-        "transcribe again what is done, and write over whatever is there",
+        "transcribe again, and overwrite existing files",
         action="store_true",
     )
     _add_live(parser)
@@ -108,7 +119,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
     """The options of scripts/demo; ends the process with status 2 where they are wrong."""
     parser = CommandParser(
         "scripts/demo",
-        "Print what is said in recordings, and by whom; of the bundled conversation if none is"
+        "Print the transcripts of recordings, with speakers; of the bundled conversation if none is"
         " named.",
         (
             ("the bundled conversation, on the embedded models", "scripts/demo"),
@@ -123,10 +134,10 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         ),
         STATUSES,
         "[FILE_OR_FOLDER ...]",
+        VARIABLES | {"--api-key": "API_KEY"},
     )
     _add_options(
         parser,
-        "*",
         "printed in place of the transcript, or written with --output-dir",
         "write files there, and print no transcript",
     )
@@ -152,8 +163,8 @@ def _add_live(parser: CommandParser) -> None:
     option(
         group,
         "--live",
-        "hear the microphone, by the ffmpeg program; in its place FILE_OR_FOLDER may be one file,"
-        " or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
+        "transcribe the microphone, which the ffmpeg program records; or FILE_OR_FOLDER if it is"
+        " one file, or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
         action="store_true",
     )
     option(
@@ -166,13 +177,11 @@ def _add_live(parser: CommandParser) -> None:
 
 
 def _check_live(parser: CommandParser, options: Namespace) -> None:
-    for name, given in WHOLE_RECORDINGS.items():
-        if getattr(options, name):
-            parser.error(f"{given}: goes with recordings, not with --live")
-    if options.vad_filter is False:
-        parser.error("--no-vad-filter: goes with recordings, not with --live")
+    for name in WHOLE_RECORDINGS:
+        if getattr(options, name) != parser.get_default(name):
+            parser.error(f"{option_name(name, options)}: goes with recordings, not with --live")
     if len(options.recordings) > 1:
-        parser.error("--live: hears one file, standard input (-) or the microphone")
+        parser.error("--live: takes one file, standard input (-) or the microphone")
     if options.microphone and options.recordings:
         parser.error("--microphone: goes without a file")
     if options.realtime and options.recordings in ([], [STANDARD_INPUT]):
@@ -183,35 +192,36 @@ def _check_live(parser: CommandParser, options: Namespace) -> None:
 
 def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
     options: Namespace = parser.parse_args(arguments)
-    options.program = parser.prog
+    options.program, options.written = parser.prog, parser.written
     refuse_models_beside_embedded(parser, options)
     if options.url is None and options.parallel is not None:
-        parser.error("--parallel: goes with --url; models that are loaded here hear one at a time")
+        parser.error("--parallel: goes with --url; models loaded here take one file at a time")
     several = len(options.recordings) > 1 or any(map(Path.is_dir, options.recordings))
-    if options.text is not None and several:
-        parser.error("--text: goes with one recording")
+    for name in ("text", "speaker_names"):
+        if getattr(options, name) is not None and several:
+            parser.error(f"{option_name(name, options)}: goes with one recording")
     if options.url is None and options.job:
-        parser.error("--job: goes with --url; models that are loaded here keep nobody waiting")
+        parser.error("--job: goes with --url")
     for name in ("embedded", "model", "assistant", "diarization"):
         if options.url is not None and getattr(options, name):
             parser.error(f"--{name}: the server of --url has its own models")
     return options
 
 
-def _add_options(parser: CommandParser, number: str, formats: str, folder: str) -> None:
+def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
     parser.add_argument(
         "recordings",
-        nargs=number,
+        nargs="*",
         type=Path,
         metavar="FILE_OR_FOLDER",
-        help="any sound or video; of a folder all that it holds",
+        help="any sound or video; all recordings of a folder",
     )
     add_parameters(parser)
     option(
         parser,
         "--text",
-        "what is said in the one recording, as UTF-8; - is standard input. Its words get times and"
-        " speakers, also where the recording's files are there already",
+        "the text that is spoken in the one recording, in UTF-8 (- is standard input): its words"
+        " get times and speakers, also if the recording's outputs exist",
         type=_text_file,
         metavar="FILE",
     )
@@ -220,10 +230,20 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
         group,
         "--output-format",
         f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}",
+        also=("-f",),
         type=_read_formats,
         metavar="FORMATS",
     )
-    option(group, "--output-dir", folder, type=Path, metavar="FOLDER")
+    option(group, "--output-dir", folder, also=("-o",), type=Path, metavar="FOLDER")
+    option(
+        group,
+        "--speaker-names",
+        "names to show in place of an answer's labels, e.g. SPEAKER_00=Anna,SPEAKER_01=Bob; of one"
+        " recording, which is not transcribed again for it",
+        type=_speaker_names,
+        action="extend",
+        metavar="LABEL=NAME",
+    )
     add_models(parser, WITHOUT_MODELS)
     group = parser.add_argument_group("a running server, in place of models that are loaded here")
     option(
@@ -239,8 +259,8 @@ def _add_options(parser: CommandParser, number: str, formats: str, folder: str) 
     option(
         group,
         "--job",
-        "send recordings as jobs and ask for their answers, where a proxy would end long requests;"
-        " the server needs DATA_DIR",
+        "send recordings as jobs and ask for their answers, because a proxy would end long"
+        " requests; the server needs DATA_DIR",
         action="store_true",
     )
 
@@ -267,6 +287,10 @@ def _text_file(path: str) -> Path:
     except (OSError, ValueError) as error:
         raise ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     return file
+
+
+def _speaker_names(text: str) -> list[tuple[str, str]]:
+    return named_pairs(text, "LABEL=NAME")
 
 
 def _read_formats(text: str) -> list[str]:

@@ -17,7 +17,7 @@ import os
 import secrets
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -27,6 +27,7 @@ from answer import kept
 from audio.recording_files import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
+from transcribe.speaker_names import with_speaker_names
 
 # Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
 LONGEST_STEM = 250
@@ -236,6 +237,21 @@ def write_outputs(
     for name in dict.fromkeys(("json", *formats, *outdated)):
         if name in texts:
             _write(recording.output(name), texts[name])
+
+
+def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
+    """Write a kept answer and its files again with names in place of labels, and return the
+    warnings of it. A file that does not have the answer's text stays. Raises Failed, OSError.
+    """
+    answer = recording.kept_answer()
+    if answer is None or not recording.is_of(answer):
+        return []
+    texts, before = _output(answer), answer.get("warnings") or []
+    ours = [name for name in FORMATS if _says(recording.output(name), texts.get(name))]
+    renamed = with_speaker_names(answer, names)
+    warnings = renamed.get("warnings") or []
+    write_outputs(recording, {**renamed, "warnings": before}, ["json", *ours])
+    return [each for each in warnings if each not in before]
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,7 @@ function layOut(given) {
 }
 
 /** @param {any} given the answer of `GET /info` */
-function modelLine({ notice, embedded, model }) {
-  if (notice) return `${notice[0].toUpperCase()}${notice.slice(1)}.`;
+function modelLine({ embedded, model }) {
   if (embedded) return "Demonstration model: it knows 133 English words. --model names a real one.";
   return `Model: ${model}`;
 }
