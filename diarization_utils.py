@@ -17,12 +17,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 from viterbi import likeliest_path
 
 # All in seconds, except MIN_OVERLAP.
@@ -43,7 +42,6 @@ MAX_PAUSE = 2.0
 MIN_DURATION = 0.01
 
 Seconds = NDArray[np.float64]
-Block = TypeVar("Block", Chunk, SpeakerSegment)
 Intervals = tuple[Seconds, Seconds]  # starts and ends, each (n,), in order and disjoint
 
 
@@ -88,14 +86,6 @@ def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
         others = [word for each in chunks if each.channel != channel for word in each.words]
         segments += _join(own, sorted((word.start, word.end) for word in others), channel)
     return segments if len(channels) < 2 else sorted(segments, key=lambda each: each.start)
-
-
-def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
-    """The blocks of each channel that has any."""
-    channels: defaultdict[int | None, list[Block]] = defaultdict(list)
-    for block in blocks:
-        channels[block.channel].append(block)
-    return channels
 
 
 def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 # What ends a sentence in the scripts that Whisper writes.
 SENTENCE_ENDS = (
@@ -185,6 +187,10 @@ class SpeakerSegment:
     channel: int | None = None
 
 
+# Items with text that know their channel.
+Block = TypeVar("Block", Chunk, SpeakerSegment)
+
+
 @dataclass(slots=True)
 class DecodeStats:
     """Counts and times of decoding one request, for benchmarks and logs.
@@ -257,3 +263,11 @@ class Transcript:
     def text(self) -> str:
         """The texts of all chunks, joined; spaces are the tokenizer's."""
         return "".join(chunk.text for chunk in self.chunks)
+
+
+def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
+    """The blocks of each channel that has any."""
+    channels: defaultdict[int | None, list[Block]] = defaultdict(list)
+    for block in blocks:
+        channels[block.channel].append(block)
+    return channels

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from answer.cues import Layout
 from answer.subtitles import Rendering, render
 from config import InferenceConfig
-from diarization_utils import by_channel
 from transcript import (
     Channel,
     Chunk,
@@ -25,6 +24,7 @@ from transcript import (
     Transcript,
     Unspoken,
     Word,
+    by_channel,
 )
 
 SHORTEST = 2  # hundredths of a second: a step of Whisper's timestamps

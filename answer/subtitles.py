@@ -16,8 +16,7 @@ from answer.cues import (
     on_one_line,
     segment_starts,
 )
-from diarization_utils import by_channel
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
+from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 
 RECORDING = "audio"  # the file name in RTTM, as the recording has none here
 # With these a cell begins that a spreadsheet computes, those of full width in some languages.

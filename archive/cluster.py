@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +29,8 @@ from config import prepare_ray
 CORES_A_WORKER = 4
 # Bytes of shared memory of the cluster on this machine. Addresses and records go through it.
 OBJECT_STORE = 256 * 2**20
+# What Ray says of `config.prepare_ray`'s level of its log.
+LEVEL_LINE = b"Set ray log level from environment variable"
 # Seconds in which a cluster's machine must answer.
 PATIENCE = 20.0
 # What a row of the run tells in its text: a record, or why the run is at its end.
@@ -142,7 +148,8 @@ class Cluster:
         if self._address is None:
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
-            ray.init(self._address or "local", **options)
+            with _without_level_line():
+                ray.init(self._address or "local", **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise ClusterError(f"no cluster: {_line(error)}") from error
         return self
@@ -186,6 +193,27 @@ class Cluster:
                 yield Record.read(json.loads(row["text"]))
         except ray.exceptions.RayError as error:
             raise ClusterError(f"the run has ended: {_line(error)}") from error
+
+
+@contextmanager
+def _without_level_line() -> Iterator[None]:
+    """Leave out what Ray writes to the terminal because it is told to write little. All else that
+    comes in this block is written at its end.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as told:
+        terminal = os.dup(2)
+        os.dup2(told.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            told.seek(0)
+            for line in told:
+                if LEVEL_LINE not in line:
+                    os.write(terminal, line)
+            os.close(terminal)
 
 
 def _knock(address: str | None) -> None:

@@ -23,7 +23,7 @@ from archive.options import LONGEST
 from audio.recording_files import ENDING
 from commands.manifest import read_manifest
 from commands.parser import did_you_mean
-from config import InferenceConfig, ModelReference
+from config import InferenceConfig
 
 MANIFEST = "manifest.jsonl"
 # Raise it when other results are to be expected of the same recordings and settings.
@@ -74,19 +74,14 @@ class Recording:
 
 
 class Identity:
-    """Gives recordings their ids under one run's settings and parameters."""
+    """Gives recordings their ids under one run's models and parameters."""
 
-    def __init__(self, settings: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-        """`settings` are all fields of ModelSettings but the token. A folder's models count by the
+    def __init__(self, models: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+        """`models` are those of `model_sources.choice.model_names`. A folder's models count by the
         folder's path: weights that change within it make nothing new.
         """
-        models = {
-            name: [model.name, model.revision]
-            for name, model in settings.items()
-            if isinstance(model, ModelReference)
-        }
-        shared = {"form": FORM, "models": models, "dtype": settings.get("dtype")}
-        self._shared, self._parameters = shared, dict(parameters)
+        self._shared = {"form": FORM, "models": dict(models)}
+        self._parameters = dict(parameters)
 
     def of(self, found: Recording) -> Recording:
         """The recording with its id: 20 hexadecimal digits, after its name where it has one."""
@@ -224,7 +219,7 @@ def check_parameters(own: object, parameters: Mapping[str, Any]) -> None:
     merged = {**parameters, **own}
     if unknown := InferenceConfig.unknown(merged):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
-        raise ValueError(f"parameters: {unknown[0][:40]!a} is none{nearest}")
+        raise ValueError(f"parameters: {unknown[0][:40]!a} is not a parameter{nearest}")
     InferenceConfig.read(merged)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from commands import manifest
 from commands.options import (
     VARIABLES,
+    WITHOUT_MODELS,
     add_models,
     add_parameters,
     parameters,
@@ -55,12 +56,12 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "source", metavar="SOURCE", help="a folder, a recording, or a manifest; a path or a URL"
     )
     _add_output(parser)
-    add_models(parser, "One must be named.")
+    add_models(parser, WITHOUT_MODELS)
     add_parameters(parser)
     _add_run(parser)
     options: Namespace = parser.parse_args(arguments)
     refuse_models_beside_embedded(parser, options)
-    options.parameters = parameters(options)
+    options.parameters, options.written = parameters(options), parser.written
     return options
 
 

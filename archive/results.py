@@ -22,12 +22,17 @@ from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from hashlib import file_digest
 from typing import Any
 
+from answer.kept import CHANGED, NOT_SAID, Request, is_of
 from archive import shards, storage
+from archive.manifest import Recording
 from archive.names import with_id
 from archive.records import NOT_FOUND, UNREADABLE, Record
 from archive.retries import patiently
+from config import InferenceConfig
 
 RESULTS, INDEX, SHARDS = "results", "index", "shards"
 ERRORS, ATTEMPTS = "errors", "attempts"
@@ -107,6 +112,10 @@ class Results:
         what it is called: `name`, or where the result of another path is called so, with its id.
         """
         record = self._claim(replace(record, result=name))
+        self._put(record, answer)
+        return record
+
+    def _put(self, record: Record, answer: dict[str, Any]) -> None:
         body = {"recording": record.to_json(), **answer}
         if not self.in_shards:
             for ending, text in body.pop("output", {}).items():
@@ -114,7 +123,47 @@ class Results:
         content = json.dumps(body, indent=None if self.in_shards else 2, ensure_ascii=False)
         self._write(result_address(self.out, record.result, "json"), f"{content}\n")
         self._write_record(INDEX, record)
-        return record
+
+    def reuse(self, recording: Recording, request: Request) -> tuple[bool, str]:
+        """Make the result of an earlier run that of this one, if it gives what is asked for: with
+        new formats and layouts, and with its new entry in the index. Returns whether it does and,
+        if it does not, why: what follows "the answer", or nothing if there is none.
+        """
+        try:
+            address = result_address(self.out, recording.result, "json")
+            answer = json.loads(patiently(storage.read, address))
+            older = Record.read(answer.pop("recording"))
+            record = replace(older, id=recording.id, modified=recording.modified)
+        except FileNotFoundError:
+            return False, ""
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return False, NOT_SAID
+        if older.path != recording.path:
+            return False, ""
+        if why := request.why_not(answer):
+            return False, why
+        told = {"recording": older.to_json()}
+        if not is_of(told, recording.size, recording.modified, True, partial(_digest, older.path)):
+            return False, CHANGED
+        formats = InferenceConfig.read({"output": request.parameters.get("output", [])}).output
+        answer = request.laid_out(self._with_turns(recording.result, answer), formats)
+        output = answer.get("output", {})
+        if missing := [name for name in formats if name not in output]:
+            return False, f"does not give {', '.join(missing)}"
+        _delete(self._address(INDEX, f"{older.id}.json"))
+        self._put(record, answer)
+        return True, ""
+
+    def _with_turns(self, name: str, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer with what lies beside it and does not follow from it; and with the subtitles
+        there, so that they are laid out, too.
+        """
+        output = dict(answer.get("output", {}))
+        for ending in shards.FORMATS:
+            with suppress(FileNotFoundError):
+                text = patiently(storage.read, result_address(self.out, name, ending)).decode()
+                output[ending] = text
+        return {**answer, "output": output}
 
     def _claim(self, record: Record) -> Record:
         older = self._holder(record.result)
@@ -221,6 +270,11 @@ class Results:
     def _marks(self) -> Iterator[tuple[str, str]]:
         for name in names_in(storage.join(self.out, ATTEMPTS)):
             yield name.rpartition(".")[0], self._address(ATTEMPTS, name)
+
+
+def _digest(address: str) -> str:
+    with storage.open_file(address) as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _delete(address: str) -> None:

@@ -12,21 +12,28 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from answer.kept import for_keeping
 from archive import durations, manifest, shards, storage
 from archive.cluster import Cluster, ClusterError, LoadError
 from archive.gathering import gather
 from archive.manifest import Dealt, Recording
 from archive.names import name_results
 from archive.progress import Progress, counted, failure_table
-from archive.results import Results
+from archive.results import PARALLEL, Results
 from archive.worker import Handler, Task, load_handler, without_token
+from commands.options import option_name
 from commands.parser import FAILED, INTERRUPTED, WRONG
-from config import InferenceConfig, ModelSettings, named_models
-from errors import EndpointError
+from config import InferenceConfig, ModelSettings
+from errors import EndpointError, StartError
+from model_sources import speaker_models
+from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
 
 __all__ = ["load_handler", "run"]
 # How many recordings without any record, or with unreadable names, are named.
@@ -48,44 +55,72 @@ class Archive:
     results: Results
 
 
-def read_settings(options: argparse.Namespace) -> ModelSettings:
-    """The models of the command line, each before that of the environment, and the environment's
-    other settings. Raises ValueError.
+def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | None]:
+    """The names of the models of a run, by the rules of `scripts/transcribe`. Raises ValueError."""
+    names = model_names(options, speakers=speakers)
+    if options.address is not None and names["diarization_model"] == speaker_models.FOLDER:
+        raise ValueError(
+            "--diarization: name a pipeline that every machine of the cluster can load;"
+            " --no-speakers transcribes without one"
+        )
+    return names
+
+
+def find_settings(options: argparse.Namespace, models: Mapping[str, str | None]) -> ModelSettings:
+    """The settings of a run with these `models`. On this machine they are downloaded, so that what
+    is wrong is known before the cluster starts. Raises EndpointError, ValueError.
     """
-    if options.embedded:
-        return ModelSettings.for_embedded()
-    named = {
-        "asr_model": options.model,
-        "assistant_model": options.assistant,
-        "diarization_model": options.diarization,
-    }
-    models = named_models() | {field: name for field, name in named.items() if name}
-    if "asr_model" not in models:
-        raise ValueError("no model: name one by --model or ASR_MODEL")
-    return ModelSettings.for_models(**models)
+    if options.address is not None and not options.embedded:
+        named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
+        return ModelSettings.for_models(**named)
+    speakers = models["diarization_model"] is not None
+    settings = choose(options, Screen(say, nullcontext), speakers=speakers)
+    if speakers and settings.diarization_model is None:
+        raise StartError("--diarization: there is no default pipeline; --no-speakers does without")
+    return settings
+
+
+def say(line: str) -> None:
+    """Tell the user something that is no result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """The parameters of every request, formats included. Raises ValueError."""
+    """The parameters of every request, formats included. Raises ValueError, which calls a parameter
+    as the user did.
+    """
     parameters = dict(options.parameters)
-    manifest.check_parameters(parameters, {})
+    try:
+        manifest.check_parameters(parameters, {})
+    except ValueError as error:
+        name, _, wrong = str(error).partition(": ")
+        option = "--parameters" if name == "parameters" else option_name(name, options)
+        raise ValueError(f"{option}: {wrong}") from error
     output = [*InferenceConfig.read(parameters).output, *options.formats]
     if formats := [each for each in dict.fromkeys(output) if each != "json"]:
         parameters["output"] = formats
-    return parameters
+    return for_keeping(parameters)
+
+
+def wants_speakers(parameters: Mapping[str, Any], recordings: Iterable[Recording]) -> bool:
+    """Whether speakers are to be told apart in any recording."""
+    if InferenceConfig.read(parameters).diarize:
+        return True
+    own = (each.parameters for each in recordings)
+    return any(each and "diarize" in each and InferenceConfig.read(each).diarize for each in own)
 
 
 def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> Archive:
-    """Check everything, and find the recordings. Raises WrongInput."""
+    """Check everything but the models, and find the recordings. Raises WrongInput."""
     try:
-        settings = without_token(read_settings(options))
         parameters = read_parameters(options)
         source, out = read_places(options)
         known = manifest.load(out)
-        identity = manifest.Identity(settings, parameters)
         places = read_from(source, options.allow)
-        found = map(identity.of, find(source, out, parameters, places))
-        recordings = {each.id: each for each in found}
+        all_found = find(source, out, parameters, places)
+        models = find_models(options, wants_speakers(parameters, all_found))
+        identity = manifest.Identity(models, parameters)
+        recordings = {each.id: each for each in map(identity.of, all_found)}
     except FileNotFoundError as error:
         raise WrongInput(f"{options.source}: there is no such file or folder") from error
     except (EndpointError, OSError, ValueError) as error:
@@ -94,15 +129,41 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         raise WrongInput(f"{options.source}: there is no recording in it")
     task = Task(
         out=out,
-        settings=settings,
+        settings={},
         parameters=parameters,
         run=uuid.uuid4().hex,
         make_handler=make_handler,
         deadline=options.deadline,
         in_shards=options.shards,
+        models=models,
     )
     dealt = complete(name_results(list(recordings.values()), places), known, out)
     return Archive(dealt, task, Results(out, options.shards))
+
+
+def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
+    """The archive with the settings of its models. Raises WrongInput."""
+    try:
+        settings = without_token(find_settings(options, archive.task.models))
+    except (EndpointError, OSError, ValueError) as error:
+        raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
+    return replace(archive, task=replace(archive.task, settings=settings))
+
+
+def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
+    """The recordings of which no answer of an earlier run gives what is asked for; why is told."""
+
+    def look(recording: Recording) -> tuple[bool, str]:
+        return archive.results.reuse(recording, archive.task.request_for(recording))
+
+    with ThreadPoolExecutor(PARALLEL) as threads:
+        looked = list(zip(left, threads.map(look, left), strict=True))
+    again = [(each, why) for each, (done, why) in looked if not done]
+    if done := len(looked) - len(again):
+        say(f"{counted(done)} done from the answers that are there")
+    for why, number in Counter(why for _, why in again if why).most_common():
+        say(f"{counted(number)} transcribed again; the answer there {why}")
+    return [each for each, _ in again]
 
 
 def read_places(options: argparse.Namespace) -> tuple[str, str]:
@@ -225,16 +286,20 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
         archive.results.forget_errors(each.id for each in archive.recordings)
     finished = archive.results.finished()
     left = [each for each in archive.recordings if each.id not in finished]
+    if finished:
+        left = reuse(archive, left)
     if not left:
         collect(archive)
         were = "was" if len(archive.recordings) == 1 else "were"
         print(f"{counted(len(archive.recordings))} {were} done before, and nothing is left.")
         return report(archive, [], options)
+    archive = with_models(archive, options)
     try:
         seen = compute(archive, left, options)
     except LoadError as error:
         withdraw(archive, left)
-        raise WrongInput(str(error)) from error
+        reason = str(error).removeprefix(f"{StartError.code}: ")
+        raise WrongInput(as_given(reason, options)) from error
     except (ClusterError, OSError) as error:
         print(f"python -m archive: {error}", file=sys.stderr)
         withdraw(archive, left)

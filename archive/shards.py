@@ -56,10 +56,12 @@ def row_of(result: Mapping[str, Any]) -> dict[str, Any]:
 def _schema() -> Any:  # noqa: ANN401
     import pyarrow as pa
 
-    texts = ("id", "path", "status", "answer", *FORMATS)
+    texts = ("id", "path", "name", "sha256", "status", "answer", *FORMATS)
     fields = [(name, pa.string()) for name in texts]
     numbers = [("duration", pa.float64()), ("seconds", pa.float64()), ("attempt", pa.int32())]
-    return pa.schema(fields + numbers)
+    numbers += [("size", pa.int64()), ("modified", pa.int64())]
+    span = pa.struct([("start", pa.float64()), ("end", pa.float64())])
+    return pa.schema([*fields, *numbers, ("unwritten", pa.list_(span))])
 
 
 def write(address: str, rows: Mapping[str, dict[str, Any]]) -> None:

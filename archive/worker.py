@@ -14,11 +14,13 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from answer.kept import Request
 from archive import storage
 from archive.manifest import Recording
 from archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
@@ -53,9 +55,9 @@ class Handler(Protocol):
 class Task:
     """What is the same for all recordings of a run; it travels to every worker.
 
-    `settings` are those of `without_token`; `deadline` is in seconds, None for one by duration;
-    `run` tells this run's attempts from those of others; `make_handler` loads the models that
-    settings name.
+    `settings` are those of `without_token`, and `models` their models as the user names them;
+    `deadline` is in seconds, None for one by duration; `run` tells this run's attempts from those
+    of others; `make_handler` loads the models that settings name.
     """
 
     out: str
@@ -65,6 +67,11 @@ class Task:
     make_handler: Callable[[dict[str, Any]], Handler]
     deadline: float | None = None
     in_shards: bool = False
+    models: Mapping[str, Any] = field(default_factory=dict)
+
+    def request_for(self, recording: Recording) -> Request:
+        """What is asked for a recording, whose own parameters go before those of the run."""
+        return Request(self.models, {**self.parameters, **(recording.parameters or {})})
 
 
 def without_token(settings: ModelSettings) -> dict[str, Any]:
@@ -178,8 +185,13 @@ class Worker:
     ) -> tuple[Record, dict[str, Any] | None]:
         """The record, and the answer unless it is that of an error."""
         try:
-            answer = self._answer(recording)
-            return replace(record, duration=answer.get("duration")), answer
+            data = self._read(recording)
+            record = replace(record, size=len(data), sha256=sha256(data).hexdigest())
+            record = replace(record, modified=recording.modified)
+            answer = self._answer(recording, data)
+            unwritten, made = answer.get("unwritten", ()), self.task.request_for(recording)
+            record = replace(record, duration=answer.get("duration"), unwritten=tuple(unwritten))
+            return record, {"made_with": made.to_json(), **answer}
         except FileNotFoundError:
             code, detail = NOT_FOUND, "there is no such file"
         except _Changed:
@@ -194,10 +206,10 @@ class Worker:
             code, detail = UNEXPECTED, _origin(error)
         return replace(record, code=code, detail=" ".join(detail.split())), None
 
-    def _answer(self, recording: Recording) -> dict[str, Any]:
+    def _answer(self, recording: Recording, data: bytes) -> dict[str, Any]:
         """What the handler answers; where memory does not suffice, asked for small batches."""
-        inputs = base64.b64encode(self._read(recording)).decode()
-        parameters = {**self.task.parameters, **(recording.parameters or {})}
+        inputs = base64.b64encode(data).decode()
+        parameters = dict(self.task.request_for(recording).parameters)
         try:
             return self.handler({"inputs": inputs, "parameters": parameters})
         except OutOfMemory:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -32,6 +32,8 @@ FETCHING_SPEAKERS = (
 )
 NO_SPEAKERS = "No speakers: their pipeline could not be fetched; {reason}"
 NONE_NAMED = "No speakers: the environment names ASR_MODEL, and no DIARIZATION_MODEL."
+# What the models of this repository are called in answers.
+EMBEDDED = "embedded"
 # The options that name models, by the field of ModelSettings whose variable they stand for.
 MODEL_OPTIONS = {
     "asr_model": "--model",
@@ -92,6 +94,34 @@ def named(options: argparse.Namespace) -> dict[str, str]:
     """
     given = {field: _given(options, field) for field in MODEL_OPTIONS}
     return named_models() | {field: text for field, text in given.items() if text is not None}
+
+
+def model_names(
+    options: argparse.Namespace, bundled: bool = False, speakers: bool = True
+) -> dict[str, str | None]:
+    """What `choose` will take for each field of ModelSettings that decides what is recognised, by
+    the name that the user gave it or that its default has. Raises ValueError.
+    """
+    if source(options, bundled) is Source.EMBEDDED:
+        given = dict.fromkeys(MODEL_OPTIONS, EMBEDDED)
+    else:
+        given = {"asr_model": whisper_base.HUB_ID} | named(options)
+        if "diarization_model" not in given and not _is_complete(options):
+            given["diarization_model"] = speaker_models.FOLDER
+    if not speakers:
+        given.pop("diarization_model", None)
+    for field, text in named(options).items():
+        if given.get(field) == text:
+            with suppress(ValueError):  # which `choose` tells
+                model = ModelReference.parse(text)
+                given[field] = f"{model.name}@{model.revision}" if model.revision else model.name
+    dtype = ModelSettings.for_models(whisper_base.HUB_ID).dtype
+    return {field: given.get(field) for field in MODEL_OPTIONS} | {"dtype": dtype}
+
+
+def _is_complete(options: argparse.Namespace) -> bool:
+    """Whether the environment names a deployment's models, beside which nothing is fetched."""
+    return "asr_model" in named_models() and _given(options, "asr_model") is None
 
 
 def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
@@ -158,7 +188,7 @@ def _with_speakers(
     """With the pipeline of the package index; where it is not to be had, that is said and
     recognition goes on.
     """
-    if "asr_model" in named_models() and _given(options, "asr_model") is None:
+    if _is_complete(options):
         screen.say(NONE_NAMED)
         return settings
     cache = cache_folder()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import time
@@ -31,14 +32,22 @@ class StandIn:
         config = self.parse(data)
         self.batch_sizes.append(config.batch_size)
         command, _, argument = base64.b64decode(data["inputs"]).decode().partition(" ")
-        getattr(self, command)(argument, config)
+        more = getattr(self, command)(argument, config)
         answer = {"text": f"{TEXT}: {argument}", "speakers": [], "chunks": [], "duration": 1.0}
+        answer |= more or {}
+        if config.return_timestamps == "word":
+            words = {"word": f" {argument}", "timestamp": [0.0, 1.0], "probability": None}
+            answer["chunks"] = [{"text": f" {argument}", "timestamp": [0.0, 1.0]}]
+            answer["words"] = [words]
         if config.output:
             answer["output"] = {name: f"{name} of {argument}\n" for name in config.output}
         return answer
 
     def say(self, argument: str, config: InferenceConfig) -> None:
         pass
+
+    def leave_out(self, argument: str, config: InferenceConfig) -> dict[str, Any]:
+        return {"unwritten": json.loads(argument)}
 
     def kill(self, argument: str, config: InferenceConfig) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

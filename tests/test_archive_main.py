@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +20,22 @@ pytest.importorskip("pyarrow")
 
 from archive import durations, retries, run, shards, storage, worker
 from archive.__main__ import main
-from archive.cluster import ClusterError, LoadError
+from archive.cluster import ClusterError, LoadError, _without_level_line
 from archive.options import FORMATS
 from archive.options import read as parse_arguments
 from archive.records import Record
 from archive.results import Results
 from archive.run import prepare, teller
 from archive.worker import Worker
-from config import REPOSITORY
+from config import REPOSITORY, ModelSettings
+from errors import StartError
+from model_sources.choice import named
 from tests.archive_stand_ins import stand_in, write_recordings
+
+
+def chosen(options) -> ModelSettings:
+    """In place of the models that are downloaded."""
+    return ModelSettings.for_models(**named(options))
 
 
 @pytest.fixture
@@ -36,6 +44,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     those of tests/test_archive_durations.py take half a second to start.
     """
     monkeypatch.setenv("ASR_MODEL", "openai/whisper-tiny")
+    monkeypatch.setattr(run, "choose", lambda options, *_, **__: chosen(options))
     monkeypatch.setattr(durations, "read_durations", lambda paths, _: durations.read_portion(paths))
     write_recordings(tmp_path / "in", {"a.wav": "say a", "b.wav": "say b"})
     return tmp_path
@@ -64,10 +73,14 @@ def finish(folder: Path, *more: str, failed: tuple[str, ...] = ()) -> None:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (["--parameters", '{"batch_size": 0}'], "batch_size: should be greater"),
-        (["--parameters", '{"langage": "en"}'], "'langage' is none; did you mean language?"),
-        (["--max-line-width", "2000"], "max_line_width: should be less than"),
-        (["--num-speakers", "2", "--min-speakers", "3"], "num_speakers: contradicts"),
+        (["--parameters", '{"batch_size": 0}'], "--parameters: batch_size: should be greater"),
+        (
+            ["--parameters", '{"langage": "en"}'],
+            "--parameters: 'langage' is not a parameter; did you mean language?",
+        ),
+        (["--max-line-width", "2000"], "--max-line-width: should be less than"),
+        (["--num-speakers", "2", "--min-speakers", "3"], "--num-speakers: contradicts"),
+        (["--address", "auto", "--model", "a/whisper"], "--diarization: name a pipeline that"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
         (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
     ],
@@ -147,25 +160,55 @@ def test_a_python_without_the_packages_says_how_to_start_it(folder):
 def test_models_of_the_command_line_go_before_those_of_the_environment(folder, monkeypatch):
     monkeypatch.setenv("DIARIZATION_MODEL", "owner/pipeline")
     options = parse_arguments(arguments(folder, "--model", "openai/whisper-small"))
-    settings = prepare(options, stand_in).task.settings
-    assert settings["asr_model"].name == "openai/whisper-small"
-    assert settings["diarization_model"].name == "owner/pipeline"
+    models = prepare(options, stand_in).task.models
+    assert models["asr_model"] == "openai/whisper-small"
+    assert models["diarization_model"] == "owner/pipeline"
     options = parse_arguments(arguments(folder, "--embedded"))
-    assert prepare(options, stand_in).task.settings["asr_model"].name.endswith("demo/models/asr")
+    assert prepare(options, stand_in).task.models["asr_model"] == "embedded"
 
 
-def test_no_model_is_one_line(folder, capsys, monkeypatch):
+def models_of(folder: Path, *more: str) -> dict:
+    return prepare(parse_arguments(arguments(folder, *more)), stand_in).task.models
+
+
+def test_models_are_by_default_those_of_transcribe(folder, monkeypatch):
+    assert models_of(folder)["diarization_model"] is None  # the environment's are complete
     monkeypatch.delenv("ASR_MODEL")
-    assert main(arguments(folder)) == 2
-    assert capsys.readouterr().err == (
-        "python -m archive: no model: name one by --model or ASR_MODEL\n"
-    )
+    default = {"asr_model": "openai/whisper-base", "diarization_model": "speaker-diarization"}
+    assert models_of(folder).items() > default.items()
+    small = models_of(folder, "--model", "openai/whisper-small")
+    assert small.items() > (default | {"asr_model": "openai/whisper-small"}).items()
+    assert models_of(folder, "--no-speakers")["diarization_model"] is None
+    (folder / "list.jsonl").write_text('{"path": "in/a.wav", "parameters": {"diarize": true}}')
+    command = [str(folder / "list.jsonl"), "--out", str(folder / "out"), "--no-speakers"]
+    models = prepare(parse_arguments(command), stand_in).task.models
+    assert models["diarization_model"] == "speaker-diarization"
+
+
+def test_models_are_looked_for_before_the_cluster_starts(folder, cluster, capsys, monkeypatch):
+    def none(*_: object, **__: object) -> ModelSettings:
+        raise StartError("--model=a/whisper: the hub cannot be reached")
+
+    monkeypatch.setattr(run, "choose", none)
+    cluster.fault = AssertionError("it was started")
+    assert main(arguments(folder, "--model", "a/whisper", "--no-speakers"), stand_in) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "python -m archive: --model=a/whisper: the hub cannot be reached"
+
+
+def test_without_the_default_pipeline_nothing_is_transcribed(folder, cluster, capfd):
+    assert main(arguments(folder, "--model", "a/whisper"), stand_in) == 2
+    assert "--no-speakers does without" in capfd.readouterr().err
+    assert main(arguments(folder, "--model", "a/whisper", "--no-speakers"), stand_in) == 0
 
 
 def test_options_go_before_what_is_given_as_json(folder):
     given = ["--parameters", '{"language": "en", "num_beams": 5}', "--language", "de", "--words"]
     task = prepare(parse_arguments(arguments(folder, *given)), stand_in).task
     assert task.parameters == {"language": "de", "num_beams": 5, "return_timestamps": "word"}
+    given = ["--parameters", '{"return_timestamps": "segment"}']
+    task = prepare(parse_arguments(arguments(folder, *given)), stand_in).task
+    assert task.parameters == {"return_timestamps": "segment"}
 
 
 def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
@@ -332,7 +375,8 @@ def load(folder: Path) -> list:
 def test_formats_are_parameters(folder):
     options = parse_arguments(arguments(folder, "--formats", "json,srt,txt"))
     options.parameters = {"output": ["vtt", "srt"]}
-    assert prepare(options, stand_in).task.parameters == {"output": ["vtt", "srt", "txt"]}
+    parameters = prepare(options, stand_in).task.parameters
+    assert parameters == {"output": ["vtt", "srt", "txt"], "return_timestamps": "word"}
 
 
 def test_neither_torch_nor_ray_is_loaded_before_there_is_work(folder):
@@ -353,6 +397,7 @@ class InProcess:
     one, with the next recording begun."""
 
     after, fault = 0, None
+    recordings = 0  # that were transcribed
 
     def __init__(self, *_: object) -> None:
         pass
@@ -372,6 +417,7 @@ class InProcess:
             if self.fault is not None and number == self.after:
                 made.results.begin(recording.id, task.run)
                 raise self.fault
+            type(self).recordings += 1
             try:
                 yield made.run(recording)
             except (OSError, RuntimeError) as error:
@@ -412,6 +458,63 @@ def test_results_are_called_as_their_recordings(folder, cluster):
     assert (top / "a.mp3.srt").read_text() == "srt of another\n"
 
 
+def heard(cluster: type[InProcess], folder: Path, *more: str) -> int:
+    """How many recordings a run transcribes."""
+    before = cluster.recordings
+    assert main(arguments(folder, *more), stand_in) == 0
+    return cluster.recordings - before
+
+
+def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, capfd):
+    assert heard(cluster, folder) == 2
+    assert heard(cluster, folder, "--formats", "srt") == 0
+    stderr = capfd.readouterr().err
+    assert stderr.splitlines()[-1] == "2 recordings done from the answers that are there"
+    subtitles = folder / "out" / "results" / "a.srt"
+    assert subtitles.read_text() == "1\n00:00:00,000 --> 00:00:01,000\na\n"
+    assert heard(cluster, folder, "--formats", "srt,txt", "--highlight-words") == 0
+    assert subtitles.read_text() == "1\n00:00:00,000 --> 00:00:01,000\n<u>a</u>\n"
+    assert names(folder, "results") == [f"{n}.{f}" for n in "ab" for f in ("json", "srt", "txt")]
+    assert heard(cluster, folder, "--formats", "srt,txt", "--highlight-words") == 0
+    assert heard(cluster, folder, "--formats", "vtt", "--batch-size", "4", "--words") == 0
+    assert len(names(folder, "index")) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--language", "de"], "was made with other parameters (language)"),
+        (
+            ["--model", "a/whisper"],
+            "was made with other models (asr_model was openai/whisper-tiny)",
+        ),
+        (["--formats", "rttm"], "does not give rttm"),
+    ],
+)
+def test_what_answers_do_not_give_is_transcribed_again_and_said(folder, cluster, capfd, more, why):
+    assert heard(cluster, folder, "--no-speakers") == 2
+    capfd.readouterr()
+    assert heard(cluster, folder, "--no-speakers", *more) == 2
+    again = f"2 recordings transcribed again; the answer there {why}"
+    assert again in capfd.readouterr().err.splitlines()
+    assert heard(cluster, folder, "--no-speakers", *more) == 0
+    assert len(names(folder, "index")) == 2
+
+
+def test_a_recording_that_was_touched_is_done_and_one_that_changed_is_not(folder, cluster, capfd):
+    assert heard(cluster, folder) == 2
+    os.utime(folder / "in" / "a.wav", (1, 1))
+    (folder / "in" / "b.wav").write_text("say c")
+    assert heard(cluster, folder) == 1
+    assert (
+        "1 recording transcribed again; the answer there is of the recording before it changed"
+        in capfd.readouterr().err.splitlines()
+    )
+    text = json.loads((folder / "out" / "results" / "b.json").read_text())["text"]
+    assert text.endswith(": c")
+    assert heard(cluster, folder) == 0
+
+
 def test_two_sources_may_share_an_output_place(folder, cluster):
     write_recordings(folder / "other", {"a.wav": "say of the other"})
     assert main(arguments(folder), stand_in) == 0
@@ -439,7 +542,10 @@ def test_models_that_do_not_load_are_one_line_and_status_2(folder, cluster, caps
     stdout, stderr = capsys.readouterr()
     assert stdout == ""
     line = stderr.splitlines()[-1]
-    assert line == "python -m archive: START_FAILED: ASR_MODEL: there is no such model"
+    assert line == "python -m archive: ASR_MODEL: there is no such model"
+    assert main(arguments(folder, "--model", "a/whisper", "--no-speakers"), stand_in) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "python -m archive: --model: there is no such model"
     assert "no record" not in stderr
     assert names(folder, "attempts") == []
 
@@ -505,3 +611,14 @@ def test_what_lies_outside_shards_is_gathered_without_a_cluster(folder):
     assert main(arguments(folder, "--shards")) == 0
     assert (names(folder, "results"), len(names(folder, "shards"))) == ([], 1)
     assert Results(str(folder / "out")).finished() == set(ids(folder).values())
+
+
+def test_of_what_ray_says_while_it_starts_its_own_level_is_left_out(capfd):
+    line = b"[2026-11-25 17:49:07,541 I 1 1] logging.cc:303: Set ray log level from environment"
+    with _without_level_line():
+        os.write(2, line + b" variable RAY_BACKEND_LOG_LEVEL to 3\nsomething else\n")
+    with suppress(ClusterError), _without_level_line():
+        os.write(2, b"before a failure\n")
+        raise ClusterError
+    os.write(2, b"after it\n")
+    assert capfd.readouterr().err == "something else\nbefore a failure\nafter it\n"

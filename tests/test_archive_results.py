@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
+from answer.kept import Request, for_keeping
 from archive import retries, storage
+from archive.manifest import Recording
 from archive.records import Record
 from archive.results import MOST_MARKS, Died, Results
 
@@ -174,6 +178,34 @@ def test_what_has_a_result_or_is_tried_again_is_no_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(storage, "read", gone)
     assert [each.id for each in results.errors("abc")] == ["c"]
+
+
+def test_a_result_is_reused_where_the_recording_is_the_same(out):
+    """By its content, if it was touched; in a bucket, too."""
+    recorded = storage.join(out, "in", "a.wav")
+    storage.write(recorded, b"sound")
+    record = Record("old", recorded, size=5, modified=7, sha256=sha256(b"sound").hexdigest())
+    request = Request({}, for_keeping({"output": ["srt"]}))
+    words = [{"word": " one", "timestamp": [0.0, 1.0], "probability": None}]
+    chunks = [{"text": " one", "timestamp": [0.0, 1.0]}]
+    answer = {"speakers": [], "chunks": chunks, "words": words, **ANSWER}
+    results = Results(out)
+    results.write(record, {"made_with": request.to_json(), **answer}, "a")
+    touched = Recording("new", recorded, 5, 8, result="a")
+    assert results.reuse(touched, Request({}, {**request.parameters, "language": "de"})) == (
+        False,
+        "was made with other parameters (language)",
+    )
+    assert results.reuse(touched, request) == (True, "")
+    assert results.done() == {"new"}
+    assert results.find("new") == replace(record, id="new", modified=8, result="a")
+    subtitles = storage.read(storage.join(out, "results", "a.srt"))
+    assert subtitles == b"1\n00:00:00,000 --> 00:00:01,000\none\n"
+    storage.write(recorded, b"noise")
+    changed = replace(touched, id="newer", modified=9)
+    assert results.reuse(changed, request) == (False, "is of the recording before it changed")
+    elsewhere = replace(touched, path=storage.join(out, "in", "b.wav"))
+    assert results.reuse(elsewhere, request) == (False, "")
 
 
 def test_for_shards_a_result_is_one_file(out):

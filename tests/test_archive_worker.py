@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,17 @@ from tests import archive_stand_ins
 from tests.archive_stand_ins import TEXT, stand_in, write_recordings
 
 SETTINGS = without_token(ModelSettings(asr_model="openai/whisper-tiny", hf_token="hf_secret"))
+MODELS = {"asr_model": "openai/whisper-tiny", "diarization_model": None}
 
 
 def task(folder: Path, make_handler=stand_in, **options) -> Task:
-    return Task(str(folder / "out"), SETTINGS, {}, "run", make_handler, **options)
+    return Task(str(folder / "out"), SETTINGS, {}, "run", make_handler, models=MODELS, **options)
 
 
 def recordings(folder: Path, commands: dict[str, str]) -> list[Recording]:
     write_recordings(folder / "in", commands)
     found = in_folder(str(folder / "in"), str(folder / "out"))
-    dealt = deal(map(Identity(SETTINGS, {}).of, found))
+    dealt = deal(map(Identity(MODELS, {}).of, found))
     return sorted(name_results(dealt, [str(folder / "in")]), key=lambda each: each.path)
 
 
@@ -52,6 +54,21 @@ def test_a_result(tmp_path):
     record, written = run_one(tmp_path, "say good morning")
     assert (record.status, record.attempt, record.duration) == ("done", 1, 1.0)
     assert written["text"] == f"{TEXT}: good morning"
+    content = b"say good morning"
+    assert (written["recording"]["name"], written["recording"]["size"]) == ("a.wav", len(content))
+    assert written["recording"]["sha256"] == sha256(content).hexdigest()
+    assert written["made_with"] == {"models": MODELS, "parameters": {}}
+
+
+def test_speech_that_nobody_wrote_is_in_the_index(tmp_path):
+    """As the answer tells of it."""
+    spans = [{"start": 1.4, "end": 19.7}]
+    record, written = run_one(tmp_path, f"leave_out {json.dumps(spans)}")
+    assert [*record.unwritten] == written["unwritten"] == spans
+    (entry,) = (tmp_path / "out" / "index").iterdir()
+    assert json.loads(entry.read_text())["unwritten"] == spans
+    record, _ = run_one(tmp_path / "another", "say all")
+    assert [*record.unwritten] == []
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,8 @@ def test_a_file_of_somebody_else_is_not_written_over(server, recording, capsys):
     reference.write_text("guten Morgen")
     assert run(server, str(recording), "--output-format", "txt") == 2
     assert server.audio == b""
-    said = "is there already, and maybe not from this program; --output-dir writes elsewhere"
-    assert capsys.readouterr().err == f"scripts/transcribe: {reference}: {said}\n"
+    said = "exists and was not written by this program; --output-dir writes elsewhere"
+    assert capsys.readouterr().err == f"scripts/transcribe: {reference} {said}\n"
     for _ in range(2):  # its own are written again
         assert run(server, str(recording), "--output-format", "json,srt") == 0
 
@@ -223,7 +223,17 @@ def test_speakers_come_with_segments_also_at_the_end(recording, tmp_path, capsys
         ("Ann", "good morning"),
         ("Bob", "hello"),
     ]
-    assert [word["word"] for word in answer["words"]] == [" good", " morning", " hello"]
+    assert [(word["word"], word["speaker"]) for word in answer["words"]] == [
+        (" good", "Ann"),
+        (" morning", "Ann"),
+        (" hello", "Bob"),
+    ]
+    assert [cue.split("\n", 2)[2] for cue in (out / "talk.srt").read_text().split("\n\n")] == [
+        "Ann: good morning",
+        "Bob: hello\n",
+    ]
+    voices = [line for line in (out / "talk.vtt").read_text().split("\n") if "<v" in line]
+    assert voices == ["<v Ann>good morning", "<v Bob>hello"]
     assert (out / "talk.txt").read_text("utf-8") == "Ann: good morning\nBob: hello\n"
 
 

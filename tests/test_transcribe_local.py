@@ -56,7 +56,7 @@ def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
 
 def test_progress_is_that_of_the_endpoints_log(loaded, wav):
     told: list[tuple[float, float]] = []
-    endpoint = LocalEndpoint(ModelSettings.for_embedded)
+    endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
     file = wav(speech(5.0))
     endpoint.prepare(file)
     answer = endpoint.transcribe(
@@ -75,7 +75,7 @@ def test_progress_is_that_of_the_endpoints_log(loaded, wav):
     ],
 )
 def test_a_parameter_that_is_refused_for_all_ends_the_run(loaded, parameters, ends):
-    endpoint = LocalEndpoint(ModelSettings.for_embedded)
+    endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
     with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
         endpoint.transcribe(two_seconds(), parameters, lambda *_: None)
     assert isinstance(failed.value, Unusable) == ends
@@ -87,7 +87,7 @@ def test_models_that_cannot_be_had_end_it_in_one_line(monkeypatch, end):
         raise end
 
     with pytest.raises(Unusable, match=r"^(ASR_MODEL: gated|x)$"):
-        LocalEndpoint(refuse).prepare(two_seconds())
+        LocalEndpoint(refuse, {}).prepare(two_seconds())
 
 
 def test_a_model_that_does_not_load_is_called_as_it_was_named(tmp_path, capsys):

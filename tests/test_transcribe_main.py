@@ -17,6 +17,7 @@ import termios
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 import httpx2
@@ -60,8 +61,14 @@ def folder(tmp_path) -> Path:
 
 
 def with_texts() -> dict:
-    """What a JSON file keeps."""
+    """What a JSON file keeps of an answer."""
     return {**ANSWER, "output": {name: text for name, text in FILES.items() if name != "rttm"}}
+
+
+def kept(path: Path) -> tuple[dict, dict, dict]:
+    """What a JSON file says of its recording, of how it was made, and the answer."""
+    answer = json.loads(path.read_text("utf-8"))
+    return answer.pop("recording"), answer.pop("made_with"), answer
 
 
 def answer_otherwise(handler: FakeHandler, body: dict) -> None:
@@ -83,7 +90,20 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     endings = ("json", "srt", "vtt", "txt")
     written = {f"{stem}.{ending}" for stem in ("a", "deep/b") for ending in endings}
     assert tree(folder) == before | written
-    assert json.loads((folder / "a.json").read_text("utf-8")) == with_texts()
+    recording, made, answer = kept(folder / "a.json")
+    assert answer == {**ANSWER, "output": FILES}  # channels tell who speaks when
+    assert [*json.loads((folder / "a.json").read_text("utf-8"))][:2] == ["recording", "made_with"]
+    place = sha256(str(folder / "a.ogg").encode()).hexdigest()[:20]
+    assert recording == {
+        "name": "a.ogg",
+        "size": 5,
+        "modified": 1_000_000 * 10**9,
+        "sha256": sha256(b"a.ogg").hexdigest(),
+        "path_sha256": place,
+    }
+    parameters = fake.bodies[0]["parameters"]
+    assert made["models"] == {"model": "openai/whisper-base", "diarization": False}
+    assert made["parameters"] | {"output": parameters["output"]} == parameters
     assert (folder / "deep/b.srt").read_text("utf-8") == FILES["srt"]
     assert fake.bodies[0]["parameters"] == {
         "language": "de",
@@ -92,30 +112,194 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
         "hotwords": "Ada, Zuse",
         "channels": "separate",
         "channel_names": "agent,customer",
-        "output": ["srt", "vtt", "txt", "tsv"],
+        "output": ["srt", "vtt", "txt", "tsv", "rttm"],
     }
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 3
     assert shown[1].startswith("[2/2] ")
     assert shown[2].startswith("2 recordings: 2 done; 2:02 of audio in ")
 
-    assert main(["transcribe", str(folder), "--url", fake.url]) == 0
+    again = ["transcribe", str(folder), "--url", fake.url, *options]
+    assert main(again) == 0
     assert capsys.readouterr().err == (
-        "2 recordings: 0 done, 2 done before (--force hears them again)\n"
+        "2 recordings: 0 done, 2 done before (--force transcribes them again)\n"
     )
-    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--language", "fr"]) == 0
-    assert (
-        capsys.readouterr().err == "1 recording: 0 done, 1 done before (--force hears it again)\n"
+    one = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, *options]
+    assert main(one) == 0
+    assert capsys.readouterr().err == (
+        "1 recording: 0 done, 1 done before (--force transcribes it again)\n"
     )
     assert len(fake.bodies) == 2
-    # What is older than its recording is made again, and what is asked for.
+    # A recording that was touched is the same, and one that changed is not.
     later = (folder / "deep/b.json").stat().st_mtime + 10
     os.utime(folder / "deep/b.WAV", (later, later))
-    assert main(["transcribe", str(folder), "--url", fake.url]) == 0
+    assert main(again) == 0
+    assert len(fake.bodies) == 2
+    (folder / "deep/b.WAV").write_bytes(b"deep/c.WAV")
+    capsys.readouterr()
+    assert main(again) == 0
     assert len(fake.bodies) == 3
-    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--force"]) == 0
+    assert capsys.readouterr().err.splitlines()[0] == (
+        f"{folder / 'deep/b.WAV'}: transcribed again;"
+        " the answer there is of the recording before it changed"
+    )
+    assert main([*one, "--force"]) == 0
     assert len(fake.bodies) == 4
     assert tree(folder) == before | written
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--language", "fr"], "was made with other parameters (language)"),
+        (["--no-speakers"], "was made with other parameters (diarize)"),
+        (["--num-speakers", "2"], "was made with other parameters (num_speakers)"),
+        (["--channels", "separate"], "was made with other parameters (diarize, channels)"),
+        (["--hotwords", "Ada"], "was made with other parameters (hotwords)"),
+        (["--output-format", "rttm"], "does not give rttm"),
+    ],
+)
+def test_what_an_answer_does_not_give_is_transcribed_again_and_said(
+    fake, folder, capsys, more, why
+):
+    given = ["transcribe", str(folder), "--url", fake.url]
+    assert main(given) == 0
+    capsys.readouterr()
+    assert main([*given, *more]) == 0
+    assert len(fake.bodies) == 4
+    again = capsys.readouterr().err.splitlines()[0]
+    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again; the answer there {why}"
+    assert main([*given, *more]) == 0
+    assert len(fake.bodies) == 4
+
+
+@pytest.mark.parametrize("more", [["--words"], ["--batch-size", "4"], ["--assisted"]])
+def test_what_changes_no_answer_is_done_before(fake, folder, more):
+    given = ["transcribe", str(folder), "--url", fake.url]
+    assert main(given) == 0
+    assert main([*given, *more]) == 0
+    assert len(fake.bodies) == 2
+
+
+def test_another_model_of_the_server_is_new_work(fake, folder, capsys):
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
+    assert main(given) == 0
+    fake.info = {"model": "openai/whisper-small", "diarization": False}
+    assert main(given) == 0
+    assert len(fake.bodies) == 2
+    assert "the answer there was made with other models (model was openai/whisper-base)\n" in (
+        capsys.readouterr().err
+    )
+    fake.info = None  # hf-serve
+    for _ in range(2):
+        assert main(given) == 0
+    assert len(fake.bodies) == 3
+
+
+def test_an_answer_that_does_not_say_how_it_was_made_is_not_done(fake, folder, capsys):
+    """One of an earlier version of this program."""
+    (folder / "a.json").write_text(json.dumps(with_texts()))
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
+    assert main(given) == 0
+    assert "; the answer there does not say how it was made\n" in capsys.readouterr().err
+    assert kept(folder / "a.json")[2] == with_texts()
+
+
+def test_voices_and_texts_are_kept_as_digests(fake, folder, tmp_path):
+    script = tmp_path / "script.txt"
+    script.write_text("nobody may read this")
+    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--text", str(script)]
+    assert main(given) == 0
+    _, made, _ = kept(folder / "a.json")
+    digest = sha256(b"nobody may read this").hexdigest()
+    assert made["parameters"]["text"] == f"sha256 {digest}"
+
+
+def folders_of_one_name(tmp_path: Path, *names: str) -> list[Path]:
+    paths = [tmp_path / "named" / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(str(path).encode())
+    return paths
+
+
+def answer_by_recording(handler: FakeHandler, body: dict) -> None:
+    answer = full_answer(body) | {"text": base64.b64decode(body["inputs"]).decode()}
+    handler.send(200, json.dumps(answer).encode())
+
+
+def test_recordings_of_one_name_have_files_in_folders_like_theirs(fake, tmp_path, capsys):
+    fake.replies = [answer_by_recording]
+    paths = folders_of_one_name(tmp_path, "a/x.mp3", "b/x.mp3", "x.mp3")
+    out = tmp_path / "out"
+    for named in (paths, [paths[0].parent, paths[1].parent, paths[2]]):
+        given = ["transcribe", *map(str, named), "--output-dir", str(out), "--url", fake.url]
+        assert main(given) == 0
+        for path in paths:
+            answer = out / path.relative_to(tmp_path / "named").with_suffix(".json")
+            assert kept(answer)[2]["text"] == str(path)
+    assert len(tree(out)) == 3 * 4
+    assert len(fake.bodies) == 3
+
+
+def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, capsys):
+    """Of equal size and time of change, too; and its answer overwrites no other's."""
+    fake.replies = [answer_by_recording]
+    paths = folders_of_one_name(tmp_path, "a/x.mp3", "b/x.mp3")
+    for path in paths:
+        os.utime(path, (1_000_000, 1_000_000))
+    given = ["--output-dir", str(tmp_path / "out"), "--url", fake.url]
+    answer = tmp_path / "out" / "x.json"
+    assert main(["transcribe", str(paths[0]), *given]) == 0
+    capsys.readouterr()
+    assert main(["transcribe", str(paths[1]), *given]) == 2
+    assert capsys.readouterr().err == (
+        f"scripts/transcribe: {answer} is the answer to another x.mp3 ({len(str(paths[0]))} bytes),"
+        f" and not to {paths[1]}; --force overwrites it, --output-dir writes elsewhere\n"
+    )
+    text = ["--text", __file__]
+    assert main(["transcribe", str(paths[1]), *given, *text]) == 2
+    assert kept(answer)[2]["text"] == str(paths[0])
+    # The same recording at another place is done, and a changed one at its own place is not.
+    (tmp_path / "elsewhere").mkdir()
+    moved = paths[0].rename(tmp_path / "elsewhere" / "x.mp3")
+    assert main(["transcribe", str(moved), *given]) == 0
+    assert len(fake.bodies) == 1
+    moved.rename(paths[0])
+    paths[0].write_bytes(b"changed")
+    assert main(["transcribe", str(paths[0]), *given]) == 0
+    assert kept(answer)[2]["text"] == "changed"
+    assert main(["transcribe", str(paths[1]), *given, "--force"]) == 0
+    assert kept(answer)[2]["text"] == str(paths[1])
+
+
+def test_folders_that_some_disks_take_for_one_are_refused(fake, tmp_path):
+    paths = folders_of_one_name(tmp_path, "a/x.mp3", "A/x.mp3")
+    given = ["transcribe", *map(str, paths), "--url", fake.url]
+    assert main([*given, "--output-dir", str(tmp_path / "out")]) == 2
+    assert fake.bodies == []
+    assert main(given) == 0
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a.WAV", "a.wav"),
+        ("gr\u00fcn.mp3", "gru\u0308n.mp3"),
+        ("a.mp3", "a.wav", "a.wav.ogg"),
+        ("a.wav", "a.mp3", "a.wav.json", "a.wav.ogg"),
+    ],
+)
+def test_recordings_whose_files_collide_are_refused_before_any_is_sent(
+    fake, tmp_path, capsys, names
+):
+    paths = folders_of_one_name(tmp_path, *names)
+    before = tree(tmp_path)
+    for more in ([], ["--force"]):
+        assert main(["transcribe", *map(str, paths), "--url", fake.url, *more]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert sum(f"{path} " in re.sub("[:;]", " ", line) for path in paths) == 2
+    assert (fake.bodies, tree(tmp_path)) == ([], before)
 
 
 def test_formats_added_later_come_from_the_json(fake, folder):
@@ -126,11 +310,21 @@ def test_formats_added_later_come_from_the_json(fake, folder):
     assert len(fake.bodies) == 2
     assert (folder / "a.srt").read_text("utf-8") == FILES["srt"]
     assert (folder / "deep/b.tsv").read_text("utf-8") == FILES["tsv"]
-    # Not from one that is older than its recording, is no answer, or has not all of them.
+    # A file that is no answer is somebody's own.
     (folder / "a.json").write_text("{")
-    (folder / "deep/b.json").write_text(json.dumps(ANSWER))
-    assert main([*arguments, "vtt"]) == 0
-    assert len(fake.bodies) == 4
+    assert main([*arguments, "vtt"]) == 2
+    assert len(fake.bodies) == 2
+
+
+def test_after_one_format_come_others(fake, folder):
+    """A JSON file is always written."""
+    arguments = ["transcribe", str(folder), "--url", fake.url]
+    assert main([*arguments, "--output-format", "srt"]) == 0
+    assert {"a.srt", "a.json"} < tree(folder)
+    assert main(arguments) == 0
+    assert main([*arguments, "--output-format", "srt,txt"]) == 0
+    assert len(fake.bodies) == 2
+    assert (folder / "a.txt").read_text("utf-8") == FILES["txt"]
 
 
 class Kept(dict):
@@ -141,11 +335,11 @@ def test_answers_that_are_kept_are_read_when_needed_and_let_go(fake, folder, mon
     """Thousands of hours of them are more than the memory, and take minutes to be read."""
     read: list[weakref.ref[Kept]] = []
     held: list[int] = []
-    kept_answer = Recording.kept_answer
+    read_answer = Recording.kept_answer
 
     def followed(recording: Recording) -> Kept | None:
         held.append(sum(each() is not None for each in read))
-        answer = kept_answer(recording)
+        answer = read_answer(recording)
         if answer is None:
             return None
         read.append(weakref.ref(kept := Kept(answer)))
@@ -157,11 +351,11 @@ def test_answers_that_are_kept_are_read_when_needed_and_let_go(fake, folder, mon
     assert main(arguments) == 0
     monkeypatch.setattr(Recording, "kept_answer", followed)
     assert main(arguments) == 0
-    assert read == []  # where all is done
+    assert len(read) == 6  # whether they are done
     assert main([*arguments, "--output-format", "json,tsv"]) == 0
     assert (folder / "3.tsv").read_text("utf-8") == FILES["tsv"]
-    assert len(read) == 2 * 6  # whether they have the format, and for it
-    assert set(held) == {0}
+    assert len(read) == 6 + 3 * 6  # whether they have the format, for it, and what it replaces
+    assert set(held) <= {0, 1}  # its own, while one is replaced
     assert len(fake.bodies) == 6
 
 
@@ -169,12 +363,10 @@ def test_a_replaced_recording_may_get_its_json_first(fake, folder):
     """What was written of the one before is no file of somebody else."""
     given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
     assert main(given) == 0
-    later = (folder / "a.json").stat().st_mtime + 10
-    os.utime(folder / "a.ogg", (later, later))
+    (folder / "a.ogg").write_bytes(b"changed")
 
     fake.replies = [answer_otherwise]
     assert main([*given, "--output-format", "json"]) == 0
-    os.utime(folder / "a.json", (later + 1, later + 1))
     assert main(given) == 0
     for name in ("srt", "vtt", "txt"):
         assert (folder / f"a.{name}").read_text("utf-8") == f"new {FILES[name]}"
@@ -347,8 +539,7 @@ def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, fo
     assert (folder / "a.txt").read_text() == "Dr. Anna: hello\nBob: hello\n"
     assert len(fake.bodies) == 1
     # One of a recording that is another now is no answer to it.
-    later = (folder / "a.json").stat().st_mtime + 10
-    os.utime(folder / "a.ogg", (later, later))
+    (folder / "a.ogg").write_bytes(b"changed")
     assert main([*given, "-f", "json,txt", *NAMES]) == 0
     assert (folder / "a.txt").read_text() == "Anna: hello\nBob: hello\n"
     assert len(fake.bodies) == 2
@@ -501,7 +692,7 @@ def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, cap
     before = tree(folder)
     options = ["--output-format", "srt", "--url", fake.url, "--parallel", "1"]
     assert main(["transcribe", str(folder), *options]) == 1
-    assert tree(folder) == before | {"deep/b.srt"}
+    assert tree(folder) == before | {"deep/b.srt", "deep/b.json"}
     assert f"[1/2] {folder / 'a.ogg'}: {reason}" in capsys.readouterr().err.splitlines()
 
 
@@ -546,12 +737,12 @@ def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     options = ["--output-format", "srt", "--url", fake.url, "--text", str(script)]
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
     assert [body["parameters"]["text"] for body in fake.bodies] == ["Grüß Gott.\n"]
-    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
+    assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
     assert main(["transcribe", str(folder / "a.ogg"), *options, "--force"]) == 0
     options[1] = "json"
     for _ in range(2):
         assert main(["transcribe", str(folder / "a.ogg"), *options]) == 0
-    assert len(fake.bodies) == 4  # what was heard without a text, or with another, is heard again
+    assert len(fake.bodies) == 5  # what was heard without a text, or with another, is heard again
     script.write_bytes(b"\xff")
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
     assert capsys.readouterr().err.endswith(f"--text: {script}: is no text in UTF-8\n")
@@ -605,9 +796,10 @@ def test_files_of_somebody_else_are_written_over_by_force_alone(fake, folder, ca
         path = [str(folder / "a.ogg")] if more else [str(folder)]
         assert main(["transcribe", *path, *given[2:], *more]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"scripts/transcribe: {reference}: is there already")
-        assert "--force" in line
-        assert "--output-dir" in line
+        assert line == (
+            f"scripts/transcribe: {reference} exists and was not written by this program;"
+            " --force overwrites it, --output-dir writes elsewhere"
+        )
     assert (fake.bodies, tree(folder), reference.read_text()) == ([], before, text)
     assert main([*given, "--output-dir", str(folder.parent / "out")]) == 0
     assert (tree(folder), reference.read_text()) == (before, text)
@@ -615,38 +807,24 @@ def test_files_of_somebody_else_are_written_over_by_force_alone(fake, folder, ca
     assert reference.read_text() != text
 
 
-def test_where_no_json_is_written_files_are_kept_and_it_is_said(fake, folder, capsys):
-    """They count as done, be they this program's or not, while they are no older."""
-    (folder / "a.txt").write_text("guten Morgen\n")
-    given = ["transcribe", str(folder), "--url", fake.url, "--output-format", "txt"]
-    assert main(given) == 0
-    assert len(fake.bodies) == 1
-    assert (folder / "a.txt").read_text() == "guten Morgen\n"
-    said = "not heard, files are there already, maybe not from this program"
-    assert capsys.readouterr().err.splitlines()[0] == f"{folder / 'a.ogg'}: {said}"
-    assert main(given) == 0
-    assert len(fake.bodies) == 1
-    assert capsys.readouterr().err.splitlines()[0] == f"{folder / 'a.ogg'} and 1 more: {said}"
-    os.utime(folder / "a.txt", (999_999, 999_999))
-    assert main(given) == 2
-    assert (folder / "a.txt").read_text() == "guten Morgen\n"
-
-
 def test_beside_a_json_file_what_says_something_else_is_kept_too(fake, folder, capsys):
     """A subtitle that was corrected by hand, and a text that was there before."""
     given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url, "--output-format"]
     assert main([*given, "json,srt"]) == 0
     (folder / "a.srt").write_text("corrected\n")
-    assert main([*given, "json,srt,vtt"]) == 0  # nothing is heard again, and it stays
-    assert (folder / "a.vtt").read_text() == FILES["vtt"]
     (folder / "a.txt").write_text("guten Morgen\n")
-    os.utime(folder / "a.txt", (999_999, 999_999))
-    assert main([*given, "json,txt"]) == 2
+    capsys.readouterr()
+    assert main([*given, "json,srt,vtt,txt"]) == 0  # nothing is heard again, and they stay
+    assert capsys.readouterr().err.splitlines()[0] == (
+        f"{folder / 'a.srt'} and 1 more: stay as they are, because the text there is not this"
+        " program's; --force overwrites it"
+    )
+    assert (folder / "a.vtt").read_text() == FILES["vtt"]
     assert (folder / "a.txt").read_text() == "guten Morgen\n"
-    later = (folder / "a.json").stat().st_mtime + 10
-    os.utime(folder / "a.ogg", (later, later))
-    assert main([*given, "json,srt"]) == 2
-    assert (folder / "a.srt").read_text() == "corrected\n"
+    (folder / "a.ogg").write_bytes(b"changed")
+    for name, text in (("srt", "corrected\n"), ("txt", "guten Morgen\n")):
+        assert main([*given, f"json,{name}"]) == 2
+        assert (folder / f"a.{name}").read_text() == text
     assert len(fake.bodies) == 1
     assert main([*given, "json,vtt"]) == 0  # what it wrote itself is written again
     assert len(fake.bodies) == 2
@@ -734,7 +912,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
 
     (tmp_path / "talk.wav").write_bytes(wav(speech(5.0)))
     body = {"inputs": base64.b64encode((tmp_path / "talk.wav").read_bytes()).decode()}
-    parameters = {"output": ["srt", "txt"], "language": "en"}
+    parameters = {"output": ["srt", "txt"], "language": "en", "return_timestamps": "word"}
     expected = tiny_handler({**body, "parameters": parameters})
     monkeypatch.setenv("API_KEY", "a secret")
     with real_server(tiny_handler.endpoint, api_key="a secret") as url:
@@ -753,7 +931,8 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
     assert told[0] == (0.0, 5.0)
     assert told[-1][0] == pytest.approx(told[-1][1])
     outputs = expected.pop("output")
-    written = json.loads((tmp_path / "talk.json").read_text("utf-8"))
+    recording, made, written = kept(tmp_path / "talk.json")
+    assert (recording["name"], made["models"]["diarization"]) == ("talk.wav", False)
     assert set(written.pop("output")) > set(outputs)
     assert written == expected
     assert (tmp_path / "talk.txt").read_text("utf-8") == outputs["txt"]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from itertools import count
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from answer.kept import Request, for_keeping
 from audio.recording_files import ENDING
 from config import OutputFormat
 from testing.audio_files import FORMATS as READABLE
 from transcribe.client import Failed
 from transcribe.options import FORMATS
 from transcribe.recordings import (
+    InTheWay,
     Recording,
     as_texts,
     find_recordings,
@@ -24,6 +25,7 @@ from transcribe.recordings import (
 )
 
 TEXTS = ("srt", "vtt", "txt", "tsv")
+REQUEST = Request({"asr_model": "a/whisper"}, for_keeping({}))
 
 
 def test_the_formats_are_the_endpoints_and_json():
@@ -64,32 +66,42 @@ def test_a_format_that_was_not_sent_is_named():
         as_texts({"text": "", "output": {"vtt": ""}}, ("vtt", "srt", "rttm"))
 
 
-def an_answer(said: str) -> dict:
+def an_answer(recording: Recording, said: str) -> dict:
     texts = {name: f"{name}: {said}\n" for name in TEXTS}
-    return {"text": said, "chunks": [], "speakers": [], "duration": 1.0, "output": texts}
+    told = {"recording": recording.described(recording.path.read_bytes())}
+    told["made_with"] = REQUEST.to_json()
+    return told | {
+        "text": said,
+        "chunks": [],
+        "speakers": [],
+        "words": [],
+        "duration": 1.0,
+        "output": texts,
+    }
+
+
+def texts_of(said: str, *names: str) -> dict[str, str]:
+    return {name: f"{name}: {said}\n" for name in names}
 
 
 def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
-    """One that is newer than the files of its answer."""
+    """One that has changed since its answer."""
     folder.mkdir()
     recording = Recording(folder / "a.ogg", folder / "a")
     recording.path.write_bytes(b"sound")
-    write_outputs(recording, an_answer("before"), formats)
-    later = recording.output("json").stat().st_mtime - 10
-    for name in formats:
-        os.utime(recording.output(name), (later - 10, later - 10))
-    os.utime(recording.path, (later, later))
+    write_outputs(recording, an_answer(recording, "before"), formats)
+    recording.path.write_bytes(b"another sound")
     return recording
 
 
 def run(recording: Recording, formats: tuple[str, ...], said: str) -> None:
     """As a run does it, where nobody forces it."""
-    work = needed_work(recording, formats, anew=False)
+    work = needed_work(recording, REQUEST, formats, anew=False)
     refuse_to_overwrite([work], "")
-    if work.from_kept:
-        work.write_kept()
-    elif work.hears:
-        write_outputs(recording, an_answer(said), formats)
+    if work.transcribes:
+        write_outputs(recording, an_answer(recording, said), formats)
+    elif work.write:
+        work.write_kept(REQUEST)
 
 
 def texts_there(recording: Recording) -> dict[str, str]:
@@ -97,31 +109,29 @@ def texts_there(recording: Recording) -> dict[str, str]:
     return {name: path.read_text() for name, path in paths.items() if path.exists()}
 
 
-def test_what_an_answer_wrote_goes_with_its_json(tmp_path):
-    """A run that writes the new JSON alone leaves nothing that the next one would not know."""
+def test_what_an_answer_wrote_is_replaced_with_its_json(tmp_path):
+    """A run that is asked for JSON alone leaves nothing that the next one would not know."""
     recording = replaced_recording(tmp_path / "talks", ("json", *TEXTS))
     recording.output("vtt").write_text("corrected\n")
     run(recording, ("json",), "after")
-    assert texts_there(recording) == {"vtt": "corrected\n"}
+    after = texts_of("after", "srt", "txt", "tsv") | {"vtt": "corrected\n"}
+    assert texts_there(recording) == after
+    recording.output("srt").unlink()
     run(recording, ("json", "srt", "txt"), "never heard")
-    after = an_answer("after")["output"]
-    assert texts_there(recording) == {
-        "srt": after["srt"],
-        "vtt": "corrected\n",
-        "txt": after["txt"],
-    }
+    assert texts_there(recording) == after
 
 
 def test_a_text_that_was_given_stays(tmp_path):
     recording = replaced_recording(tmp_path / "talks", ("json", *TEXTS))
-    before, given = an_answer("before")["output"], recording.output("txt")
-    write_outputs(recording, an_answer("after"), ("json",), keep=given)
-    assert texts_there(recording) == {"txt": before["txt"]}
+    given = recording.output("txt")
+    write_outputs(recording, an_answer(recording, "after"), ("json",), keep=given)
+    expected = texts_of("after", "srt", "vtt", "tsv") | texts_of("before", "txt")
+    assert texts_there(recording) == expected
 
 
 def test_a_run_may_stop_anywhere_and_be_started_again(tmp_path, monkeypatch):
     """Before any of the changes that it makes to the folder."""
-    formats, after = ("json", "srt", "txt"), an_answer("after")["output"]
+    formats, after = ("json", "srt", "txt"), texts_of("after", "srt", "txt")
     for stop in count():
         recording = replaced_recording(tmp_path / str(stop), formats)
         changes = count()
@@ -143,8 +153,8 @@ def test_a_run_may_stop_anywhere_and_be_started_again(tmp_path, monkeypatch):
             except KeyboardInterrupt:
                 whole = False
         run(recording, formats, "after")
-        assert texts_there(recording) == {name: after[name] for name in ("srt", "txt")}, stop
-        assert recording.is_done(formats)
+        assert texts_there(recording) == after, stop
+        assert needed_work(recording, REQUEST, formats, False).write == []
         if whole:
             break
     assert stop >= 5  # three files that appear, and two that go before
@@ -153,8 +163,51 @@ def test_a_run_may_stop_anywhere_and_be_started_again(tmp_path, monkeypatch):
 def test_an_answer_that_went_meanwhile_is_told(tmp_path):
     recording = Recording(tmp_path / "a.ogg", tmp_path / "a")
     recording.path.write_bytes(b"sound")
-    write_outputs(recording, an_answer("before"), ("json",))
-    work = needed_work(recording, ("json", "srt"), anew=False)
+    write_outputs(recording, an_answer(recording, "before"), ("json",))
+    work = needed_work(recording, REQUEST, ("json", "srt"), anew=False)
     recording.output("json").unlink()
     with pytest.raises(Failed, match=r"a\.json: was changed meanwhile"):
-        work.write_kept()
+        work.write_kept(REQUEST)
+
+
+def test_the_layout_of_subtitles_follows_from_an_answer(tmp_path):
+    """Those that were asked for before are laid out, too, and texts stay."""
+    recording = Recording(tmp_path / "a.ogg", tmp_path / "a")
+    recording.path.write_bytes(b"sound")
+    words = [
+        {"word": f" {text}", "timestamp": [start, start + 0.5], "probability": 0.9}
+        for start, text in enumerate(("one", "two"))
+    ]
+    answer = an_answer(recording, "one two") | {
+        "chunks": [{"text": " one two", "timestamp": [0.0, 1.5]}],
+        "words": words,
+        "duration": 2.0,
+    }
+    write_outputs(recording, answer, ("json", "srt", "vtt", "txt"))
+    narrow = Request(REQUEST.models, {**REQUEST.parameters, "max_words_per_line": 1})
+    work = needed_work(recording, narrow, ("srt",), anew=False)
+    assert (work.transcribes, work.write) == (False, ["srt"])
+    work.write_kept(narrow)
+    assert texts_there(recording) == {
+        "srt": "1\n00:00:00,000 --> 00:00:00,500\none\n\n2\n00:00:01,000 --> 00:00:01,500\ntwo\n",
+        "vtt": "WEBVTT\n\n00:00:00.000 --> 00:00:00.500\none\n\n"
+        "00:00:01.000 --> 00:00:01.500\ntwo\n",
+        "txt": "txt: one two\n",
+    }
+    assert needed_work(recording, narrow, ("srt", "vtt"), anew=False).write == []
+    recording.output("srt").write_text("corrected\n")
+    with pytest.raises(InTheWay, match=r"a\.srt exists and was not written by this program"):
+        refuse_to_overwrite([needed_work(recording, REQUEST, ("srt",), anew=False)], "")
+    del answer["words"]
+    write_outputs(recording, answer, ("json",))
+    assert needed_work(recording, narrow, ("srt",), anew=False).why == "does not give srt"
+
+
+def test_a_large_recording_that_did_not_change_is_not_read(tmp_path, monkeypatch):
+    recording = Recording(tmp_path / "a.ogg", tmp_path / "out" / "a")
+    recording.path.write_bytes(b"sound")
+    write_outputs(recording, an_answer(recording, "before"), ("json",))
+    monkeypatch.setattr(Recording, "_digest", lambda _: pytest.fail("it was read"))
+    assert needed_work(recording, REQUEST, ("json",), anew=False).write == []
+    recording.path.write_bytes(b"longer sound")
+    assert needed_work(recording, REQUEST, ("json",), anew=False).transcribes

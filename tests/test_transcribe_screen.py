@@ -51,8 +51,8 @@ def test_the_summary_counts_everything_that_was_asked_for():
     tally = Tally({ONE: 1, TWO: 1, THREE: 1}, skipped=2, audio=90.0, done=1, started=70.0)
     tally.failures.append((TWO, "INVALID_AUDIO: no audio"))
     assert tally.summary() == [
-        "5 recordings: 1 done, 2 done before (--force hears them again), 1 failed, 1 not done; "
-        "1:30 of audio in 0:30, 3.0x real time",
+        "5 recordings: 1 done, 2 done before (--force transcribes them again), 1 failed, 1 not done"
+        "; 1:30 of audio in 0:30, 3.0x real time",
         "failed: two.wav: INVALID_AUDIO: no audio",
     ]
     assert Tally({ONE: 1}, done=0).summary() == ["1 recording: 0 done, 1 not done"]

@@ -10,17 +10,21 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ANSWER = {"text": " good\u2028morning", "speakers": [], "chunks": [], "duration": 61.0}
+INFO = {"model": "openai/whisper-base", "diarization": False}
 FILES = {"srt": "1\n", "vtt": "WEBVTT\n", "txt": "good morning\n", "tsv": "0\n", "rttm": ""}
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Answers each request with the next of `replies`, functions of the handler; the last stays."""
+    """Answers each request with the next of `replies`, functions of the handler; the last stays.
+    `info` is what it tells of its models, None if it has no such route.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), FakeHandler)
         self.replies = [answer_plainly]
+        self.info: dict | None = INFO
         self.bodies: list[dict] = []
         self.asked: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
@@ -38,6 +42,10 @@ class FakeServer(ThreadingHTTPServer):
 
 class FakeHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
+        if self.path == "/info":
+            info = self.server.info
+            self.send(404 if info is None else 200, json.dumps(info or {}).encode())
+            return
         length = int(self.headers.get("content-length", 0))
         body = json.loads(self.rfile.read(length) or "{}")
         with self.server.lock:

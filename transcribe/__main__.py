@@ -19,13 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+from answer import kept
 from commands.options import option_name, parameters
 from commands.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
-from model_sources.choice import Screen, as_given, choose, loaded_models
+from model_sources.choice import Screen, as_given, choose, loaded_models, model_names
 from payload.reference_clips import check_name
 from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
@@ -38,6 +40,7 @@ from transcribe.recordings import (
     asked_formats,
     find_recordings,
     needed_work,
+    refuse_collisions,
     refuse_to_overwrite,
     rename_speakers,
     write_outputs,
@@ -53,6 +56,9 @@ OF_PARAMETER = re.compile(r"([A-Z_]+: )?(?P<name>[a-z_]+)(\[\d+\](\.\w+)?)?: (?P
 
 class Endpoint(Protocol):
     """`Client` or `LocalEndpoint`. Their methods raise Failed; Unusable ends the run."""
+
+    def models(self) -> dict[str, Any] | None:
+        """The models' names, or what else is known of them; None if a server does not tell."""
 
     def prepare(self, data: bytes) -> None:
         """Do what is needed before the time of a recording begins."""
@@ -75,17 +81,26 @@ class Job:
     text: Path | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def answer(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float]:
-        """The endpoint's answer to a recording, and the seconds it took.
+    def answer(
+        self, path: Path, lines: Lines, recording: Recording | None = None
+    ) -> tuple[dict[str, Any], float]:
+        """The endpoint's answer to a recording, and the seconds it took. An answer for the files of
+        a `recording` says of which one it is and how it was made.
 
         Raises what the endpoint does, and OSError.
         """
         lines.begin(path)
         data = path.read_bytes()
+        described = None if recording is None else recording.described(data)
         self.endpoint.prepare(data)
         started = time.monotonic()
         answer = self.endpoint.transcribe(data, self.parameters, partial(lines.advance, path))
-        return with_speaker_names(answer, self.names), time.monotonic() - started
+        seconds = time.monotonic() - started
+        answer = with_speaker_names(answer, self.names)
+        if described is not None:
+            made = kept.Request(self.endpoint.models(), self.parameters).to_json()
+            answer = {"recording": described, "made_with": made, **answer}
+        return answer, seconds
 
     def hear(self, path: Path, lines: Lines) -> tuple[dict[str, Any], float] | None:
         """An answer that has the formats, and the seconds it took; None where there is none, which
@@ -101,7 +116,7 @@ class Job:
         """Transcribe one recording into its files, or tell why there are none. Raises Unusable."""
         path = recording.path
         with failures_told(path, lines):
-            answer, seconds = self.answer(path, lines)
+            answer, seconds = self.answer(path, lines, recording)
             write_outputs(recording, answer, self.formats, keep=self.text)
             lines.finish(path, _duration(answer), seconds, notes(answer))
 
@@ -176,34 +191,51 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: L
 def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Write every recording's files; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
+    refuse_collisions(found, options.output_dir)
     formats = options.output_format
     _keep_text(options.text, found, formats)
+    models = endpoint.models()
+    request = kept.Request(models, kept_parameters(options, tells_speakers(models)))
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:
         for recording in found:
             for warning in rename_speakers(recording, names):
                 say(f"{recording.path}: warning: {warning}")
-    works = [needed_work(each, formats, anew) for each in found]
+    works = [needed_work(each, request, formats, anew) for each in found]
     if not options.force:
-        refuse_to_overwrite(works, "--force writes over it, --output-dir elsewhere")
-        if "json" not in formats:
-            _tell_skipped(works)
-    left = [each.recording for each in works if each.hears]
+        refuse_to_overwrite(works, "--force overwrites it, --output-dir writes elsewhere")
+    _tell_again(works)
+    left = [each.recording for each in works if each.transcribes]
     sizes = {each.path: each.path.stat().st_size for each in left}
-    job = Job(endpoint, request_parameters(options), formats, options.text, names)
+    job = Job(endpoint, dict(request.parameters), formats, options.text, names)
     with terminal.shown(Tally(sizes, len(found) - len(left))) as lines:
         for each in works:
-            if each.from_kept:
-                _write_kept(each, lines)
+            if each.write and not each.transcribes:
+                _write_kept(each, request, lines)
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, lines)
     return FAILED if lines.tally.failures else 0
 
 
-def _write_kept(work: Work, lines: Lines) -> None:
+def tells_speakers(models: dict[str, Any] | None) -> bool:
+    """Whether it is known of the models that they tell speakers apart."""
+    return bool(models and (models.get("diarization_model") or models.get("diarization")))
+
+
+def kept_parameters(options: Namespace, speakers: bool) -> dict[str, Any]:
+    """The parameters of a request whose answer is kept, by models that can tell `speakers` apart
+    or not. Raises ValueError.
+    """
+    given = request_parameters(options)
+    apart = InferenceConfig.read(given).tells_voices_apart and speakers
+    formats = asked_formats(options.output_format, apart or options.channels == "separate")
+    return kept.for_keeping({**given, "output": formats})
+
+
+def _write_kept(work: Work, request: kept.Request, lines: Lines) -> None:
     """Write formats of an answer that is there already, or tell why not."""
     try:
-        work.write_kept()
+        work.write_kept(request)
     except (Failed, OSError, ValueError) as error:
         path = work.recording.path
         lines.tally.skipped -= 1
@@ -211,13 +243,20 @@ def _write_kept(work: Work, lines: Lines) -> None:
         lines.fail(path, reason(error))
 
 
-def _tell_skipped(works: Sequence[Work]) -> None:
-    """Say which recordings are not heard though no JSON file tells whose their files are."""
-    done = [each.recording for each in works if not each.write]
-    unknown = [each.path for each in done if each.kept_answer() is None]
-    if unknown:
-        more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
-        say(f"{unknown[0]}{more}: not heard, files are there already, maybe not from this program")
+def _tell_again(works: Sequence[Work]) -> None:
+    """Say which recordings are transcribed again and why, and which files stay as they are."""
+    again = sorted((each for each in works if each.why), key=lambda each: each.why)
+    for why, same in groupby(again, key=lambda each: each.why):
+        first, *others = (each.recording.path for each in same)
+        say(f"{first}{_and_more(others)}: transcribed again; the answer there {why}")
+    if edited := [path for each in works for path in each.edited]:
+        are = "stay as they are" if edited[1:] else "stays as it is"
+        says = "the text there is not this program's; --force overwrites it"
+        say(f"{edited[0]}{_and_more(edited[1:])}: {are}, because {says}")
+
+
+def _and_more(others: Sequence[Path]) -> str:
+    return f" and {len(others)} more" if others else ""
 
 
 def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[str]) -> None:
@@ -263,8 +302,9 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
     if one is wrong.
     """
     given = parameters(options)
-    if formats := asked_formats(options.output_format or ()):
-        given["output"] = formats
+    formats = options.output_format or ()
+    if asked := asked_formats(formats, False) if "json" in formats else formats:
+        given["output"] = asked
     if options.given_text is not None:
         given["text"] = options.given_text
     if options.assistant is not None:
@@ -292,16 +332,21 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
         return Client(options.url, key.get_secret_value() if key else None, jobs=options.job)
     from transcribe.local import LocalEndpoint
 
-    return LocalEndpoint(lambda: choose_models(options, terminal))
+    names = model_names(options, is_bundled(options), options.diarize is not False)
+    return LocalEndpoint(lambda: choose_models(options, terminal), names)
 
 
 def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
     """The models of the command line, which are about to be loaded. Raises StartError."""
-    bundled = [path.resolve() for path in options.recordings] == [CONVERSATION]
     screen = Screen(say, terminal.without_bars)
-    settings = choose(options, screen, bundled, options.diarize is not False)
+    settings = choose(options, screen, is_bundled(options), options.diarize is not False)
     say(f"Loading {loaded_models(options, settings)} ...")
     return settings
+
+
+def is_bundled(options: Namespace) -> bool:
+    """Whether nothing but the bundled conversation is to be transcribed."""
+    return [path.resolve() for path in options.recordings] == [CONVERSATION]
 
 
 def hear_live(options: Namespace, terminal: Terminal) -> int:

@@ -22,7 +22,7 @@ import httpx2
 ACCEPT = b"text/event-stream, application/json;q=0.9"
 DONE, UNAUTHORIZED, RETRIED = (200, 202, 204), 401, (429, 503)
 CONNECT_SECONDS = 10.0
-JOBS = "/v1/jobs"
+JOBS, INFO = "/v1/jobs", "/info"
 # Between two looks at a job; the first is short, for what is done at once.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
 # A full queue is waited for longer than a server that cannot be reached.
@@ -99,6 +99,20 @@ class Client:
     sleep: Callable[[float], object] = time.sleep
     jobs: bool = False
     _reached: threading.Event = field(default_factory=threading.Event)
+    _info: list[dict[str, Any] | None] = field(default_factory=list)
+
+    def models(self) -> dict[str, Any] | None:
+        """The server's model, and whether it tells speakers apart; None of a server that has no
+        such route, as hf-serve. Raises Unusable.
+        """
+        if not self._info:
+            try:
+                self._info.append(self._ask("GET", INFO, b"", _models))
+            except Unusable:
+                raise
+            except Failed:
+                self._info.append(None)
+        return self._info[0]
 
     def prepare(self, data: bytes) -> None:
         """Nothing: the server looks at everything itself."""
@@ -214,6 +228,14 @@ def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         return _follow(response.iter_bytes(), on_progress)
     return _answer(json.loads(response.read()))
+
+
+def _models(response: httpx2.Response) -> dict[str, Any] | None:
+    try:
+        body = json.loads(response.read())
+        return {"model": str(body["model"]), "diarization": bool(body["diarization"])}
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _json_object(response: httpx2.Response) -> dict[str, Any]:

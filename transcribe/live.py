@@ -41,6 +41,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
+from answer.kept import Request, for_keeping
 from commands.options import LAYOUT, parameters
 from commands.parser import FAILED
 from config import ModelSettings
@@ -62,6 +63,7 @@ from transcribe.live_transcript import Event, LiveTranscript
 from transcribe.options import STANDARD_INPUT
 from transcribe.recent_audio import RecentAudio
 from transcribe.recordings import (
+    InTheWay,
     Recording,
     Work,
     asked_formats,
@@ -89,6 +91,7 @@ SECONDS_TO_RETRY = 300.0
 FINAL = json.dumps({"type": "input_audio_buffer.commit", "final": True})
 INCLUDE = [f"item.input_audio_transcription.{name}" for name in ("words", "segments")]
 LOST = "the server is gone"
+ELSEWHERE = "--output-dir writes elsewhere"
 
 Say = Callable[[str], None]
 Connect = Callable[[], AbstractAsyncContextManager[ClientConnection]]
@@ -100,8 +103,14 @@ def transcribe_live(options: Namespace, choose: Callable[[], ModelSettings], say
     `choose` names the models where no server is given, and `say` tells what is no answer. Raises
     Failed, Unusable where nothing can be heard, and InTheWay where a file could be written over.
     """
-    files = Work(_output(options), options.output_format or ())
-    refuse_to_overwrite([files], "--output-dir writes elsewhere")
+    if options.output_format:
+        files = _output(options)
+        refuse_to_overwrite([Work(files, ["json", *options.output_format])], ELSEWHERE)
+        before = files.kept_answer() or {}
+        if "made_with" in before and "live" not in before["made_with"]:
+            raise InTheWay(
+                f"{files.output('json')} is the answer to the whole recording; {ELSEWHERE}"
+            )
     source = choose_source(options.recordings, options.microphone, options.realtime)
     transcript = LiveTranscript(dict(options.speaker_names or ()))
     session = LiveSession(source, transcript, say)
@@ -593,12 +602,14 @@ def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float)
     formats = options.output_format or ()
     if not formats:
         return
-    layout = {name: value for name, value in parameters(options).items() if name in LAYOUT}
-    asked = {**layout, "output": asked_formats(formats)}
-    if options.return_timestamps is not None:
-        asked["return_timestamps"] = options.return_timestamps
+    given = parameters(options)
+    layout = {name: value for name, value in given.items() if name in LAYOUT}
+    asked = for_keeping({**layout, "output": asked_formats(formats, True)})
+    recording = _output(options)
+    made = {"live": True, **Request(None, given).to_json()}
     answer = transcript.answer(seconds, asked)
-    write_outputs(_output(options), answer, formats)
+    answer = {"recording": {"name": recording.path.name}, "made_with": made, **answer}
+    write_outputs(recording, answer, formats)
 
 
 def _output(options: Namespace) -> Recording:

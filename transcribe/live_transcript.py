@@ -9,7 +9,7 @@ events are told with the seconds at which it begins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile, groupby
 from typing import Any
 
@@ -104,7 +104,9 @@ class Item:
             yield name, tuple(said)
 
     def _with_words(self, segments: Sequence[SpeakerSegment]) -> Iterator[SpeakerSegment]:
-        """The segments with the words that their texts are made of, as far as they are."""
+        """The segments with the words that their texts are made of, as far as they are, each with
+        the segment's speaker.
+        """
         first = 0
         for segment in segments:
             stop, text = first, ""
@@ -115,7 +117,9 @@ class Item:
             if text.strip() != segment.text.strip():
                 words, stop = (), first
             first = stop
-            yield SpeakerSegment(segment.speaker, segment.text, segment.start, segment.end, words)
+            yield replace(
+                segment, words=tuple(replace(word, speaker=segment.speaker) for word in words)
+            )
 
 
 class LiveTranscript:

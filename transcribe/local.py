@@ -32,12 +32,18 @@ class ProgressLog(logging.Handler):
 
 
 class LocalEndpoint:
-    """An endpoint of this process, as `Client` is one elsewhere; `choose` names its models."""
+    """An endpoint of this process, as `Client` is one elsewhere. `choose` finds its models, which
+    have these `names` by the field of ModelSettings.
+    """
 
-    def __init__(self, choose: Callable[[], ModelSettings]) -> None:
-        self._choose = choose
+    def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:
+        self._choose, self._names = choose, dict(names)
         self._endpoint: Endpoint | None = None
         self._event_loop = EventLoopThread("endpoint")
+
+    def models(self) -> dict[str, Any]:
+        """The models' names; once they are loaded, of those that were to be had."""
+        return self._names
 
     def prepare(self, data: bytes) -> None:
         """Load the models the first time, but for nothing that is no audio: that raises Failed."""
@@ -67,6 +73,8 @@ class LocalEndpoint:
         if self._endpoint is None:
             try:
                 settings = self._choose()
+                if settings.diarization_model is None:
+                    self._names["diarization_model"] = None
                 with modules_that_stay():
                     from loading import load_endpoint
 

@@ -58,8 +58,8 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
     """The options of scripts/transcribe; ends the process with status 2 where they are wrong."""
     parser = CommandParser(
         "scripts/transcribe",
-        "Transcribe recordings, with speakers, into files beside them. Recordings whose files exist"
-        " are skipped.",
+        "Transcribe recordings, with speakers, into files beside them. Recordings that are done,"
+        " by the same models and parameters, are skipped.",
         (
             (
                 "by Whisper base, with speakers; both are fetched once",
@@ -92,7 +92,8 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         "FILE_OR_FOLDER ...",
         VARIABLES | {"--api-key": "API_KEY"},
     )
-    _add_options(parser, "default: json,srt,vtt,txt", "default: beside each recording")
+    formats = "json is always written; default: json,srt,vtt,txt"
+    _add_options(parser, formats, "default: beside each recording")
     option(
         parser,
         "--force",

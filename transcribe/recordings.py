@@ -1,13 +1,13 @@
 """Which recordings are meant, and the files that are written for each.
 
 A run may stop anywhere and be started again: a file is written under another name and then renamed,
-so that what exists is complete, and a recording whose files all exist and are no older than it is
-left alone.
+so that what exists is complete. A JSON file with the answer is always among them. It says of which
+recording it is and how it was made (`answer.kept`), so that the next run knows what is done, and
+what follows from it without another transcription.
 
-Files of the same names may be somebody's own, as the texts of a data set. What is there is written
-over only where it is surely this program's: where the JSON file beside it is an answer, and keeps
-the same text. So that this stays so, what an answer wrote is removed before its JSON file is
-replaced.
+Files of the same names may be somebody's own, as the texts of a data set. A file is overwritten
+only if it is surely this program's: if the JSON file beside it is an answer, and keeps the same
+text. So that this stays so, what an answer wrote is removed before its JSON file is replaced.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from answer import kept
 from audio.recording_files import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
@@ -48,19 +50,47 @@ class Recording:
         """Where the format `name` is written."""
         return self.stem.with_name(f"{self.stem.name}.{name}")
 
-    def is_done(self, formats: Iterable[str]) -> bool:
-        """Whether all outputs exist and none is older than the recording."""
-        recorded = self.path.stat().st_mtime
-        paths = [self.output(name) for name in formats]
-        return all(path.is_file() and path.stat().st_mtime >= recorded for path in paths)
-
     def kept_answer(self) -> dict[str, Any] | None:
-        """The answer in the JSON file that is there; None where there is none."""
+        """The answer in the JSON file; None if there is no such file, or it is no answer."""
         try:
             answer = json.loads(self.output("json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return answer if isinstance(answer, dict) and answer.keys() >= ANSWER else None
+        ours = isinstance(answer, dict) and ("made_with" in answer or answer.keys() >= ANSWER)
+        return answer if ours else None
+
+    def described(self, data: bytes) -> dict[str, Any]:
+        """What an answer to `data`, the recording's content, says of it. Raises OSError."""
+        return {
+            "name": self.path.name,
+            "size": len(data),
+            "modified": self.path.stat().st_mtime_ns,
+            "sha256": sha256(data).hexdigest(),
+            "path_sha256": self._path_digest,
+        }
+
+    def is_of(self, answer: dict[str, Any]) -> bool:
+        """Whether the answer is of this recording, as it is now. Raises OSError."""
+        status = self.path.stat()
+        return kept.is_of(
+            answer, status.st_size, status.st_mtime_ns, self.is_place_of(answer), self._digest
+        )
+
+    def is_place_of(self, answer: dict[str, Any]) -> bool:
+        """Whether the answer is of a recording at this path, changed or not. One that stands
+        beside the recording is, and one that does not say it.
+        """
+        told = answer.get("recording")
+        told = told.get("path_sha256") if isinstance(told, dict) else None
+        return self.stem.parent == self.path.parent or told in (None, self._path_digest)
+
+    @property
+    def _path_digest(self) -> str:
+        return kept.path_digest(str(self.path.parent.resolve() / self.path.name))
+
+    def _digest(self) -> str:
+        with self.path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
 
     def in_the_way(self, formats: Iterable[str]) -> Path | None:
         """A file in the place of one of these outputs that is not surely this program's."""
@@ -76,41 +106,82 @@ class Recording:
                 return path
         return None
 
-    def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> None:
-        """Remove what is surely this program's now, and would not be beside the JSON file of this
-        answer; `keep` is no such file, whatever it says.
+    def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
+        """Remove the files that are surely this program's, and would not be beside the JSON file of
+        this answer; their formats. `keep` is no such file, whatever it says.
         """
         new, old = _output(answer), _output(self.kept_answer() or {})
+        removed = []
         for name in FORMATS:
             path = self.output(name)
             outdated = old.get(name) != new.get(name) and _says(path, old.get(name))
             if outdated and (keep is None or path.resolve() != keep.resolve()):
                 path.unlink(missing_ok=True)
+                removed.append(name)
+        return removed
 
 
 def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recording]:
     """The files named and those in the folders named, each once, in order.
 
-    Outputs stand beside a file, or under `output` as the file stands under the folder that was
-    named. Where two would share a name, theirs keep the recordings' endings. Raises Failed for what
-    does not exist, or holds none.
+    Outputs stand beside a file or, under `output`, as the file stands under the folder that holds
+    all that was named. Recordings whose outputs would be called alike keep their endings. Raises
+    Failed for what does not exist, or holds none.
     """
-    found: dict[Path, tuple[Path, Path]] = {}  # by the folder that it is in, however it was named
+    found: dict[Path, Path] = {}  # by the folder that it is in, however it was named
+    tops = []
     for path in named:
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
-        top = path if path.is_dir() else path.parent
+        tops.append((path if path.is_dir() else path.parent).resolve())
         if not (files := list(_files(path))):
             raise Failed(f"{path}: there is no recording in it")
         for file in files:
-            folder = file.parent if output is None else output / file.parent.relative_to(top)
-            found.setdefault(file.parent.resolve() / file.name, (file, folder))
-    stems = Counter((folder.resolve(), file.stem) for file, folder in found.values())
+            found.setdefault(file.parent.resolve() / file.name, file)
+    top = Path(os.path.commonpath(tops))
+    placed = [
+        (file, file.parent if output is None else output / place.parent.relative_to(top))
+        for place, file in found.items()
+    ]
+    stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
     return [
         Recording(file, folder / fitting(file.stem if alone else file.name))
-        for file, folder in found.values()
-        for alone in [stems[folder.resolve(), file.stem] == 1]
+        for file, folder in placed
+        for alone in [stems[folder.resolve(), _folded(file.stem)] == 1]
     ]
+
+
+def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> None:
+    """Raises InTheWay if an output of a recording is also another's, or would overwrite one.
+
+    Names count as file systems see them that take capitals for small letters, and so do the folders
+    that are made under `output`.
+    """
+    writers: dict[tuple[str, str], Recording] = {}
+    for each in recordings:
+        folder = str(each.stem.parent.resolve())
+        folder = folder if output is None else _folded(folder)
+        for name in FORMATS:
+            path = each.output(name)
+            other = writers.setdefault((folder, _folded(path.name)), each)
+            if other is not each:
+                raise InTheWay(
+                    f"{other.path} and {each.path}: both would write {path}; rename one of them,"
+                    " or transcribe it in another run with another --output-dir"
+                )
+    for each in recordings:
+        folder = str(each.path.parent.resolve())
+        folder = folder if output is None else _folded(folder)
+        if writer := writers.get((folder, _folded(each.path.name))):
+            raise InTheWay(
+                f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
+                " writes elsewhere"
+            )
+
+
+def _folded(text: str) -> str:
+    """A name or path without the difference between capitals and small letters."""
+    return unicodedata.normalize("NFC", text).casefold()
 
 
 def fitting(name: str) -> str:
@@ -132,12 +203,12 @@ def _files(path: Path) -> Iterator[Path]:
             yield file
 
 
-def asked_formats(formats: Sequence[str]) -> list[str]:
-    """What a request's `output` names. A JSON file keeps all texts, so that others can be written
-    later without hearing the recording again; RTTM tells of speakers alone, and there may be none.
+def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
+    """What a request's `output` names: all texts, so that the JSON file keeps them. RTTM is among
+    them if `speakers` are told apart, or if it is one of `formats`.
     """
-    kept = [name for name in FORMATS if name != "rttm"] if "json" in formats else []
-    return [name for name in dict.fromkeys((*kept, *formats)) if name != "json"]
+    always = [name for name in FORMATS if name != "rttm" or speakers]
+    return [name for name in dict.fromkeys((*always, *formats)) if name != "json"]
 
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
@@ -155,23 +226,25 @@ def write_outputs(
     formats: Sequence[str],
     keep: Path | None = None,
 ) -> None:
-    """Write every format, each at once; first JSON, which tells whose the others are. Outputs of
-    the answer that it replaces are removed before, but not the file `keep`. Raises Failed, OSError.
+    """Write JSON and every format, each at once; first JSON, which tells whose the others are.
+
+    Outputs of the answer that it replaces are removed before, and written again if this one has
+    them; but not the file `keep`. Raises Failed, OSError.
     """
-    texts = as_texts(answer, formats)
+    texts = as_texts(answer, ["json", *formats, *_output(answer)])
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
-    if "json" in texts:
-        recording.remove_outdated(answer, keep)
-    for name in sorted(texts, key=lambda each: each != "json"):
-        _write(recording.output(name), texts[name])
+    outdated = recording.remove_outdated(answer, keep)
+    for name in dict.fromkeys(("json", *formats, *outdated)):
+        if name in texts:
+            _write(recording.output(name), texts[name])
 
 
 def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
     """Write a kept answer and its files again with names in place of labels, and return the
     warnings of it. A file that does not have the answer's text stays. Raises Failed, OSError.
     """
-    answer = recording.kept_answer() if recording.is_done(["json"]) else None
-    if answer is None:
+    answer = recording.kept_answer()
+    if answer is None or not recording.is_of(answer):
         return []
     texts, before = _output(answer), answer.get("warnings") or []
     ours = [name for name in FORMATS if _says(recording.output(name), texts.get(name))]
@@ -183,45 +256,70 @@ def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does for a recording: `write` the formats that are missing, `from_kept` answer, or
-    all after hearing it. The answer is read when it is written: those of all recordings are too
-    much for the memory.
+    """What a run does for a recording: `write` these formats, after transcribing it or from the
+    answer that is kept. `why` is it transcribed again although there is an answer? `edited` are
+    files that were changed since they were written, or never were this program's, and stay.
+
+    The answer is read when it is written: those of all recordings are too much for the memory.
     """
 
     recording: Recording
     write: Sequence[str]
-    from_kept: bool = False
+    transcribes: bool = True
+    why: str = ""
+    edited: Sequence[Path] = ()
 
-    @property
-    def hears(self) -> bool:
-        """Whether the recording has to be heard."""
-        return not self.from_kept and bool(self.write)
-
-    def write_kept(self) -> None:
+    def write_kept(self, request: kept.Request) -> None:
         """Write the formats from the kept answer. Raises Failed, OSError, ValueError."""
         answer = self.recording.kept_answer()
-        if answer is None:
+        laid_out = {} if answer is None else request.laid_out(answer, self.write)
+        if _output(laid_out).keys() < {*self.write}:
             raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
-        write_outputs(self.recording, answer, self.write)
+        write_outputs(self.recording, laid_out, self.write)
 
 
-def needed_work(recording: Recording, formats: Sequence[str], anew: bool) -> Work:
-    """What is to be done where nothing but `formats` is wanted; `anew` all of it."""
-    if not anew and recording.is_done(formats):
-        return Work(recording, ())
-    if not anew and recording.is_done(["json"]):
-        answer = recording.kept_answer() or {}
-        missing = [name for name in formats if not recording.is_done([name])]
-        if answer and all(isinstance(_output(answer).get(name), str) for name in missing):
-            return Work(recording, missing, from_kept=True)
-    return Work(recording, formats)
+def needed_work(
+    recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
+) -> Work:
+    """What is to be done so that the recording has JSON and `formats` as the `request` asks for
+    them; `anew` all of it. Raises OSError.
+    """
+    formats = [name for name in formats if name != "json"]
+    answer = None if anew else recording.kept_answer()
+    if answer is None:
+        return Work(recording, ["json", *formats])
+    why = request.why_not(answer)
+    if not why and not recording.is_of(answer):
+        why = kept.CHANGED
+    if why:
+        return Work(recording, ["json", *formats], why=why)
+    texts, before = _output(request.laid_out(answer, formats)), _output(answer)
+    if missing := [name for name in formats if name not in texts]:
+        why = f"does not give {', '.join(missing)}"
+        return Work(recording, ["json", *formats], why=why)
+    there = [name for name in formats if os.path.lexists(recording.output(name))]
+    others = [name for name in there if not _says(recording.output(name), texts[name])]
+    edited = [recording.output(name) for name in others if texts[name] == before.get(name)]
+    changed = [name for name in others if texts[name] != before.get(name)]
+    write = [name for name in formats if name not in there or name in changed]
+    return Work(recording, write, False, edited=edited)
 
 
 def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
-    """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own."""
+    """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own, and
+    for the answer to another recording.
+    """
     for each in works:
-        if path := each.recording.in_the_way(each.write):
-            raise InTheWay(f"{path}: is there already, and maybe not from this program; {way_out}")
+        recording = each.recording
+        if path := recording.in_the_way(each.write):
+            raise InTheWay(f"{path} exists and was not written by this program; {way_out}")
+        answer = recording.kept_answer() if each.transcribes else None
+        if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
+            told = answer["recording"]
+            raise InTheWay(
+                f"{recording.output('json')} is the answer to another {told['name']}"
+                f" ({told['size']} bytes), and not to {recording.path}; {way_out}"
+            )
 
 
 def _output(answer: dict[str, Any]) -> dict[str, str]:

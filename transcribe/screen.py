@@ -52,7 +52,7 @@ class Tally:
         wall = time.monotonic() - self.started
         counts = [f"{self.done} done"]
         again = "it" if self.skipped == 1 else "them"
-        before = f"{self.skipped} done before (--force hears {again} again)"
+        before = f"{self.skipped} done before (--force transcribes {again} again)"
         counts += [before] if self.skipped else []
         counts += [f"{len(self.failures)} failed"] if self.failures else []
         waiting = len(self.sizes) - self.ended
