@@ -63,6 +63,7 @@ class WindowDecoding:
     """Decodes a schedule's windows in a session, as `plan` says.
 
     `encodings` are encoder outputs that are known already; each is taken from them when it is used.
+    `in_order` is for texts that are paired with a client's: no window lies within another's text.
     `of_language` keeps in which language each window sounds.
     """
 
@@ -73,10 +74,11 @@ class WindowDecoding:
         plan: DecodingPlan,
         before: HeardBefore,
         encodings: MutableMapping[Window, Tensor],
+        in_order: bool = False,
     ) -> None:
         self.of_language: list[HeardWindow] = []
         self._session, self._schedule, self._plan = session, schedule, plan
-        self._before, self._encodings = before, encodings
+        self._before, self._encodings, self._in_order = before, encodings, in_order
         self._drafted = False  # whether the guesses have drafted a window
         # The text that a window has if decoding it again does not find more.
         self._instead: dict[Window, list[Chunk]] = {}
@@ -120,7 +122,7 @@ class WindowDecoding:
         before = self._instead.pop(window, [])
         if window.retries and _length(chunks) <= _length(before):
             chunks = before
-        elif not window.tentative:
+        elif schedule.detected and not window.tentative:
             chunks = self._decode_unwritten(window, chunks, min(start, window.stop), reader)
         if self._before.begin:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
@@ -134,8 +136,10 @@ class WindowDecoding:
         has no more tokens.
         """
         words = [word for chunk in chunks for word in chunk.words]
-        first, last = window.start / SAMPLE_RATE, stop / SAMPLE_RATE
+        first, last = max(window.start / SAMPLE_RATE, self._before.begin), stop / SAMPLE_RATE
         gaps = find_unwritten(words, first, last, self._schedule.count_speech)
+        if self._in_order:
+            gaps = [gap for gap in gaps if gap.stop == len(words)]
         kept, place = list[Chunk](), 0
         for gap in gaps:
             begin, end = round(gap.start * SAMPLE_RATE), round(gap.end * SAMPLE_RATE)

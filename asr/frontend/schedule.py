@@ -32,7 +32,9 @@ from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 # of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
-WORD_EDGE = SAMPLE_RATE // 2  # within which a word may end later than attention says, or begin earlier
+WORD_EDGE = (
+    SAMPLE_RATE // 2
+)  # within which a word may end later than attention says, or begin earlier
 MOST_RETRIES = 4  # of the same speech, each in a shorter window
 # A window whose text looped is decoded again from its second half on: at most once more each.
 LOOP_PART = (1 / 2, 2 / 3)
@@ -53,7 +55,7 @@ class Schedule:
         margin: int = MARGIN,
         detected: bool = True,
     ) -> None:
-        self.limit, self._detected = limit, detected
+        self.limit, self.detected = limit, detected
         self._samples = samples
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
@@ -170,14 +172,14 @@ class Schedule:
             start = self._after_loop(window, seek)
         elif seek is not None:
             start = self._next_start(window, seek, unfinished)
-        self._plan_next(start, window.region_stop)
+        self._plan_next(start, window.region_stop, window.retries)
         return start
 
     def decode_again(self, window: Window, start: int, stop: int) -> tuple[Window, ...]:
         """Plan windows over the samples `start` to `stop` of a decoded window, whose speech was not
         written; returns these, none after MOST_RETRIES.
         """
-        if window.retries == MOST_RETRIES or not self._detected:
+        if window.retries == MOST_RETRIES:
             return ()
         if start > window.start:
             start = self._planner.quietest(start, start + WORD_EDGE)
@@ -198,8 +200,8 @@ class Schedule:
         return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Where decoding goes on: at the unfinished segment, or after a long pause that Whisper took
-        for the end of the window.
+        """Return where decoding goes on: at the unfinished segment, or after a long pause that
+        Whisper took for the end of the window.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop
@@ -224,14 +226,14 @@ class Schedule:
             return True
         return self._planner.count_speech(seek, window.stop) >= SHORTEST_TAIL
 
-    def _plan_next(self, start: int, region_stop: int) -> None:
+    def _plan_next(self, start: int, region_stop: int, retries: int = 0) -> None:
         """Put the next window of a region at the head of the queue, so that other regions are left
         to fill the batch later.
         """
         start = self._planner.speech_from(start)
         if start < region_stop:
             stop = self._planner.window_stop(start, region_stop)
-            self._add(Window(start, stop, region_stop))
+            self._add(Window(start, stop, region_stop, retries=retries))
             self._left += self._planner.count_speech(start, region_stop)
 
     def _add(self, window: Window) -> None:

@@ -37,9 +37,10 @@ CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was close
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
 # Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
 ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
-# Of speech that was left out the first time: what was said has -0.69 or more, what was made up for
-# noise and other voices, such as "Thank you.", -0.83 or less.
-RETRY_LOGPROB = -0.75
+# Of speech that was left out the first time, what was said has at least -0.76, or where it was
+# translated -1.02 at a no-speech probability of 0.02. What was made up for noise and other voices,
+# such as "Thank you very much.", has at most -0.79 at 0.25 and -0.83 at 0.15.
+RETRY_LOGPROB, RETRY_NO_SPEECH, RETRY_SPEECH_LOGPROB = -0.78, 0.1, -1.1
 # Where no speech was found: music alone has at most -0.69 and at least 0.33, sentences understood
 # over it down to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a
 # short phrase over a long sound is what Whisper makes up.
@@ -84,7 +85,7 @@ class ChunkReader:
 
         `samples` (n,) at 16 kHz are those it was decoded from.
         """
-        made_up = window.retries > 0 and result.text_logprob < RETRY_LOGPROB
+        made_up = window.retries > 0 and _is_made_up(result)
         made_up |= window.tentative and not self._is_sure(window, result)
         if made_up or holds_no_speech(result, self.fallback):
             return ReadWindow()
@@ -213,6 +214,12 @@ def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK)
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
     unlikely = result.avg_logprob < ANNOTATION_LOGPROB
     return fallback.is_silent(result) or (other_sound and unlikely)
+
+
+def _is_made_up(result: DecodeResult) -> bool:
+    """Whether a text for speech that was left out the first time is too unlikely."""
+    is_speech = result.no_speech_prob <= RETRY_NO_SPEECH
+    return result.text_logprob < (RETRY_SPEECH_LOGPROB if is_speech else RETRY_LOGPROB)
 
 
 def _stopped(result: DecodeResult) -> bool:

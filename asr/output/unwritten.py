@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from transcript import Word
+from transcript import Unwritten, Word
 
+CountSpeech = Callable[[float, float], float]
 FEWEST = 1.5  # seconds
 LONGEST_WORD = 1.0  # seconds
+SHORTEST_PAUSE = 1.0  # seconds between two spans that are told apart
 
 
 @dataclass(frozen=True, slots=True)
-class Unwritten:
+class Gap:
     """Seconds `start` to `end`, and the words `first` to `stop` that stand there but are too few
     for so much speech; mostly there are none.
     """
@@ -34,8 +36,8 @@ def find_unwritten(
     words: Sequence[Word],
     start: float,
     end: float,
-    count_speech: Callable[[float, float], float],
-) -> list[Unwritten]:
+    count_speech: CountSpeech,
+) -> list[Gap]:
     """The unwritten spans from `start` to `end` seconds, in order.
 
     `words` are in order of time. `count_speech` returns the seconds of speech between two times.
@@ -51,9 +53,28 @@ def find_unwritten(
         for place in range(len(edges) - 1)
     ]
     return [
-        Unwritten(edges[first], edges[stop], first // 2, stop // 2)
+        Gap(edges[first], edges[stop], first // 2, stop // 2)
         for first, stop in _largest_sums(excess, 0, len(excess))
     ]
+
+
+def unwritten_speech(
+    words: Sequence[Word], speech: Sequence[tuple[float, float]], count_speech: CountSpeech
+) -> tuple[Unwritten, ...]:
+    """What a whole transcript leaves out of the spans of `speech`, in seconds and in order."""
+    found: list[Unwritten] = []
+    for gap in find_unwritten(words, 0.0, speech[-1][1] if speech else 0.0, count_speech):
+        spans: list[Unwritten] = []
+        for start, end in speech:
+            if start >= gap.end or end <= gap.start:
+                continue
+            start, end = max(start, gap.start), min(end, gap.end)
+            if spans and start - spans[-1].end < SHORTEST_PAUSE:
+                spans[-1] = Unwritten(spans[-1].start, end)
+            else:
+                spans.append(Unwritten(start, end))
+        found += spans
+    return tuple(found)
 
 
 def _largest_sums(values: Sequence[float], begin: int, end: int) -> list[tuple[int, int]]:
