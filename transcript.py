@@ -240,6 +240,15 @@ class Unspoken:
 
 
 @dataclass(frozen=True, slots=True)
+class Unwritten:
+    """Detected speech without words, from `start` to `end` seconds."""
+
+    start: float
+    end: float
+    channel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """The result of speech recognition: chunks in order of time, and warnings for the client.
 
@@ -247,8 +256,8 @@ class Transcript:
     requested and nothing was transcribed. `language_probability` is its probability among all
     languages; None where it was not detected. `speech` holds the spans of detected speech, (start,
     end) in seconds, in order and disjoint; speaker turns are clipped to them. `unspoken` is what a
-    client's own text has beyond the words of the chunks. `stats` is ignored when transcripts are
-    compared.
+    client's own text has beyond the words of the chunks, `unwritten` the speech beyond them.
+    `stats` is ignored when transcripts are compared.
     """
 
     chunks: tuple[Chunk, ...]
@@ -258,6 +267,7 @@ class Transcript:
     speech: tuple[tuple[float, float], ...] = ()
     stats: DecodeStats = field(default_factory=DecodeStats, compare=False)
     unspoken: tuple[Unspoken, ...] = ()
+    unwritten: tuple[Unwritten, ...] = ()
 
     @property
     def text(self) -> str:

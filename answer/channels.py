@@ -135,7 +135,19 @@ def _transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, ...]) ->
     stats = DecodeStats()
     for each in transcripts:
         stats.add(each.stats)
-    return replace(most, chunks=chunks, warnings=(), speech=tuple(speech), stats=stats)
+    unwritten = [
+        replace(each, channel=channel)
+        for channel, transcript in enumerate(transcripts)
+        for each in transcript.unwritten
+    ]
+    return replace(
+        most,
+        chunks=chunks,
+        warnings=(),
+        speech=tuple(speech),
+        stats=stats,
+        unwritten=tuple(sorted(unwritten, key=lambda each: (each.start, each.end))),
+    )
 
 
 def _known_speakers(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpeaker, ...]:

@@ -23,6 +23,7 @@ from transcript import (
     SpeakerTurn,
     Transcript,
     Unspoken,
+    Unwritten,
     Word,
     by_channel,
 )
@@ -66,6 +67,7 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         "language_probability": _rounded(answer.transcript.language_probability),
         "duration": duration,
         "warnings": list(answer.warnings),
+        "unwritten": unwritten_json(answer.transcript.unwritten, duration),
     }
     if by_word:
         has_speakers = answer.segments is not None
@@ -121,6 +123,15 @@ def unspoken_json(
             "timestamp": [times[each.before][1], times[each.before + 1][0]],
         }
         for each in unspoken
+    ]
+
+
+def unwritten_json(unwritten: Sequence[Unwritten], duration: float) -> list[dict[str, Any]]:
+    """The spans of detected speech that have no words."""
+    return [
+        {"start": round(each.start, 2), "end": min(round(each.end, 2), duration)}
+        | _channel_json(each.channel)
+        for each in unwritten
     ]
 
 

@@ -73,7 +73,7 @@ class Planner:
         )
         written = ENGLISH if task == "translate" else language
         fallback = decode.fallback or DEFAULT_FALLBACK
-        reader = ChunkReader(self.models, written, decode.timestamps, decode.words, fallback)
+        reader = ChunkReader(self.models, written, decode.timestamps, fallback)
         return InLanguage(prompt, reader)
 
     def _unused_detection(self) -> tuple[str, ...]:
@@ -88,9 +88,7 @@ class Planner:
         """What the engine is told."""
         asked = self.options.decode
         timestamps = _decodes_timestamps(asked)
-        timed_by_attention = asked.timestamps and not timestamps
-        words = asked.words or timed_by_attention
-        return replace(asked, timestamps=timestamps, assisted=assisted, words=words)
+        return replace(asked, timestamps=timestamps, assisted=assisted, words=True)
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
         """Whether anything drafts, and a warning where that was asked for and does not."""

@@ -14,10 +14,11 @@ from asr.frontend.schedule import Schedule
 from asr.given_text import Heard
 from asr.language_detection import LanguageDetection
 from asr.language_timeline import LanguageTimeline, other_language_warning
+from asr.output.unwritten import unwritten_speech
 from asr.recognition import Recognition
 from asr.window_decoding import NOTHING_HEARD, HeardBefore, WindowDecoding
 from timebase import SAMPLE_RATE
-from transcript import Chunk, Transcript, Unspoken
+from transcript import Chunk, Transcript, Unspoken, Unwritten
 
 logger = logging.getLogger("endpoint")
 
@@ -77,7 +78,12 @@ class Transcription(Recognition[Transcript]):
         plan = self._planner.plan(timeline)
         with self._engine.session(plan.options) as self.session:
             windows = WindowDecoding(
-                self.session, self._schedule, plan, self._before, detection.encodings
+                self.session,
+                self._schedule,
+                plan,
+                self._before,
+                detection.encodings,
+                in_order=bool(self._options.text),
             )
             recognised = yield from self._decode(self.session, windows, timeline)
         unspoken: tuple[Unspoken, ...] = ()
@@ -96,16 +102,25 @@ class Transcription(Recognition[Transcript]):
     ) -> Transcript:
         timeline, warnings = plan.timeline, plan.warnings
         detected = bool(self._speech and self._chunks)  # noise that becomes no text has no language
+        chunks, speech = _in_order(self._chunks), self._speech_since(self._before.begin)
+        unwritten: tuple[Unwritten, ...] = ()
+        if self._schedule.detected:
+            words = [word for chunk in chunks for word in chunk.words]
+            unwritten = unwritten_speech(words, speech, self._schedule.count_speech)
+        if unwritten:
+            seconds = sum(each.end - each.start for each in unwritten)
+            warnings += (f"unwritten: {seconds:.1f} s of detected speech have no words",)
         if plan.expects_one_language:
             warnings += other_language_warning(timeline.language, windows.of_language)
         return Transcript(
-            _in_order(self._chunks),
+            chunks,
             timeline.language if detected else self._options.language,
             warnings + plan.of_prompt,
             timeline.probability if detected else None,
-            self._speech_since(self._before.begin),
+            speech,
             session.stats,
             unspoken,
+            unwritten,
         )
 
     def _speech_since(self, begin: float) -> tuple[tuple[float, float], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,10 @@ from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from asr.given_text import Heard
 from asr.language_timeline import HeardWindow
+from asr.output.chunks import ChunkReader
+from asr.output.unwritten import find_unwritten
 from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
+from transcript import Chunk
 
 
 class Guess(NamedTuple):
@@ -60,6 +63,7 @@ class WindowDecoding:
     """Decodes a schedule's windows in a session, as `plan` says.
 
     `encodings` are encoder outputs that are known already; each is taken from them when it is used.
+    `in_order` is for texts that are paired with a client's: no window lies within another's text.
     `of_language` keeps in which language each window sounds.
     """
 
@@ -70,11 +74,14 @@ class WindowDecoding:
         plan: DecodingPlan,
         before: HeardBefore,
         encodings: MutableMapping[Window, Tensor],
+        in_order: bool = False,
     ) -> None:
         self.of_language: list[HeardWindow] = []
         self._session, self._schedule, self._plan = session, schedule, plan
-        self._before, self._encodings = before, encodings
+        self._before, self._encodings, self._in_order = before, encodings, in_order
         self._drafted = False  # whether the guesses have drafted a window
+        # The text that a window has if decoding it again does not find more.
+        self._instead: dict[Window, list[Chunk]] = {}
 
     def add_ready(self) -> None:
         """Ask for as many windows as there are rows for."""
@@ -104,13 +111,59 @@ class WindowDecoding:
         Its unfinished end may make the next window of its region begin earlier.
         """
         window, schedule = request.key, self._schedule
-        if not window.tentative:
+        if not (window.tentative or window.retries):
             seconds = schedule.speech_seconds(window)
             self.of_language.append(HeardWindow.of(window, result, seconds))
         reader = self._plan.at(window.start).reader
         read = reader.read(window, result, request.samples)
-        decoded_again = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
-        chunks = reader.chunks(window, read.kept(decoded_again), request.samples, result)
+        start = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
+        kept = read.kept(bool(read.unfinished) and start < window.stop)
+        chunks = reader.chunks(window, kept, request.samples, result)
+        before = self._instead.pop(window, [])
+        if window.retries and _length(chunks) <= _length(before):
+            chunks = before
+        elif schedule.detected and not window.tentative:
+            chunks = self._decode_unwritten(window, chunks, min(start, window.stop), reader)
         if self._before.begin:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
         return Heard(window, chunks, result.timestamps)
+
+    def _decode_unwritten(
+        self, window: Window, chunks: Sequence[Chunk], stop: int, reader: ChunkReader
+    ) -> list[Chunk]:
+        """Plan windows over the speech before the sample `stop` for which the `chunks` of a window
+        have no words, or too few; returns the chunks without these, which stay where the new text
+        has no more tokens.
+        """
+        words = [word for chunk in chunks for word in chunk.words]
+        first, last = max(window.start / SAMPLE_RATE, self._before.begin), stop / SAMPLE_RATE
+        gaps = find_unwritten(words, first, last, self._schedule.count_speech)
+        if self._in_order:
+            gaps = [gap for gap in gaps if gap.stop == len(words)]
+        kept, place = list[Chunk](), 0
+        for gap in gaps:
+            begin, end = round(gap.start * SAMPLE_RATE), round(gap.end * SAMPLE_RATE)
+            windows = self._schedule.decode_again(window, begin, end)
+            if windows:
+                kept += _words_of(chunks, place, gap.first, reader)
+                place = gap.first
+            for number, each in enumerate(windows, 1):
+                last = gap.end if number == len(windows) else each.stop / SAMPLE_RATE
+                stop = place + sum(word.start < last for word in words[place : gap.stop])
+                self._instead[each] = _words_of(chunks, place, stop, reader)
+                place = stop
+        return [*kept, *_words_of(chunks, place, len(words), reader)] if gaps else [*chunks]
+
+
+def _length(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk.tokens) for chunk in chunks)
+
+
+def _words_of(chunks: Sequence[Chunk], first: int, stop: int, reader: ChunkReader) -> list[Chunk]:
+    """What the words number `first` to `stop` of all chunks are of each."""
+    found: list[Chunk] = []
+    for chunk in chunks:
+        count = len(chunk.words)
+        found += reader.part(chunk, min(max(first, 0), count), min(max(stop, 0), count))
+        first, stop = first - count, stop - count
+    return found

@@ -179,4 +179,9 @@ def moved(transcript: Transcript, seconds: float) -> Transcript:
         )
 
     speech = tuple((start + seconds, stop + seconds) for start, stop in transcript.speech)
-    return replace(transcript, chunks=tuple(map(move, transcript.chunks)), speech=speech)
+    unwritten = tuple(
+        replace(each, start=each.start + seconds, end=each.end + seconds)
+        for each in transcript.unwritten
+    )
+    chunks = tuple(map(move, transcript.chunks))
+    return replace(transcript, chunks=chunks, speech=speech, unwritten=unwritten)

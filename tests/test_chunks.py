@@ -33,9 +33,9 @@ BEGIN = MODELS.special_tokens.timestamp_begin
 START = 5  # seconds at which the window begins
 WINDOW = Window(START * SAMPLE_RATE, (START + 3) * SAMPLE_RATE, (START + 9) * SAMPLE_RATE)
 GOOD, MORNING, YES, FULL_STOP = 301, 302, 303, 13
-READER = ChunkReader(MODELS, "en", timestamps=True, words=False)
-UNTIMED = ChunkReader(MODELS, "en", timestamps=False, words=False)
-WITH_WORDS = ChunkReader(MODELS, "en", timestamps=True, words=True)
+READER = ChunkReader(MODELS, "en", timestamps=True)
+UNTIMED = ChunkReader(MODELS, "en", timestamps=False)
+WITH_WORDS = ChunkReader(MODELS, "en", timestamps=True)
 
 
 def at(seconds: float) -> int:
@@ -241,10 +241,6 @@ def test_words_are_in_the_time_of_the_audio_and_joined_are_their_chunk():
         assert all(START <= word.start <= word.end <= START + 3 for word in chunk.words)
         expected = [np.exp(-0.1)] * len(chunk.words)
         assert [word.probability for word in chunk.words] == pytest.approx(expected)
-
-
-def test_no_words_are_timed_unless_asked_for():
-    assert [chunk.words for chunk in chunks_of(READER, result_of(at(0), GOOD, at(1.0)))] == [()]
 
 
 @pytest.mark.parametrize(

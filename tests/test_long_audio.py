@@ -48,14 +48,15 @@ class Endless:
 
 
 class Clock(StandInEngine):
-    """A word for every window, said from its beginning to its end."""
+    """Words of a second for every window, said from its beginning to its end."""
 
     def __init__(self, first_time: int) -> None:
         super().__init__()
         self.first_time = first_time
 
     def tokens(self, samples: np.ndarray) -> list[int]:
-        return [self.first_time, 300, self.first_time + len(samples) // SAMPLES_PER_TOKEN]
+        words = [300] * -(-len(samples) // SAMPLE_RATE)
+        return [self.first_time, *words, self.first_time + len(samples) // SAMPLES_PER_TOKEN]
 
 
 def sentences(samples: Endless) -> list[Span]:
@@ -66,7 +67,7 @@ def sentences(samples: Endless) -> list[Span]:
 
 
 def transcribed(samples: Endless) -> tuple[Transcript, Clock, float]:
-    """With a word for every window; also the seconds of a whole window."""
+    """With words for every window; also the seconds of a whole window."""
     models = loaded(SMALL)
     transcriber = Transcriber(models, detect_speech=sentences)
     transcriber.engine = clock = Clock(models.special_tokens.timestamp_begin)

@@ -61,6 +61,7 @@ def test_the_answer_has_the_documented_form():
         "language_probability": 0.9877,
         "duration": 1.0,
         "warnings": ["careful"],
+        "unwritten": [],
     }
 
 
@@ -163,7 +164,17 @@ def test_silence_is_an_empty_response():
         "language_probability": None,
         "duration": 2.0,
         "warnings": [],
+        "unwritten": [],
     }
+
+
+def test_speech_without_words_is_told_with_its_channel():
+    unwritten = (Unwritten(1.004, 2.5), Unwritten(3.0, 4.2, channel=1))
+    answer = answered(Answer(4.1, Transcript((), "en", unwritten=unwritten)))
+    assert answer["unwritten"] == [
+        {"start": 1.0, "end": 2.5},
+        {"start": 3.0, "end": 4.1, "channel": 1},
+    ]
 
 
 spans = st.lists(st.tuples(st.floats(), st.floats()), max_size=20)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.schedule import LEAST_PART, UNWRITTEN, Schedule
+from asr.frontend.schedule import MOST_RETRIES, WORD_EDGE, Schedule
 from asr.frontend.windows import MARGIN, Span, Window
 from testing.tiny_whispers import hears_sound
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
@@ -58,7 +58,8 @@ def test_windows_of_continuous_speech_follow_one_another():
 def test_the_tail_starts_the_next_window():
     schedule = schedule_of(sound(15), 10)
     first = schedule.pop_ready(1)[0]
-    assert schedule.complete(first, first.stop - SAMPLE_RATE, unfinished=True)
+    tail = first.stop - SAMPLE_RATE
+    assert schedule.complete(first, tail, unfinished=True) == tail
     assert schedule.pop_ready(1)[0].start == first.stop - SAMPLE_RATE
 
 
@@ -118,7 +119,7 @@ def test_a_tail_before_a_pause_is_decoded_alone_if_it_is_speech():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
     first = schedule.pop_ready(1)[0]
-    assert schedule.complete(first, 6 * SAMPLE_RATE, unfinished=True)
+    assert schedule.complete(first, 6 * SAMPLE_RATE, unfinished=True) == 6 * SAMPLE_RATE
     assert schedule.pop_ready(1)[0] == Window(6 * SAMPLE_RATE, first.stop, first.stop)
 
 
@@ -126,7 +127,7 @@ def test_a_tail_without_speech_is_not_decoded_again():
     samples = np.concatenate([sound(8), silence(1), sound(8)])
     schedule = schedule_of(samples, 10)
     first = schedule.pop_ready(1)[0]
-    assert not schedule.complete(first, round(7.9 * SAMPLE_RATE), unfinished=True)
+    assert schedule.complete(first, round(7.9 * SAMPLE_RATE), unfinished=True) == first.stop
     latest = 9 * SAMPLE_RATE - MARGIN
     assert latest - 512 - SAMPLES_PER_TOKEN < schedule.pop_ready(1)[0].start <= latest
 
@@ -196,10 +197,10 @@ def test_speech_after_a_long_pause_is_decoded_again_if_decoding_ended_at_the_pau
         480_000,
     )
     first = schedule.pop_ready(1)[0]
-    assert not schedule.complete(first, 4 * SAMPLE_RATE)
+    assert schedule.complete(first, 4 * SAMPLE_RATE) == 20 * SAMPLE_RATE - MARGIN
     second = schedule.pop_ready(1)[0]
     assert (second.start, second.stop) == (20 * SAMPLE_RATE - MARGIN, first.stop)
-    assert not schedule.complete(second, 24 * SAMPLE_RATE)
+    assert schedule.complete(second, 24 * SAMPLE_RATE) == second.stop
     assert schedule.pop_ready(1) == []
 
 
@@ -213,41 +214,56 @@ def test_speech_after_a_long_pause_is_not_decoded_twice():
     assert schedule.pop_ready(1) == []
 
 
-def test_speech_that_goes_on_behind_the_end_of_a_text_is_decoded_next():
-    for left, again in ((UNWRITTEN, True), (UNWRITTEN - SAMPLES_PER_TOKEN, False)):
-        schedule = schedule_of(np.concatenate([sound(30), silence(1), sound(8)]), 30)
-        first = schedule.pop_ready(1)[0]
-        speech_end = 30 * SAMPLE_RATE
-        assert not schedule.complete(first, speech_end - left)
-        following = schedule.pop_ready(1)[0]
-        assert (following.start < speech_end) is again
-        assert not again or following.start == speech_end - left
+def test_unwritten_speech_becomes_a_window_of_its_own_before_all_others():
+    schedule = schedule_of(np.concatenate([sound(30), silence(1), sound(8)]), 30)
+    (first,) = schedule.pop_ready(1)
+    schedule.complete(first)
+    (again,) = schedule.decode_again(first, 20 * SAMPLE_RATE, 26 * SAMPLE_RATE)
+    assert 0 <= again.start - 20 * SAMPLE_RATE <= WORD_EDGE
+    assert 0 <= 26 * SAMPLE_RATE - again.stop <= WORD_EDGE
+    assert (again.region_stop, again.retries) == (again.stop, 1)
+    assert schedule.pop_ready(1) == [again]
+    assert schedule.final_until == again.start / SAMPLE_RATE
 
 
-def test_speech_before_a_long_pause_that_is_not_written_comes_before_what_follows_the_pause():
-    speech = [Span(0, 10 * SAMPLE_RATE), Span(20 * SAMPLE_RATE, 25 * SAMPLE_RATE)]
+def test_unwritten_speech_is_cut_in_two_where_it_is_most_of_its_window():
+    schedule = schedule_of(sound(30), 30)
+    (first,) = schedule.pop_ready(1)
+    schedule.complete(first)
+    halves = schedule.decode_again(first, first.start, first.stop)
+    assert [each.start for each in halves] == [first.start, halves[0].stop]
+    assert halves[1].stop == first.stop
+    assert min(each.seconds for each in halves) >= 10
+
+
+def test_a_window_of_unwritten_speech_begins_where_speech_does():
+    """A short one, too, which begins within the pause before it."""
+    speech = [Span(0, 5 * SAMPLE_RATE), Span(15 * SAMPLE_RATE, 17 * SAMPLE_RATE)]
     schedule = Schedule(sound(30, 0.01), speech, 30 * SAMPLE_RATE)
-    schedule.complete(schedule.pop_ready(1)[0], 5 * SAMPLE_RATE)
-    assert schedule.pop_ready(1)[0].start == 5 * SAMPLE_RATE
-
-
-def test_where_no_speech_was_looked_for_the_end_of_a_text_is_that_of_its_window():
-    samples = sound(30)
-    schedule = Schedule(samples, [Span(0, len(samples))], 30 * SAMPLE_RATE, detected=False)
-    schedule.complete(schedule.pop_ready(1)[0], 12 * SAMPLE_RATE)
-    assert schedule.pop_ready(1) == []
+    (first,) = schedule.pop_ready(1)
+    schedule.complete(first)
+    (again,) = schedule.decode_again(first, 5 * SAMPLE_RATE, 17 * SAMPLE_RATE)
+    assert again.start == 15 * SAMPLE_RATE - MARGIN
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.floats(0, 1), st.integers(1, 100))
-def test_texts_that_end_early_are_decoded_a_bounded_number_of_times(part, seconds):
-    schedule = schedule_of(sound(seconds), 10)
-    decoded = []
+@given(st.integers(2, 60), st.floats(0, 0.9), st.booleans())
+def test_unwritten_speech_is_decoded_again_a_bounded_number_of_times(seconds, part, unfinished):
+    """Whatever share of each window is written, and however often a segment is open behind it."""
+    schedule = schedule_of(sound(seconds), 30)
+    decoded = 0
     while windows := schedule.pop_ready(1):
-        decoded += windows
-        seek = round(windows[0].start + part * (windows[0].stop - windows[0].start))
-        schedule.complete(windows[0], seek)
-    assert len(decoded) <= LEAST_PART * (seconds / 10 + 2)
+        (window,) = windows
+        decoded += window.stop - window.start
+        written = round(window.start + part * (window.stop - window.start))
+        start = schedule.complete(window, written, unfinished)
+        done, total = schedule.seconds
+        assert 0 <= done <= total
+        if written < min(start, window.stop):
+            schedule.decode_again(window, written, min(start, window.stop))
+    assert schedule.final_until == np.inf
+    # An unfinished segment is decoded again besides, as everywhere.
+    assert unfinished or decoded <= (1 + MOST_RETRIES) * seconds * SAMPLE_RATE
 
 
 def test_long_pauses_are_replaced_by_silence_and_everything_else_is_unchanged():
@@ -301,7 +317,7 @@ def test_progress_never_exceeds_its_total():
 def test_after_a_loop_the_rest_is_decoded_again_from_where_it_began():
     schedule = schedule_of(sound(30), 30)
     (window,) = schedule.pop_ready(1)
-    assert not schedule.complete(window, 20 * SAMPLE_RATE, looped=True)
+    assert schedule.complete(window, 20 * SAMPLE_RATE, looped=True) == 20 * SAMPLE_RATE
     (again,) = schedule.pop_ready(1)
     assert (again.start, again.stop) == (20 * SAMPLE_RATE, window.stop)
 

@@ -8,9 +8,11 @@ import torch
 
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.prefill import PrefillInput
-from asr.engine.request import DecodeOptions, Request
+from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.sequence import FOLLOWING, LONG_WINDOWS, Sequence, Status
 from asr.engine.session import Client
+
+REJECTED = DecodeResult((), 0.0, (), 0.0)
 
 
 def sequence_of(max_tokens=None, request=None, **options):
@@ -61,7 +63,7 @@ def test_a_prefix_is_refused_where_not_every_attempt_would_begin_with_it(options
 def test_a_draft_is_for_the_first_greedy_attempt(options, retried, guess):
     request = Request("key", np.zeros(1, np.float32), (1, 2, 3), draft=(5, 6))
     sequence = sequence_of(request=request, **options)
-    sequence.retried = retried
+    sequence.rejected = REJECTED if retried else None
     assert PrefillInput.of(sequence, 448).guess == guess
     assert sequence.prefilled_length == 4 + len(guess)
 
@@ -90,7 +92,7 @@ def test_a_retry_has_its_own_grammar_and_at_least_as_many_beams(timestamps, aske
     )
     assert (sequence.num_beams, sequence.timestamps) == (asked, timestamps)
     assert PrefillInput.of(sequence, 448).timestamps is timestamps
-    sequence.retried, sequence.prompt = True, (7, 8, 9, 10)
+    sequence.rejected, sequence.prompt = REJECTED, (7, 8, 9, 10)
     assert (sequence.num_beams, sequence.timestamps) == (beams, False)
     again = PrefillInput.of(sequence, 448)
     assert (again.prompt, again.timestamps) == ((7, 8, 9, 10), False)
@@ -112,7 +114,7 @@ def test_a_window_is_retried_once_where_that_would_be_something_else(options, on
     request = Request("key", np.zeros(1, np.float32), (1,), once=once)
     sequence = sequence_of(request=request, **options)
     assert sequence.may_retry is may
-    sequence.retried = True
+    sequence.rejected = REJECTED
     assert not sequence.may_retry
 
 

@@ -82,12 +82,12 @@ def words_of(chunks) -> list[str]:
 
 @st.composite
 def conversations(draw):
-    """Words of 0.3 to 1.6 s with gaps from none to a second, neighbours different; their texts and
+    """Words of 0.3 to 1 s with gaps from none to a second, neighbours different; their texts and
     times in frames.
     """
     spans = draw(
         st.lists(
-            st.tuples(st.integers(15, 80), st.sampled_from([0, 0, 0, 2, 10, 50])),
+            st.tuples(st.integers(15, 50), st.sampled_from([0, 0, 0, 2, 10, 50])),
             min_size=1,
             max_size=40,
         )
@@ -123,7 +123,7 @@ def test_no_word_is_lost_doubled_or_misplaced_at_a_seam(
 
 def test_the_stand_ins_windows_do_end_inside_words():
     """Else the property above would hold for want of seams."""
-    samples = np.concatenate([spoken(index % WORDS, 60) for index in range(60)])
+    samples = np.concatenate([spoken(index % WORDS, 50) for index in range(60)])
     recogniser = Recogniser()
     transcript = transcribe(samples, recogniser, language="en", chunk_length_s=10)
     assert len(recogniser.batches) > len(samples) // (10 * SAMPLE_RATE) + 1
@@ -140,12 +140,12 @@ def test_unfinished_words_that_nothing_follows_are_kept():
             return [begin, 301, begin + end - 5, begin + end - 5, 302]
 
     chunks = transcribe(
-        np.append(spoken(1, 200), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)),
+        np.append(spoken(1, 75), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)),
         Breaks(),
         language="en",
     ).chunks
     assert words_of(chunks) == ["word45", "word46"]
-    assert chunks[-1].end == 4.3  # where the window ends
+    assert chunks[-1].end == 1.8  # where the window ends
 
 
 def test_chunks_are_ordered_and_within_the_audio():
@@ -185,13 +185,13 @@ def test_batch_size_changes_no_answer():
 def test_without_timestamps_a_window_is_a_chunk():
     class Talks(Recogniser):
         def tokens(self, window: np.ndarray) -> list[int]:
-            return [301, 302]
+            return [301, 302] * 5
 
     samples = np.concatenate(
         [spoken(0, 400), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32), spoken(0, 400)]
     )
     transcript = transcribe(samples, Talks(), language="en", timestamps=False, chunk_length_s=10)
-    assert [chunk.text for chunk in transcript.chunks] == [" word45 word46"] * 2
+    assert [chunk.text for chunk in transcript.chunks] == [" word45 word46" * 5] * 2
     first, second = transcript.chunks
     assert 8.3 <= first.end < second.start <= 8.7
     assert second.end == 17.0
@@ -214,7 +214,7 @@ def test_a_window_is_dropped_only_if_unlikely_speech_and_unsure(no_speech_prob, 
     class Doubts(Recogniser):
         def decode(self, request: Request) -> DecodeResult:
             result = super().decode(request)
-            return replace(result, no_speech_prob=no_speech_prob, log_probs=(log_prob,))
+            return replace(result, no_speech_prob=no_speech_prob, log_probs=(log_prob,) * 4)
 
     samples = np.append(spoken(3, 50), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
     assert len(transcribe(samples, Doubts(), language="en").chunks) == kept
@@ -352,7 +352,15 @@ def test_in_one_language_what_detection_encoded_is_not_encoded_again():
     assert {chunk.language for chunk in transcript.chunks} == {"en"}
     assert [request.encoded is not None for request in recogniser.requests] == [True]
     plain = transcribe(samples, Bilingual())
-    assert [replace(chunk, language=None) for chunk in transcript.chunks] == list(plain.chunks)
+    unmarked = [
+        replace(
+            chunk,
+            language=None,
+            words=tuple(replace(word, language=None) for word in chunk.words),
+        )
+        for chunk in transcript.chunks
+    ]
+    assert unmarked == list(plain.chunks)
 
 
 @pytest.mark.parametrize(
@@ -618,12 +626,9 @@ def test_assisted_transcripts_equal_plain_ones():
 
 
 def test_progress_is_logged_as_counts_alone(caplog):
-    samples = np.concatenate(
-        [
-            np.append(spoken(index, 200), np.zeros(50 * SAMPLES_PER_TOKEN, np.float32))
-            for index in range(4)
-        ]
-    )
+    pause = np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)
+    sentence = np.concatenate([*(spoken(index, 50) for index in range(4)), pause])
+    samples = np.tile(sentence, 4)
     with caplog.at_level(logging.INFO, logger="endpoint"):
         transcribe(samples, Recogniser(), language="en", chunk_length_s=5, batch_size=2)
     assert [record.getMessage() for record in caplog.records] == [

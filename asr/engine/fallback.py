@@ -9,7 +9,9 @@ stands before the loop is better than what chance finds. The second pass over a 
 no encoder, costs at most about what the first did (docs/decoding.md has the figures).
 
 The second text is kept, as openai/whisper keeps its last. A text that the model was unsure of is
-often likelier than the better one that beams find, above all where it half repeats itself.
+often likelier than the better one that beams find, above all where it half repeats itself. The
+first is kept where it is complete, does not loop and has twice as many tokens
+(`asr.engine.results`).
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ class ResultReader:
             raise ModelError("the model's scores are not numbers: its precision may be too low")
         sequence.client.stats.tokens += len(text.tokens)
         decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
+        if sequence.rejected and self._writes_more(sequence.rejected, decoded):
+            return sequence.rejected
         return _with_attention(state, row, sequence, decoded, text.beams)
 
     def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
@@ -81,6 +83,14 @@ class ResultReader:
             text = likeliest_text(state.beams, row, begin, length)
             if self._loops(state, row, sequence, text):
                 state.rows.finished[row] = True
+
+    def _writes_more(self, first: DecodeResult, second: DecodeResult) -> bool:
+        """Whether a rejected text does not loop and is twice as long as that of the beams: their
+        text may be likelier because it leaves out most of the speech.
+        """
+        complete = first.ended and not first.repetitive
+        count, of_second = (len(self.words(each.tokens)) for each in (first, second))
+        return complete and count >= 2 * of_second
 
     def words(self, tokens: abc.Iterable[int]) -> list[int]:
         """The text tokens among `tokens`."""

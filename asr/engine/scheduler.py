@@ -245,13 +245,13 @@ class Scheduler:
             del queue.running[sequence]
             fallback = sequence.options.fallback
             if sequence.may_retry and fallback is not None and fallback.rejects(result):
+                sequence.rejected = result
                 retried.append(sequence)
             else:
                 self._set(sequence, Status.DONE)
                 done.append((sequence, result))
         for each in reversed(retried):
             self._set(each, Status.RETRYING)
-            each.retried = True
             each.gathers_until = self._plain_steps[_plain(lane)] + GATHERING_STEPS
             each.client.stats.retries += 1
             self._lane(each.lane).waiting.appendleft(each)

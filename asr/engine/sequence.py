@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from asr.engine.request import DecodeOptions, Request
+from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Client
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ FOLLOWING = {
 
 @dataclass(eq=False)
 class Sequence:
-    """One window of a client. `retried` is whether its first text was rejected.
+    """One window of a client. `rejected` is its first text, if the fallback rejected it.
 
     The current attempt starts from `prompt`, has been through `steps`, and is drafted for if the
     assistant has read its audio. A retried one waits for others of its client until the step
@@ -66,7 +66,7 @@ class Sequence:
     request: Request
     apart: bool = False
     status: Status = Status.WAITING
-    retried: bool = False
+    rejected: DecodeResult | None = None
     gathers_until: int = 0
     prompt: tuple[int, ...] = field(init=False)
     steps: int = 0
@@ -83,6 +83,11 @@ class Sequence:
         self.encoded = self.request.encoded
         if self.request.prefix and (self.may_retry or not self.judged_by_start):
             raise ValueError("a prefix is for texts that are decoded greedily, once")
+
+    @property
+    def retried(self) -> bool:
+        """Whether this is the second attempt."""
+        return self.rejected is not None
 
     @property
     def options(self) -> DecodeOptions:

@@ -6,8 +6,8 @@ segment that has a start and no end; that segment is decoded again at the head o
 or its words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the same way).
 
 A long pause inside a window is replaced by silence. Where Whisper took it for the end of the
-window, the speech after it is decoded again. So is speech that goes on behind the end of a text:
-Whisper stops early above all where something is said again and again.
+window, the speech after it is decoded again. So is speech in a window for which there are no words
+(`asr.output.unwritten`): as a window of its own, or in two parts where it is most of the window.
 
 A decoder takes windows and says up to which sample each was decoded; it knows nothing of regions.
 Fixed batches and batches that refill each row as soon as it is free therefore use the same
@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,10 @@ from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 # of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
-# Speech behind the end of a text that is decoded next, in a window that has advanced by 1/8.
-UNWRITTEN = 2 * SAMPLE_RATE
-LEAST_PART = 8
+WORD_EDGE = (
+    SAMPLE_RATE // 2
+)  # within which a word may end later than attention says, or begin earlier
+MOST_RETRIES = 4  # of the same speech, each in a shorter window
 # A window whose text looped is decoded again from its second half on: at most once more each.
 LOOP_PART = (1 / 2, 2 / 3)
 
@@ -53,7 +55,7 @@ class Schedule:
         margin: int = MARGIN,
         detected: bool = True,
     ) -> None:
-        self.limit, self._detected = limit, detected
+        self.limit, self.detected = limit, detected
         self._samples = samples
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
@@ -120,6 +122,11 @@ class Schedule:
         """How long somebody speaks in a window."""
         return self._planner.count_speech(window.start, window.stop) / SAMPLE_RATE
 
+    def count_speech(self, start: float, end: float) -> float:
+        """The seconds of speech between two times of the recording in seconds."""
+        samples = round(start * SAMPLE_RATE), round(end * SAMPLE_RATE)
+        return self._planner.count_speech(*samples) / SAMPLE_RATE
+
     def pop_ready(self, count: int) -> list[Window]:
         """Take up to `count` windows that depend on none still to be decoded; none when all are
         done.
@@ -146,44 +153,60 @@ class Schedule:
         seek: int | None = None,
         unfinished: bool = False,
         looped: bool = False,
-    ) -> bool:
+    ) -> int:
         """Record that a window was decoded, and plan the one that follows it in its region.
 
         `seek` is the sample of the audio up to which it was decoded, None for its end;
-        `unfinished` says that a segment was still open there. True where that segment will be
-        decoded again; False where its text is final. Where the text `looped` from `seek` on, what
-        follows is decoded again, cut otherwise.
+        `unfinished` says that a segment was still open there. Returns the sample from which
+        decoding goes on. Where the text `looped` from `seek` on, what follows is decoded again,
+        cut otherwise.
         """
         self.done += 1
         self._expected -= self._count_windows(window.start, window.region_stop)
         self._left -= self._planner.count_speech(window.start, window.region_stop)
         self._unread.discard(window)
-        if window.tentative:
-            return False
         start = window.stop
+        if window.tentative:
+            return start
         if looped and seek is not None:
             start = self._after_loop(window, seek)
         elif seek is not None:
             start = self._next_start(window, seek, unfinished)
-        self._plan_next(start, window.region_stop)
-        return unfinished and start < window.stop
+        self._plan_next(start, window.region_stop, window.retries)
+        return start
+
+    def decode_again(self, window: Window, start: int, stop: int) -> tuple[Window, ...]:
+        """Plan windows over the samples `start` to `stop` of a decoded window, whose speech was not
+        written; returns these, none after MOST_RETRIES.
+        """
+        if window.retries == MOST_RETRIES:
+            return ()
+        if start > window.start:
+            start = self._planner.quietest(start, start + WORD_EDGE)
+        if stop < window.stop:
+            stop = self._planner.quietest(stop - WORD_EDGE, stop)
+        start = self._planner.speech_from(start)
+        edges, third = [start, stop], (stop - start) // 3
+        if 2 * (stop - start) > window.stop - window.start:
+            edges.insert(1, self._planner.quietest(start + third, stop - third))
+        found = tuple(
+            Window(first, last, last, retries=window.retries + 1)
+            for first, last in pairwise(edges)
+            if self._planner.count_speech(first, last) >= SHORTEST_TAIL
+        )
+        for each in reversed(found):
+            self._add(each)
+            self._left += self._planner.count_speech(each.start, each.stop)
+        return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Where decoding goes on: at the unfinished segment, where speech goes on that was not
-        written, or after a long pause that Whisper took for the end of the window.
+        """Return where decoding goes on: at the unfinished segment, or after a long pause that
+        Whisper took for the end of the window.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop
         pauses = self._planner.long_pauses(window.start, window.stop)
-        following = next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
-        return seek if self._leaves_speech(window, seek, following) else following
-
-    def _leaves_speech(self, window: Window, seek: int, following: int) -> bool:
-        """Whether much of what is said between `seek` and `following` is not written."""
-        advance, length = seek - window.start, window.stop - window.start
-        if not self._detected or LEAST_PART * advance < length:
-            return False
-        return self._planner.count_speech(seek, following) >= UNWRITTEN
+        return next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
 
     def _after_loop(self, window: Window, seek: int) -> int:
         """Where decoding goes on after a loop that began at `seek`: there, or if that is in the
@@ -203,14 +226,14 @@ class Schedule:
             return True
         return self._planner.count_speech(seek, window.stop) >= SHORTEST_TAIL
 
-    def _plan_next(self, start: int, region_stop: int) -> None:
+    def _plan_next(self, start: int, region_stop: int, retries: int = 0) -> None:
         """Put the next window of a region at the head of the queue, so that other regions are left
         to fill the batch later.
         """
         start = self._planner.speech_from(start)
         if start < region_stop:
             stop = self._planner.window_stop(start, region_stop)
-            self._add(Window(start, stop, region_stop))
+            self._add(Window(start, stop, region_stop, retries=retries))
             self._left += self._planner.count_speech(start, region_stop)
 
     def _add(self, window: Window) -> None:

@@ -53,12 +53,14 @@ class Window:
     """Samples `start` to `stop` of the audio, decoded at once; its region ends at `region_stop`.
 
     In a `tentative` one no speech was found; its text counts only where Whisper is sure of it.
+    `retries` counts the windows around it whose text left out its speech.
     """
 
     start: int
     stop: int
     region_stop: int
     tentative: bool = False
+    retries: int = 0
 
     @property
     def seconds(self) -> float:

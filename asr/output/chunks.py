@@ -37,6 +37,10 @@ CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was close
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
 # Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
 ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
+# Of speech that was left out the first time, what was said has at least -0.76, or where it was
+# translated -1.02 at a no-speech probability of 0.02. What was made up for noise and other voices,
+# such as "Thank you very much.", has at most -0.79 at 0.25 and -0.83 at 0.15.
+RETRY_LOGPROB, RETRY_NO_SPEECH, RETRY_SPEECH_LOGPROB = -0.78, 0.1, -1.1
 # Where no speech was found: music alone has at most -0.69 and at least 0.33, sentences understood
 # over it down to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a
 # short phrase over a long sound is what Whisper makes up.
@@ -71,7 +75,6 @@ class ChunkReader:
     models: WhisperModels
     language: str | None
     timestamps: bool
-    words: bool
     fallback: Fallback = DEFAULT_FALLBACK
 
     def read(
@@ -82,8 +85,9 @@ class ChunkReader:
 
         `samples` (n,) at 16 kHz are those it was decoded from.
         """
-        silent = holds_no_speech(result, self.fallback)
-        if silent or (window.tentative and not self._is_sure(window, result)):
+        made_up = window.retries > 0 and _is_made_up(result)
+        made_up |= window.tentative and not self._is_sure(window, result)
+        if made_up or holds_no_speech(result, self.fallback):
             return ReadWindow()
         found = Segments((Segment(result.tokens, 0.0, window.seconds),))
         begin = self.models.special_tokens.timestamp_begin
@@ -134,11 +138,9 @@ class ChunkReader:
         """The chunks of the `segments` that stay of a window; those without text or duration are
         left out.
 
-        `samples` (n,) at 16 kHz are those the window was decoded from; only word times need them.
+        `samples` (n,) at 16 kHz are those the window was decoded from.
         """
-        words: Sequence[tuple[Word, ...]] = [()] * len(segments)
-        if self.words:
-            words = timed_words(result, segments, samples, self.models, self.language)
+        words = timed_words(result, segments, samples, self.models, self.language)
         end_of_text = self.models.special_tokens.end_of_text
         ratio = compression_ratio(
             self.models.text_of([t for t in result.tokens if t < end_of_text])
@@ -160,23 +162,29 @@ class ChunkReader:
         """The chunk, or what is left of it where the words before `begin` seconds are left out:
         those whose middle is before.
         """
-        if not self.words or not chunk.words:
+        if not chunk.words:
             return [chunk] if chunk.start + chunk.end >= 2 * begin else []
         before = sum(word.start + word.end < 2 * begin for word in chunk.words)
-        if before in (0, len(chunk.words)):
-            return [] if before else [chunk]
-        words = chunk.words[before:]
-        first = split_words(chunk.tokens, self.models.text_of, self.language)[before].first
-        tokens, log_probs = chunk.tokens[first:], chunk.log_probs[first:]
-        text = "".join(word.text for word in words)
+        return self.part(chunk, before, len(chunk.words))
+
+    def part(self, chunk: Chunk, first: int, stop: int) -> list[Chunk]:
+        """The chunk's words number `first` to `stop` as a chunk; none where there are none."""
+        if (first, stop) == (0, len(chunk.words)):
+            return [chunk]
+        words = chunk.words[first:stop]
+        if not words:
+            return []
+        of_words = split_words(chunk.tokens, self.models.text_of, self.language)[first:stop]
+        tokens = slice(of_words[0].first, of_words[-1].stop)
         return [
             replace(
                 chunk,
-                text=text,
-                start=words[0].start,
+                text="".join(word.text for word in words),
+                start=words[0].start if first else chunk.start,
+                end=words[-1].end if stop < len(chunk.words) else chunk.end,
                 words=words,
-                tokens=tokens,
-                log_probs=log_probs,
+                tokens=chunk.tokens[tokens],
+                log_probs=chunk.log_probs[tokens],
             )
         ]
 
@@ -206,6 +214,12 @@ def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK)
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
     unlikely = result.avg_logprob < ANNOTATION_LOGPROB
     return fallback.is_silent(result) or (other_sound and unlikely)
+
+
+def _is_made_up(result: DecodeResult) -> bool:
+    """Whether a text for speech that was left out the first time is too unlikely."""
+    is_speech = result.no_speech_prob <= RETRY_NO_SPEECH
+    return result.text_logprob < (RETRY_SPEECH_LOGPROB if is_speech else RETRY_LOGPROB)
 
 
 def _stopped(result: DecodeResult) -> bool:
