@@ -35,7 +35,7 @@ class Info(BaseModel):
     tasks: list[str] = Field(description="Values of `task` that it can do")
     prompts: bool = Field(description="Whether it takes `prompt` and `hotwords`")
     drafts: Literal["assistant", "medusa"] | None = Field(
-        description="What drafts where `assisted` is true; null: nothing does"
+        description="What drafts, unless `assisted` is false; null: nothing does"
     )
     diarization: bool = Field(description="Whether speakers can be told apart")
     live_places: int | None = Field(
