@@ -131,7 +131,13 @@ def add_parameters(parser: CommandParser) -> None:
     )
     option(group, "--num-beams", "beam search; default: 1", type=whole_number(1), metavar="N")
     option(group, "--batch-size", "windows at a time", type=whole_number(1), metavar="N")
-    option(group, "--assisted", "let the assistant draft (speculative decoding)", **GIVEN)
+    option(
+        group,
+        "--assisted",
+        "let the assistant draft, which it does by default where that saves time; a warning says"
+        " why it does not",
+        **GIVEN,
+    )
     _add_thresholds(group)
     _add_layout(parser)
 

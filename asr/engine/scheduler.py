@@ -423,6 +423,6 @@ def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
     """The first of the sequences, and those that are drafted for if it is, or as it is not."""
 
     def kind(each: Sequence) -> tuple[bool, int | None]:
-        return each.options.assisted, each.options.drafts
+        return bool(each.options.assisted), each.options.drafts
 
     return [each for each in sequences if kind(each) == kind(sequences[0])]
