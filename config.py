@@ -269,7 +269,7 @@ class InferenceConfig(BaseModel):
 
     task: Literal["transcribe", "translate"] = "transcribe"
     batch_size: int = Field(default=24, ge=1, le=128)
-    assisted: bool = False
+    assisted: bool | None = None
     num_beams: int = Field(default=1, ge=1, le=8)
     length_penalty: float | None = Field(default=None, ge=0, le=1)
     chunk_length_s: int = Field(default=30, ge=1, le=30)

@@ -266,7 +266,7 @@ class Endpoint:
         """What was found on all channels, and every warning."""
         answer = attributed(audio.duration, heard, found, known, request.config)
         warnings = (*request.warnings, *audio.warnings, *answer.warnings)
-        return replace(answer, warnings=warnings)
+        return replace(answer, warnings=warnings + _undrafted(request.config, heard))
 
     async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
         """What `steps` return in a thread that prepares. Raises EndpointError."""
@@ -281,6 +281,15 @@ async def answer_of(events: AsyncGenerator[Event]) -> Answer:
             if isinstance(event, Finished):
                 return event.answer
     raise AssertionError("a request ends with its answer")
+
+
+def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[str, ...]:
+    """Warn if a request for drafts got none and no transcript says why: costs are the reason."""
+    told = any(text.startswith("assisted: ") for each in heard for text in each.warnings)
+    decoded = any(each.stats.steps for each in heard)
+    if not config.assisted or told or not decoded or any(each.stats.drafted for each in heard):
+        return ()
+    return ("assisted: measured costs do not show that drafts save time; decoded without them",)
 
 
 def _guarded(steps: Steps[T]) -> Steps[T]:

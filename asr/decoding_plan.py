@@ -91,23 +91,32 @@ class Planner:
         return replace(asked, timestamps=timestamps, assisted=assisted, words=True)
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
-        """Whether anything drafts, and a warning where that was asked for and does not."""
+        """Return whether the assistant or heads may draft, and a warning if the request asked for
+        drafts that the recording cannot have.
+
+        By default they draft for recordings; live passes are guesses for each other.
+        """
         decode = self.options.decode
-        if not decode.assisted:
+        if decode.assisted is False or (decode.assisted is None and decode.live):
             return False, ()
-        assistant = self.models.assistant
+        obstacle = self._no_drafts(languages)
+        if obstacle is None:
+            return True, ()
+        return False, (f"assisted: {obstacle}",) if decode.assisted else ()
+
+    def _no_drafts(self, languages: Sequence[str | None]) -> str | None:
+        """Return why nothing can draft for these languages; None if something can."""
+        decode, assistant = self.options.decode, self.models.assistant
         if assistant is None and self.models.medusa is None:
-            return False, ("assisted: no assistant model is loaded; decoded without one",)
+            return "no assistant model is loaded; decoded without one"
         if decode.num_beams > 1:
-            return False, ("assisted: beam search does not draft; decoded without the assistant",)
+            return "beam search does not draft; decoded without the assistant"
         if decode.temperature:
-            return False, ("assisted: sampled text is not drafted; decoded without the assistant",)
+            return "sampled text is not drafted; decoded without the assistant"
         only = None if assistant is None else assistant.only_language
         if only is not None and not {None, only}.issuperset(languages):
-            known = language_name(only)
-            warning = f"assisted: the assistant model knows {known} alone; decoded without it"
-            return False, (warning,)
-        return True, ()
+            return f"the assistant model knows {language_name(only)} alone; decoded without it"
+        return None
 
     def _previous_text(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Hot words and prompt as tokens, at most half of what a text may hold; a warning if cut.

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
@@ -125,16 +125,15 @@ class Recogniser:
         """Start the thread, with `threads` threads of torch beneath it, and `load` the models in
         it. Raises what that raises.
         """
-        self._loop = Loop(threads)
+        self._loop = loop = Loop(threads)
         # The thread holds on to the loop, not to this: it ends when nobody holds on to this.
         self._end = weakref.finalize(self, self._loop.end)
         self._end.atexit = False  # its thread then rests to the end
         try:
-            self.transcriber = self.run(load)
+            self.transcriber = self.run(lambda: loop.load(load))
         except BaseException:
             self._end()  # the error may be kept, and holds on to this
             raise
-        self._loop.transcriber = self.transcriber
 
     @property
     def models(self) -> WhisperModels:
@@ -235,6 +234,11 @@ class Loop:
         self.thread = Thread(target=self._run, name="engine", daemon=True)
         self.thread.start()
 
+    def load(self, load: Callable[[], Transcriber]) -> Transcriber:
+        """Keep and return what `load` returns, in the loop's own thread."""
+        self.transcriber = load()
+        return self.transcriber
+
     def put(self, asked: Job[Any] | Call) -> None:
         """Raises ModelError where the thread has stopped."""
         with self._lock:
@@ -276,7 +280,7 @@ class Loop:
         """
         ended = False
         while not ended and not (self._jobs and self.inbox.empty()):
-            asked = self.inbox.get()
+            asked = self._next()
             if isinstance(asked, Job):
                 self._jobs.append(asked)
                 with self._lock:
@@ -289,6 +293,15 @@ class Loop:
             self.counts.cancelled += 1
             self._remove(job)
         return not ended
+
+    def _next(self) -> Job[Any] | Call | None:
+        """Wait for the next entry of the inbox, and watch meanwhile what other processes leave of
+        the processors.
+        """
+        while True:
+            timeout = None if self.transcriber is None else self._engine.threads.watch()
+            with suppress(Empty):
+                return self.inbox.get(timeout=timeout)
 
     @property
     def _engine(self) -> DecodeEngine:

@@ -149,7 +149,12 @@ def add_parameters(parser: CommandParser) -> None:
         metavar="N",
     )
     option(group, "--batch-size", "windows at a time", type=whole_number(1), metavar="N")
-    option(group, "--assisted", "let the assistant draft (speculative decoding)", **GIVEN)
+    option(
+        group,
+        "--assisted",
+        "let the assistant draft (default where that saves time); a warning says why it does not",
+        **GIVEN,
+    )
     option(
         group,
         "--parameters",

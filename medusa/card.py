@@ -61,7 +61,7 @@ the SHA-256 `{facts.digest}`. The endpoint refuses them beside any other.
 
     ASR_MODEL={facts.base} ASSISTANT_MODEL=this/folder
 
-and `"assisted": true` in a request.
+They draft where that saves time; `"assisted": false` in a request decodes without them.
 
 ## Training
 

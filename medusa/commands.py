@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from asr.checkpoint.languages import ENGLISH
 
 from asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from asr.checkpoint.assistants import main_digest
-from asr.checkpoint.languages import ENGLISH
 from asr.checkpoint.loading import WhisperModels
 from config import REPOSITORY, ModelReference, nvidia_device_present
 from medusa.acceptance import Acceptance, measure

@@ -34,7 +34,7 @@ class Info(BaseModel):
     tasks: list[str] = Field(description="Values of `task` that it can do")
     prompts: bool = Field(description="Whether it takes `prompt` and `hotwords`")
     drafts: Literal["assistant", "medusa"] | None = Field(
-        description="What drafts where `assisted` is true; null: nothing does"
+        description="What drafts, unless `assisted` is false; null: nothing does"
     )
     diarization: bool = Field(description="Whether speakers can be told apart")
     known_speakers: bool = Field(description="Whether clips can give speakers names")

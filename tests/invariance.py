@@ -37,7 +37,7 @@ TEXTS: tuple[Options, ...] = (
 )
 BESIDE_THE_POINT: dict[str, tuple[Any, ...]] = {
     "batch_size": (1, 2, 5, 24),
-    "assisted": (False, True),
+    "assisted": (False, None),
     "diarize": (False, False, True),
     "group_by_speaker": (False, True),
     "return_timestamps": (False, True, "segment", "word"),

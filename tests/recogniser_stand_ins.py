@@ -8,6 +8,7 @@ import numpy as np
 
 from asr import Limits, TranscriptionOptions
 from asr.engine.scheduler import Scheduler
+from asr.model.cpu_threads import CpuThreads
 from transcript import DecodeStats, Transcript
 
 
@@ -21,6 +22,7 @@ class StandInEngine:
         rows: int = 2,
     ) -> None:
         self.steps, self.before, self.rows = 0, before, rows
+        self.threads = CpuThreads(1)
         self.scheduler = Scheduler(Limits(hold_seconds=hold_seconds))
 
     def step(self, newcomers: bool = False, live: bool = False) -> int:

@@ -31,7 +31,7 @@ from server.settings import ServerSettings
 DEFAULTS = {
     "task": "transcribe",
     "batch_size": 24,
-    "assisted": False,
+    "assisted": None,
     "num_beams": 1,
     "length_penalty": None,
     "chunk_length_s": 30,
@@ -84,14 +84,13 @@ FLOATS = {
     "no_speech_threshold": (0.0, 1.0),
 }
 SWITCHES = (
-    "assisted",
     "diarize",
     "group_by_speaker",
     "multilingual",
     "highlight_words",
     "subtitle_speakers",
 )
-BOOLEANS = (*SWITCHES, "return_timestamps", "vad_filter")
+BOOLEANS = (*SWITCHES, "assisted", "return_timestamps", "vad_filter")
 LISTS = ("hotwords", "output")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
@@ -226,9 +225,10 @@ def test_only_an_integer_is_an_integer(name):
             InferenceConfig.read({name: value})
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("name", [*SWITCHES, "assisted"])
 def test_only_a_boolean_is_a_boolean(name):
-    for value in (0, 1, 1.0, None, "yes", "1", "0", "on", "", " true", [True]):
+    nothing = () if name == "assisted" else (None,)
+    for value in (0, 1, 1.0, "yes", "1", "0", "on", "", " true", [True], *nothing):
         with pytest.raises(ValueError, match=f"^{name}: should be a valid boolean"):
             InferenceConfig.read({name: value})
 

@@ -168,8 +168,57 @@ def test_what_a_thread_prepared_while_nothing_was_decoded_takes_no_thread_away(c
     monkeypatch.setattr(CpuThreads, "_sample", busy)
     threads, found = CpuThreads(2), []
     threads.restore()
-    for at in (0.0, 1.0, 2.0):
+    threads.watch()
+    for at in (1.0, 2.0):
         clock["time"] = at
         threads.adjust()
         found.append(clock["threads"])
-    assert found == [2, 2, 1]
+    assert found == [2, 1]
+
+
+def after_idling(stat, clock, computes) -> int:
+    """The threads with which a request begins after four idle seconds, in which a neighbour
+    `computes` at the times for which that is true.
+    """
+    threads, busy, ready = CpuThreads(2, stat), 0.0, 0.0
+    clock["time"] = 0.0
+    write(stat, busy)
+    threads.adjust()
+    threads.restore()
+    for tick in range(1, 401):
+        clock["time"], busy = tick / 100, busy + computes(tick / 100) / 100
+        write(stat, busy)
+        if clock["time"] >= ready:
+            ready = clock["time"] + threads.watch()
+            assert clock["threads"] == 2
+    threads.adjust()
+    return clock["threads"]
+
+
+@pytest.mark.parametrize("rested", [0.7, 3.0])
+def test_a_neighbour_that_rests_takes_no_thread_from_the_next_request(tmp_path, clock, rested):
+    assert after_idling(tmp_path / "stat", clock, lambda at: at < 4 - rested) == 2
+
+
+@pytest.mark.parametrize("begun", [0.0, 1.0, 3.4])
+def test_beside_a_neighbour_that_computes_a_request_begins_with_fewer(tmp_path, clock, begun):
+    assert after_idling(tmp_path / "stat", clock, lambda at: at > begun) == 1
+
+
+def test_a_request_that_follows_at_once_keeps_the_threads_of_the_last(tmp_path, clock):
+    stat = tmp_path / "stat"
+    threads = CpuThreads(2, stat)
+    for at, busy in [(0.0, 0), (1.0, 1), (1.05, 1)]:
+        write(stat, busy)
+        clock["time"] = at
+        threads.adjust()
+        assert clock["threads"] == (1 if at else 2)
+        threads.restore()
+        assert clock["threads"] == 2
+
+
+def test_where_nothing_can_be_counted_nothing_is_watched(tmp_path, clock):
+    assert CpuThreads(2, tmp_path / "stat").watch() is None
+    write(tmp_path / "stat", 0.0)
+    assert CpuThreads(1, tmp_path / "stat").watch() is None
+    assert CpuThreads(2, tmp_path / "stat").watch() == cpu_threads.IDLE_INTERVAL

@@ -118,6 +118,18 @@ def test_large_models_are_measured_fewer_times(seconds, rounds):
     assert MAX_ROUNDS + 1 - len([*left]) == rounds
 
 
+@pytest.mark.parametrize("rows", [1, 4, 24])
+def test_what_preparing_a_window_costs_is_weighed_against_what_its_drafts_save(rows):
+    """Half of all seconds are saved: a window of 50 tokens costs 50 steps, shared by the rows."""
+    seconds = {(count, k): count * (1.0 + 0.2 * k) for count in (1, 12) for k in (0, 1, 3)}
+    drafts, gain = 3, 1 + 0.8 + 0.8**2 + 0.8**3
+    saved = 50 * (1 - (1 + 0.2 * drafts) / gain)
+    for preparing, pays in ((0.0, True), (0.99 * saved, True), (1.01 * saved, False)):
+        drafting = DraftLength(StepCosts(seconds, preparing), [1, 2, 3])
+        assert drafting.pays(rows) == pays
+        assert drafting.choose(rows, rows) == drafts
+
+
 def test_each_depth_has_its_own_rate():
     """Of four rows one accepted nothing of three drafts, one all, and two accept none at all."""
     drafting = DraftLength(costs(10, 0.6, 0.1), DRAFTS, AcceptanceRate.by_depth(4))

@@ -16,7 +16,7 @@ from oracle import TINY, decode, interleaved, models_of, random_heads
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.draft_length import MAX_DRAFTS, DraftLength, StepCosts
 from asr.engine.draft_policy import DraftPolicy
 from asr.engine.drafters import draft_model, most_drafts
 from asr.engine.engine import DecodeEngine
@@ -249,3 +249,40 @@ def test_memory_of_a_row_is_one_vector_and_a_further_layer(kind):
     assert 3 * (DecodeState.bytes_per_row(main, model, MAX_DRAFTS) - plain) == held
     assert (state.drafter.cache is None) == (kind == HEADS_ONLY)
     assert most_drafts(model) == 10
+
+
+@pytest.mark.parametrize("own_encoder", [None, False, True], ids=["heads", "decoder", "whisper"])
+def test_while_costs_say_that_drafts_do_not_pay_nothing_is_spent_on_them(own_encoder, monkeypatch):
+    """No pass of an own encoder, no memory, no state kept up; the tokens are the same."""
+    models = models_with(HEADS_ONLY)
+    if own_encoder is not None:
+        models = oracle.with_assistant(models_of(TINY, RAGGED), 0.1, own_encoder)
+    engine = DecodeEngine(models)
+    runner, encoder = engine.runner, engine.context.encoder
+    launch, run_pass, steps, encoders = runner.launch, encoder.run_pass, [], []
+
+    def launched(state, filters, shape):
+        steps.append((state.drafter is not None, shape.drafts > 0, shape.followed))
+        return launch(state, filters, shape)
+
+    def encoded(own, features):
+        encoders.append(own)
+        return run_pass(own, features)
+
+    monkeypatch.setattr(runner, "launch", launched)
+    monkeypatch.setattr(encoder, "run_pass", encoded)
+
+    def decode_where_a_draft_costs(steps_of_none):
+        costs = {(rows, k): 1.0 + k * steps_of_none for rows in (1, 8) for k in (0, 1, 6)}
+        engine.context.drafting = DraftLength(StepCosts(costs), [1, 2, 3])
+        answers = decode(engine, windows_of(True), DecodeOptions(assisted=True, batch_size=4))
+        assert tokens_of(answers) == truth(True)
+        return engine.memory.held // engine.memory.capacity
+
+    plain = DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS)
+    assert decode_where_a_draft_costs(9.0) == plain
+    assert set(steps) == {(False, False, False)}
+    assert set(encoders) == {encoder.main}
+    assert decode_where_a_draft_costs(0.01) > plain
+    assert (True, True, own_encoder is None) in steps
+    assert (encoder.assistant not in (None, encoder.main)) == (len(set(encoders)) == 2)

@@ -26,7 +26,7 @@ from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from endpoint import Endpoint
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from runtime.error_edge import EXIT_STATUS, end_process
-from transcript import Chunk, SpeakerTurn, Transcript, Word
+from transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 from transcription_request import ignored_names
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
@@ -233,6 +233,30 @@ def test_every_parameter_reaches_the_transcriber(endpoint, hum):
         decode=DecodeOptions(assisted=True, batch_size=3, num_beams=5, length_penalty=0.5),
     )
     assert transcriber.asked == [expected]
+
+
+UNPAID = "assisted: measured costs do not show that drafts save time; decoded without them"
+ASSISTANT_MISSING = "assisted: no assistant model is loaded; decoded without one"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "stats", "reasons", "warnings"),
+    [
+        ({"assisted": True}, DecodeStats(steps=9), (), [UNPAID]),
+        ({"assisted": True}, DecodeStats(steps=9, drafted=3), (), []),
+        ({"assisted": True}, DecodeStats(), (), []),
+        ({"assisted": True}, DecodeStats(steps=9), (ASSISTANT_MISSING,), [ASSISTANT_MISSING]),
+        ({"assisted": False}, DecodeStats(steps=9), (), []),
+        ({"assisted": None}, DecodeStats(steps=9), (), []),
+        ({}, DecodeStats(steps=9), (), []),
+    ],
+)
+def test_a_request_for_drafts_that_got_none_is_told_why(
+    endpoint, hum, parameters, stats, reasons, warnings
+):
+    transcriber = speaks(replace(SPEECH, stats=stats, warnings=reasons))
+    answer = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
+    assert answer["warnings"] == warnings
 
 
 def test_thresholds_reach_the_transcriber(endpoint, hum):

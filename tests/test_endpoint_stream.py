@@ -39,8 +39,8 @@ OPTIONS = [
     {"language": "de", "return_timestamps": "word"},
     {"prompt": "word300 word301", "hotwords": ["word302"]},
     {"language": "en", "num_beams": 3},
-    {"assisted": True},
-    {"assisted": True, "return_timestamps": "word", "language": "en", "batch_size": 1},
+    {"assisted": False},
+    {"assisted": None, "return_timestamps": "word", "language": "en", "batch_size": 1},
     {"multilingual": True},
     {"language": "en", "diarize": True, "num_speakers": 2},
     {"language": "de", "task": "translate", "chunk_length_s": 2, "output": ["srt"]},
@@ -475,7 +475,7 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
                 {"language": "en", "chunk_length_s": 2},
                 {"language": "de", "return_timestamps": "word"},
                 {"language": "en", "num_beams": 2},
-                {"language": "en", "assisted": True, "chunk_length_s": 2},
+                {"language": "en", "assisted": False, "chunk_length_s": 2},
                 {"prompt": "word300 word301"},
             )
         )

@@ -5,6 +5,7 @@ executor are the recogniser's own.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from queue import SimpleQueue
@@ -21,6 +22,7 @@ from asr.engine.scheduler import Finished, Plan, Scheduler
 from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 from asr.engine.shares import LIVE_LINGERS, SHARE_BESIDE_LIVE
+from asr.model.cpu_threads import CpuThreads
 from transcript import Transcript
 
 
@@ -42,7 +44,7 @@ class Costs(NamedTuple):
 BASE, DEMO = Costs(0.25, 0.03, 0.002, 0.01), Costs(0.063, 0.0025, 0.0009, 0.002)
 GPU = Costs(0.02, 0.003, 0.0001, 0.01)
 # A window has so many steps.
-STEPS = {8: 40, 30: 120}
+STEPS = {4: 25, 8: 40, 9: 60, 16: 110, 30: 120}
 ROWS = 32
 
 
@@ -54,6 +56,7 @@ class Engine:
 
     def __init__(self, costs: Costs = BASE) -> None:
         self.costs, self.time, self.steps = costs, 0.0, 0
+        self.threads = CpuThreads(1)
         self.scheduler = Scheduler(Limits(shared=True), lambda: self.time, costs is not GPU)
         self.executor = Executor(self.scheduler, Batches(self))
         self.on_step = self.on_time = lambda: None
@@ -298,3 +301,58 @@ def test_a_live_recording_of_many_languages_leaves_others_their_turns():
     recogniser.run(submit)
     assert left.get(timeout=60) > 50
     recogniser.close()
+
+
+def answers_beside_live_ones(clients, leavers, costs, seconds=300.0):
+    """How many answers `clients` get, who ask again at once, beside three live speakers and
+    `leavers`, each of whom leaves after up to two seconds and is followed by another.
+    """
+    engine, ended, answered = Engine(costs), SimpleQueue(), []
+    due = []  # times, and what is done then
+    lengths, patience = itertools.cycle((4, 9, 16)), itertools.cycle((0.3, 1.7, 0.9, 1.2))
+
+    def submit(pause, again, **options):
+        def note(_):
+            answered.append(again)
+            due.append((engine.time + pause, again))
+
+        job = recogniser.submit(Recording(engine, 1, next(lengths), hears=0, **options))
+        job.result.add_done_callback(note)
+        return job
+
+    def ask():
+        submit(0.0, ask)
+
+    def speak():
+        submit(1.0, speak, live=True)
+
+    def ask_and_leave():
+        job = submit(math.inf, ask_and_leave)
+
+        def leave():
+            job.cancel()
+            ask_and_leave()
+
+        due.append((engine.time + next(patience), leave))
+
+    def on_time():
+        now = [what for when, what in due if when <= engine.time]
+        due[:] = [each for each in due if each[0] > engine.time]
+        for what in now:
+            what()
+        if engine.time >= seconds and not ended.qsize():
+            ended.put(answered.count(ask))
+
+    engine.on_time = on_time
+    recogniser = Recogniser(lambda: SimpleNamespace(engine=engine), 1)
+    come = [ask] * clients + [ask_and_leave] * leavers + [speak] * 3
+    recogniser.run(lambda: [each() for each in come])
+    count = ended.get(timeout=60)
+    recogniser.close()
+    return count
+
+
+@pytest.mark.parametrize("costs", [BASE, DEMO], ids=["base", "demo"])
+def test_beside_live_ones_clients_that_leave_take_no_more_than_clients_that_stay(costs):
+    share_of_twelve = answers_beside_live_ones(15, 0, costs) * 12 / 15
+    assert answers_beside_live_ones(12, 3, costs) >= 0.95 * share_of_twelve

@@ -81,7 +81,7 @@ def bodies_of(inputs):
                 "return_timestamps": timestamps,
             },
         }
-        for assisted in (False, True)
+        for assisted in (False, None)
         for language in ("en", None)
         for timestamps in (True, False)
     ]

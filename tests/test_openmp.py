@@ -120,6 +120,7 @@ A_THREAD_ENDS = """
 """
 MODELS_ARE_FREED = """
     from types import SimpleNamespace
+    from asr.model.cpu_threads import CpuThreads
     from asr.recogniser import Recogniser
 
     class Models:
@@ -127,7 +128,8 @@ MODELS_ARE_FREED = """
             time.sleep(0.3)
             print("freed")
 
-    recogniser = Recogniser(lambda: SimpleNamespace(models=Models()), 1)
+    engine = SimpleNamespace(threads=CpuThreads(1))
+    recogniser = Recogniser(lambda: SimpleNamespace(models=Models(), engine=engine), 1)
     del recogniser
 """
 ONE_TEAM = """

@@ -136,6 +136,15 @@ def test_the_engine_knows_at_once_that_somebody_has_come(recognising):
     assert said[-1] is False
 
 
+def test_while_it_waits_the_thread_watches_what_others_compute(recognising, monkeypatch):
+    engine, watched = StandInEngine(), SimpleQueue()
+    monkeypatch.setattr(engine.threads, "watch", lambda: watched.put(None) or 0.001)
+    recogniser = recognising(engine)
+    for _ in range(3):
+        watched.get(timeout=60)
+    assert outcome(recogniser.submit(Recording(engine, [0])))
+
+
 def test_the_error_of_one_is_its_own(recognising):
     engine = StandInEngine()
     recogniser = recognising(engine)

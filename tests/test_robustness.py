@@ -215,7 +215,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "assisted, in batches": {
         "inputs": text64(pcm(spoken(4))),
-        "parameters": {"assisted": True, "batch_size": 8},
+        "parameters": {"assisted": None, "batch_size": 8},
     },
     "translated": {"inputs": GOOD64, "parameters": {"task": "translate", "language": "German"}},
     "without times": {"inputs": GOOD64, "parameters": {"return_timestamps": False}},

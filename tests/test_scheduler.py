@@ -13,13 +13,23 @@ from collections import Counter, deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_batches import Clock, request_of
+from plain_batches import (
+    ENCODE_SECONDS,
+    STEP_SECONDS,
+    Clock,
+    Device,
+    Script,
+    client_of,
+    executor_of,
+    request_of,
+)
 
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.request import DecodeOptions, DecodeResult
 from asr.engine.scheduler import (
     GATHERING_STEPS,
+    IN_VAIN,
     MAX_ENCODER_BATCH,
     Limits,
     Load,
@@ -616,3 +626,31 @@ def test_a_status_that_cannot_follow_is_refused():
     plan = drive.scheduler.plan(PLAIN, Load(9, 0.0))._replace(entering=[one])
     with pytest.raises(AssertionError, match=r"DONE is not followed by .*WAITING"):
         drive.scheduler.entered(plan, 0, 0.0)
+
+
+def test_beside_live_windows_rows_step_before_more_is_encoded_for_clients_that_come_and_go():
+    device = Device()
+    executor = executor_of(device, Limits(shared=True))
+    stays = client_of(executor, [request_of(Script((40, 1)))])
+    while not stays.finished:
+        executor.scheduler.beside_live.see()
+        goes = client_of(executor, [request_of(Script((40, 1)))])
+        executor.step()
+        executor.step()
+        executor.cancel(goes)
+    works = "".join(each.what[0] for each in device.works)
+    steps_between = [len(steps) for steps in works.split("e")][2:-2]
+    least = math.ceil(IN_VAIN * ENCODE_SECONDS / STEP_SECONDS)
+    assert len(steps_between) > 3
+    assert min(steps_between) >= least
+
+
+def test_without_rows_that_could_step_a_newcomer_enters_though_others_have_left():
+    device = Device()
+    executor = executor_of(device, Limits(shared=True))
+    for _ in range(3):
+        executor.scheduler.beside_live.see()
+        goes = client_of(executor, [request_of(Script((40, 1)))])
+        executor.step()
+        executor.cancel(goes)
+    assert [each.what for each in device.works] == ["encode"] * 3

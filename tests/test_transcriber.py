@@ -598,6 +598,25 @@ def test_an_assistant_of_one_language_drafts_for_no_recording_of_two(only, draft
     assert ["knows English alone" in text for text in transcript.warnings] == [True] * (not drafts)
 
 
+@pytest.mark.parametrize(
+    ("models", "options", "drafts"),
+    [
+        (MODELS, {}, False),
+        (assisted_by(None), {}, True),
+        (assisted_by("en"), {"language": "German"}, False),
+        (assisted_by(None), {"num_beams": 5}, False),
+        (assisted_by(None), {"temperature": 0.5}, False),
+        (assisted_by(None), {"live": True}, False),
+        (assisted_by(None), {"assisted": False}, False),
+    ],
+)
+def test_a_loaded_assistant_drafts_by_default_and_nothing_is_warned_of(models, options, drafts):
+    recogniser = Recogniser(models)
+    transcript = transcribe(spoken(0, 50), recogniser, models, **{"language": "en"} | options)
+    assert [options.assisted for options in recogniser.options] == [drafts]
+    assert transcript.warnings == ()
+
+
 def test_beams_are_not_drafted_and_the_answer_says_so():
     recogniser = Recogniser(assisted_by(None))
     models = assisted_by(None)

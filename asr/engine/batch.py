@@ -94,6 +94,7 @@ class Batch:
         drafted = self._drafts.prepares(
             entering[0].options, self.context.drafting, live + len(entering), len(entering)
         )
+        drafted = drafted and self.memory.ensure_drafter()
         encoded = self._encode(entering, drafted, plan.until)
         entering = entering[: len(encoded.main)]
         for number, each in enumerate(entering):
@@ -274,7 +275,7 @@ class Batch:
         lengths = result.length[: len(self.rows)]
         longest = max(*lengths, *(each.prefilled_length for each in self.rows))
         self._longest = longest + sum(each.drafts + 1 for _, each in self._pending)
-        if self.context.drafting is not None and not shape.told:
+        if self.context.drafting is not None and shape.drafts and not shape.told:
             self.context.drafting.observe(result.accepted, result.drafted)
         self._count(result, shape.drafts)
         return result

@@ -22,8 +22,8 @@ import numpy as np
 MAX_DRAFTS = 10
 # Rounds of measuring: at least, at most, and the seconds after which the least has to do.
 MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 3, 4, 0.5
-# Preparing a window for drafts costs a little too, and measured costs are not exact.
-MIN_SPEEDUP = 1.1
+MIN_SPEEDUP = 1.1  # measured costs are not exact
+TOKENS_OF_A_WINDOW = 50  # of 15 to 30 s of speech; fewer are no reason to prepare a window
 PRIOR_MEAN = 0.8  # acceptance before anything is known
 HEADS_PRIOR_MEAN = 0.7  # of heads, at every depth
 PRIOR_WEIGHT = 12.0  # drafted tokens that the prior is worth
@@ -34,10 +34,11 @@ DECAY = 0.97  # of the counts, for each window decoded without drafts
 @dataclass(frozen=True)
 class StepCosts:
     """Seconds of a step by number of rows and of drafts (none, few and many); between the measured
-    ones linear.
+    ones linear. `preparing` are seconds for which the drafter hears and reads one window.
     """
 
     seconds: Mapping[tuple[int, int], float]
+    preparing: float = 0.0
 
     @classmethod
     def least_of(cls, rounds: Iterator[Mapping[tuple[int, int], float]]) -> StepCosts:
@@ -132,8 +133,20 @@ class DraftLength:
 
     def choose(self, rows: int, draftable: int) -> int:
         """How many tokens to draft in a step of `rows` rows of which `draftable` accept drafts."""
-        if not draftable:
-            return 0
+        return self._best(rows, draftable)[0] if draftable else 0
+
+    def pays(self, rows: int) -> bool:
+        """Whether a window among `rows` rows, all drafted for, gains more by drafts than preparing
+        it for them costs.
+        """
+        drafts, speed = self._best(rows, rows)
+        saved = self._seconds[rows][0] / rows - 1 / speed
+        return drafts > 0 and TOKENS_OF_A_WINDOW * saved > self.costs.preparing
+
+    def _best(self, rows: int, draftable: int) -> tuple[int, float]:
+        """The number of drafts for the most tokens a second of all rows, and that speed; 0 drafts
+        unless they clearly beat none.
+        """
         if rows not in self._seconds:
             self._seconds[rows] = [self.costs.step(rows, k) for k in (0, *self.lengths)]
         plain, *drafted = self._seconds[rows]
@@ -143,7 +156,9 @@ class DraftLength:
             for drafts, seconds in zip(self.lengths, drafted, strict=True)
         ]
         best = max(speeds)
-        return self.lengths[speeds.index(best)] if best >= MIN_SPEEDUP * rows / plain else 0
+        if best < MIN_SPEEDUP * rows / plain:
+            return 0, rows / plain
+        return self.lengths[speeds.index(best)], best
 
 
 def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:

@@ -1,8 +1,9 @@
 """How a batch drafts: which windows are prepared for it, and how far a step drafts.
 
-Where a request does not fix the number of drafts, measured costs and acceptance decide twice. A
-window is prepared for drafts only where they pay as it enters, unless being ready costs nothing;
-each step then drafts as many tokens as pay among the rows that run.
+Unless a request fixes the number of drafts, measured costs and acceptance decide twice. A window is
+prepared for drafts only if they pay as it enters, preparing included; each step then drafts as many
+tokens as pay among the rows that run. Where drafts do not pay, an assistant has no memory, hears
+nothing and reads nothing, and no step keeps up the state of heads.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asr.engine.draft_length import DraftLength
-from asr.engine.drafters import DraftModel, follows, most_drafts, needs_preparing
+from asr.engine.drafters import DraftModel, follows, most_drafts
 from asr.engine.request import DecodeOptions
 
 NEWEST = 2  # tokens that an assistant may not have read after a step with drafts
@@ -29,17 +30,16 @@ class DraftPolicy:
     ) -> bool:
         """Whether `new` windows with these options, which make `rows` rows, may be drafted for.
 
-        `drafting` is None where nothing was measured. Where drafts do not pay its estimates decay.
+        `drafting` is None if nothing was measured. Its estimates decay if drafts do not pay.
         """
         if not options.assisted or self.model is None:
             return False
         if options.drafts is not None:
             return options.drafts > 0
-        if drafting is not None and drafting.choose(rows, rows):
-            return True
-        if drafting is not None:
-            drafting.decay(new)
-        return drafting is not None and not needs_preparing(self.model)
+        if drafting is None or drafting.pays(rows):
+            return drafting is not None
+        drafting.decay(new)
+        return False
 
     def choose(
         self, draftable: Sequence[DecodeOptions], drafting: DraftLength | None, rows: int

@@ -218,11 +218,6 @@ def follows(model: DraftModel | None) -> bool:
     return isinstance(model, MedusaModel)
 
 
-def needs_preparing(model: DraftModel) -> bool:
-    """Whether a window costs more than a copy where it may be drafted for."""
-    return not isinstance(model, MedusaModel) or model.block is not None
-
-
 def _at(states: Tensor, index: Tensor) -> Tensor:
     """(rows, n, d_model) at `index` (rows,) -> (rows, d_model)."""
     return states[torch.arange(states.shape[0], device=states.device), index]

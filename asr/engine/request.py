@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class DecodeOptions:
     """How the requests of a session are decoded.
 
-    At most `batch_size` of them occupy rows at once. `drafts` fixes the number of drafted tokens a
-    step; None lets measured costs and acceptance decide. `words` asks for the attention of the
+    At most `batch_size` of them occupy rows at once. `assisted` says whether the assistant or heads
+    may draft; None leaves it to the planner (`asr.decoding_plan`), and the engine drafts nothing.
+    `drafts` fixes the number of drafted tokens a step; None lets measured costs and acceptance
+    decide. `words` asks for the attention of the
     alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
     beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
     log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). At a
@@ -32,7 +34,7 @@ class DecodeOptions:
     """
 
     timestamps: bool = True
-    assisted: bool = False
+    assisted: bool | None = None
     batch_size: int = 24
     fallback: Fallback | None = None
     drafts: int | None = None

@@ -37,6 +37,10 @@ MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
 # Steps of plain rows for which a rejected text waits for others of its client.
 GATHERING_STEPS = 64
 
+# After a client has left a row, other rows take steps for so many times the seconds of encoding a
+# window before another is encoded: clients that leave then take about as much as clients that stay.
+IN_VAIN = 4
+
 Finished = tuple[Sequence, DecodeResult]
 
 
@@ -102,6 +106,9 @@ class Scheduler:
         self._plain_steps: Counter[Lane] = Counter()  # by lane of one beam
         # Of live windows and of the others, each for themselves:
         self._rests_until = {True: -math.inf, False: -math.inf}
+        # Seconds that a window's encoding took beside live windows, and those of steps that the
+        # other rows are owed for windows encoded in vain.
+        self._encoding, self._owed = 0.0, 0.0
 
     # What waits and what runs
 
@@ -191,6 +198,10 @@ class Scheduler:
         """A lane that is not live had its turn, which has taken since `began`."""
         self._last_other = lane
         self.beside_live.count(began)
+        if self._lanes[lane].grown:
+            self._encoding = self.clock() - began
+        else:
+            self._owed = max(0.0, self._owed + began - self.clock())
         if lane.long:
             self.long_share.count(began)
 
@@ -200,7 +211,7 @@ class Scheduler:
         small = not lane.live and self.beside_live.small
         if small and load.encoded:
             return Plan([], 0, math.inf, decodes=False)
-        steps_first = small and queue.grown and bool(queue.running)
+        steps_first = small and (queue.grown or self._owed > 0) and bool(queue.running)
         if steps_first or not queue.waiting or not self._may_enter(lane):
             return Plan([], 0, math.inf, decodes=True)
         others = load.newcomers or len(self.clients) > 1
@@ -261,12 +272,18 @@ class Scheduler:
         return done
 
     def cancel(self, client: Client) -> list[Sequence]:
-        """Forget the sequences of a client. Returns those that were in rows."""
+        """Forget the sequences of a client. Returns those that were in rows.
+
+        Beside live windows the rows of all others pay for those that leave: a window is encoded
+        for each newcomer between two of their steps. So they are owed steps first.
+        """
         rows = []
         for each in [each for each in self._present() if each.client is client]:
             if each.status is Status.RUNNING:
                 del self._lanes[each.lane].running[each]
                 rows.append(each)
+                if not each.lane.live and self.beside_live.small:
+                    self._owed += IN_VAIN * self._encoding
             else:
                 self._lanes[each.lane].waiting.remove(each)
             self._set(each, Status.DONE)
@@ -406,6 +423,6 @@ def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
     """The first of the sequences, and those that are drafted for if it is, or as it is not."""
 
     def kind(each: Sequence) -> tuple[bool, int | None]:
-        return each.options.assisted, each.options.drafts
+        return bool(each.options.assisted), each.options.drafts
 
     return [each for each in sequences if kind(each) == kind(sequences[0])]

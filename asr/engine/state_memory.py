@@ -9,11 +9,13 @@ too, so that no page of theirs is yet to come, and what is given back leaves the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
-from asr.engine.drafters import DraftModel
+from asr.engine.drafters import DraftModel, allocate_drafter, drafter_bytes_per_row
 from asr.engine.recovery import MAX_ROWS, RowLimit
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder
@@ -32,6 +34,9 @@ HOST_LAST_BYTES = HOST_HEADROOM_BYTES // 2
 class StateMemory:
     """One decode state of the models, whose rows have `num_beams` each; `limit` is how many rows
     may be tried.
+
+    Rows have a drafter from the first window on that is prepared for drafts; under CUDA graphs,
+    which replay over fixed addresses, always.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class StateMemory:
         self.main, self.draft_model, self.runner = main, draft_model, runner
         self.num_beams = num_beams
         self.device = main.token_embeddings.device
+        self.drafts = self._always_drafts = draft_model is not None and runner.pipelined
         self.limit = RowLimit()
         self.state: DecodeState | None = None
 
@@ -72,6 +78,23 @@ class StateMemory:
         assert self.state is not None
         return self.state
 
+    @torch.inference_mode()
+    def ensure_drafter(self) -> bool:
+        """Give the state's rows a drafter. Return False if there is no memory for one."""
+        state = self.state
+        assert state is not None
+        assert self.draft_model is not None
+        if state.drafter is not None:
+            return True
+        max_len, device = state.main.cache.max_len, self.device
+        host = host_memory() if device.type != "cuda" else None
+        needed = state.capacity * drafter_bytes_per_row(self.draft_model, max_len)
+        if host is not None and host.free < needed + HOST_LAST_BYTES:
+            return False
+        drafter = allocate_drafter(self.draft_model, state.capacity, max_len)
+        self.state, self.drafts = replace(state, drafter=drafter), True
+        return True
+
     def rows_beside(self, wanted: int) -> int:
         """How many of `wanted` rows fit beside what everybody holds now; 0 where none does."""
         if self.capacity >= wanted:
@@ -98,7 +121,7 @@ class StateMemory:
         """Give the memory back, and with it every graph captured over it."""
         if self.state is not None:
             self.runner.release(self.state)
-        self.state = None
+        self.state, self.drafts = None, self._always_drafts
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         else:
@@ -115,7 +138,7 @@ class StateMemory:
             host = host_memory()
             if host is not None and host.free < rows * self._bytes_per_row + HOST_LAST_BYTES:
                 raise MemoryError(f"the host has {host.free} bytes left")
-        return DecodeState.allocate(self.main, self.draft_model, rows, MAX_DRAFTS, self.num_beams)
+        return DecodeState.allocate(self.main, self._drafter, rows, MAX_DRAFTS, self.num_beams)
 
     def _grow(self, wanted: int, live: int) -> None:
         """Move the live rows to a larger state; where old and new do not fit together, stay."""
@@ -129,8 +152,9 @@ class StateMemory:
             return
         assert self.state is not None
         larger.copy_rows(self.state, live)
+        drafts = self.drafts
         self.release()
-        self.state = larger
+        self.state, self.drafts = larger, drafts
 
     def _fitting(self) -> int:
         """How many rows to try now: those that fit, and one in any case."""
@@ -154,5 +178,10 @@ class StateMemory:
         return max(0, free + idle - headroom) // self._bytes_per_row
 
     @property
+    def _drafter(self) -> DraftModel | None:
+        """The model of which rows hold a state."""
+        return self.draft_model if self.drafts else None
+
+    @property
     def _bytes_per_row(self) -> int:
-        return DecodeState.bytes_per_row(self.main, self.draft_model, MAX_DRAFTS, self.num_beams)
+        return DecodeState.bytes_per_row(self.main, self._drafter, MAX_DRAFTS, self.num_beams)

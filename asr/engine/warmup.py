@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 
 from asr.engine.batch import DecodeContext
@@ -18,11 +20,13 @@ from asr.engine.drafters import follows, most_drafts
 from asr.engine.row_state import StepShape
 from asr.engine.state_memory import StateMemory
 from runtime.device_errors import is_out_of_memory
+from timebase import SAMPLE_RATE
 
 logger = logging.getLogger("endpoint")
 
 TIMED_ROWS = (1, 4, 12)
 TIMED_KV_LEN = 64
+TIMED_PROMPT = 4  # tokens
 TIMED_SECONDS = 0.02  # of steps of one shape
 UNTIMED_STEPS = 2  # on CUDA the first runs eagerly and the second is captured
 
@@ -44,15 +48,19 @@ def prepare_shapes(memory: StateMemory, context: DecodeContext) -> None:
 
 
 def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | None:
-    """Time steps over rows that are finished: they cost the same and change nothing.
+    """Time steps over rows that are finished, which cost the same and change nothing, and what
+    preparing a window takes.
 
-    None where the device's memory does not suffice.
+    None if the device's memory does not suffice.
     """
     try:
         # The largest first: growing later would drop the graphs that were timed.
         capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
-        rows = [count for count in TIMED_ROWS if count <= capacity]
-        return StepCosts.least_of(_rounds(memory, context, rows))
+        if memory.ensure_drafter():
+            rows = [count for count in TIMED_ROWS if count <= capacity]
+            costs = StepCosts.least_of(_rounds(memory, context, rows))
+            prepared = _time_preparing(memory, context)
+            return replace(costs, preparing=max(0.0, prepared - costs.step(1, 0)))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -111,6 +119,27 @@ def _rounds(
     shapes = [(count, k) for count in rows for k in _timed_drafts(memory, context)]
     while True:
         yield {shape: _time_step(memory, context, *shape) for shape in shapes}
+
+
+@torch.inference_mode()
+def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
+    """Return the least seconds in which the drafter hears a silent window and reads a prompt, and
+    a step without drafts follows, for whose result the host waits.
+    """
+    encoder, view = context.encoder, memory.ensure_capacity(1).view(0, 1)
+    assert view.drafter is not None
+    heard = encoder.main.positions.new_zeros((1, *encoder.main.positions.shape))
+    tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=heard.device)
+    positions = torch.arange(TIMED_PROMPT, device=heard.device)[None]
+    hidden, silence = heard[:, :TIMED_PROMPT], np.zeros(SAMPLE_RATE, np.float32)
+    least = float("inf")
+    for _ in range(UNTIMED_STEPS + 1):
+        started = time.perf_counter()
+        view.drafter.listen(encoder.encode([silence], drafted=True, known=[heard]))
+        view.drafter.read_prompt(tokens, positions, hidden, tokens[:, 0])
+        context.runner.launch(view, context.filters, StepShape(0, 1, TIMED_KV_LEN))()
+        least = min(least, time.perf_counter() - started)
+    return least
 
 
 @torch.inference_mode()

@@ -9,10 +9,14 @@ What others use is measured, not guessed. The kernel counts what each processor 
 and what each thread of this process used; what is not the calling thread's, nor OpenMP's beneath
 it, is how many processors others keep busy, over a fraction of a second. A thread that reads audio
 disturbs as another process does. Where the kernel does not count so, nothing changes.
+
+The count goes on while nothing is decoded (`watch`), so that a request begins with the threads
+that others leave now: what they did while nobody asked for anything is no reason to hold back.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -24,9 +28,9 @@ import torch
 
 from runtime.openmp import set_threads
 
-# Seconds between counts, and age at which the last one says nothing about now. Between requests
-# nothing is counted, and the next one begins with what was so since the last.
-INTERVAL, STALE = 0.1, 60.0
+# Seconds from one count to the next: at least while something is decoded, about so many while
+# nothing is, and the age at which a count says nothing about now.
+INTERVAL, IDLE_INTERVAL, STALE = 0.1, 0.25, 1.0
 THREADS = Path("/proc/self/task")
 IDLE_FIELDS = (3, 4)  # of a line of /proc/stat: idle, waiting for input or output
 
@@ -55,36 +59,49 @@ class CpuThreads:
         self.enabled = most > 1
         self._stat = stat
         self._last: CpuSample | None = None
-        self._rested = False
+        self._wanted = most
+        self._idle = False
 
     def adjust(self) -> None:
-        """Count anew what others use, if the last count is old enough. Costs a fraction of a ms."""
+        """Set as many threads as others leave, and count anew if the last count is old enough.
+
+        Costs a fraction of a millisecond.
+        """
         if not self.enabled:
             return
-        now = time.perf_counter()
-        if self._last is not None and now - self._last.taken < INTERVAL:
-            return
-        last, self._last = self._last, self._sample(now)
-        if last is None or self._last is None or now - last.taken > STALE:
-            return
-        busy = others(last, self._last)
-        if self._rested:
-            # Since the last count this process may have prepared what is decoded now, and be done.
-            ours = self._last.other_threads - last.other_threads
-            busy = max(0.0, busy - ours / (now - last.taken))
-        self._rested = False
-        wanted = threads_beside(self.most, busy, self._last.processors)
-        if wanted != torch.get_num_threads():
-            set_threads(wanted)
+        self._count()
+        self._idle = False
+        if self._wanted != torch.get_num_threads():
+            set_threads(self._wanted)
+
+    def watch(self) -> float | None:
+        """Count while nothing is decoded. Return the seconds after which to count again; None if
+        nothing can be counted.
+        """
+        if self.enabled:
+            self._count()
+        return None if self._last is None else IDLE_INTERVAL
 
     def restore(self) -> None:
-        """Back to all threads, when nothing is left to do: others may ask torch for their number.
-
-        The next request begins with what other processes did meanwhile.
-        """
-        self._rested = True
+        """Set all threads when nothing is left to decode: others may ask torch for their number."""
+        self._idle = True
         if self.enabled and torch.get_num_threads() != self.most:
             set_threads(self.most)
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        age = math.inf if self._last is None else now - self._last.taken
+        if age < INTERVAL:
+            return
+        last, self._last = self._last, self._sample(now)
+        if last is None or self._last is None or age > STALE:
+            self._wanted = self.most
+            return
+        busy = others(last, self._last)
+        if self._idle:
+            # This process may have prepared what is decoded next, and be done.
+            busy = max(0.0, busy - (self._last.other_threads - last.other_threads) / age)
+        self._wanted = threads_beside(self.most, busy, self._last.processors)
 
     def _sample(self, now: float) -> CpuSample | None:
         try:

@@ -28,7 +28,7 @@ from benchmarks.speed.cells import (
 )
 from benchmarks.timing import Ratio, ratio
 
-SLOWER = 1.02
+SLOWER = 1.01
 RATIOS = {
     "pipeline / ours": (PIPELINE, OURS),
     "pipeline assisted / ours assisted": (PIPELINE_ASSISTED, ASSISTED),

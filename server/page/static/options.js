@@ -43,8 +43,6 @@ export class Options {
     if (!info.multilingual) byId("language").value = info.languages[0].code;
     byId("task-field").hidden = !info.tasks.includes("translate");
     byId("multilingual-field").hidden = !info.multilingual;
-    byId("assisted-field").hidden = !info.drafts;
-    byId("drafter").textContent = info.drafts === "medusa" ? "Medusa heads" : "a smaller model";
     byId("prompt-fields").hidden = !info.prompts;
     this.#layOutSpeakers();
     byId("no-speakers").hidden = info.diarization;
@@ -91,8 +89,7 @@ export class Options {
     if (!language.disabled && language.value) parameters.language = language.value;
     if (this.place.querySelector("[name=task]:checked").value === "translate")
       parameters.task = "translate";
-    for (const name of ["multilingual", "assisted"])
-      if (byId(name).checked) parameters[name] = true;
+    if (byId("multilingual").checked) parameters.multilingual = true;
     if (Number(byId("num_beams").value) > 1) parameters.num_beams = Number(byId("num_beams").value);
     if (byId("prompt").value.trim()) parameters.prompt = byId("prompt").value;
     const hotwords = listed("hotwords");
