@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from asr.checkpoint.languages import ENGLISH
 
 from asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from asr.checkpoint.assistants import main_digest
@@ -36,6 +35,7 @@ from medusa.training import (
     choose_shortlist,
     split,
 )
+from payload.languages import ENGLISH
 from runtime.device import choose_device, prepare_device
 
 WORK = REPOSITORY / "build" / "medusa"

@@ -17,7 +17,16 @@ from answer.subtitles import FORMATS
 from config import InferenceConfig
 from diarization.known_speakers import KnownVoices
 from diarization_utils import speaker_segments
-from transcript import Chunk, KnownSpeaker, SpeakerSegment, SpeakerTurn, Transcript, Unspoken, Word
+from transcript import (
+    Chunk,
+    KnownSpeaker,
+    SpeakerSegment,
+    SpeakerTurn,
+    Transcript,
+    Unspoken,
+    Unwritten,
+    Word,
+)
 
 WORDS = (
     Word(" good", 0.0, 0.2, "SPEAKER_00", 0.9),

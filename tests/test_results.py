@@ -10,7 +10,7 @@ from test_engine import RAGGED, engine_of, truth, windows_of
 
 from asr.engine import repetition, results
 from asr.engine.fallback import Fallback, Retry
-from asr.engine.request import DecodeOptions
+from asr.engine.request import DecodeOptions, DecodeResult
 
 STOPPING = Fallback(None, logprob_threshold=-1e9, compression_ratio_threshold=1e9)
 
@@ -129,3 +129,35 @@ def test_beams_end_when_the_likeliest_loops(monkeypatch):
         }
         # That a row was stopped is seen one step later.
         assert batch_size > 1 or steps == sum(lengths.values())
+
+
+def text_of(length: int, ended: bool = True, repetitive: bool = False) -> DecodeResult:
+    """A text of so many tokens between two timestamps."""
+    tokens = (900, *[5] * length, 910)
+    return DecodeResult(tokens, 0.0, (-0.5,) * (len(tokens) + ended), 0.0, repetitive=repetitive)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        (text_of(20), text_of(9), True),
+        (text_of(20), text_of(11), False),
+        (text_of(20), text_of(0), True),
+        (text_of(20, ended=False), text_of(9), False),  # stopped because its start is unlikely
+        (text_of(20, repetitive=True), text_of(9), False),
+    ],
+)
+def test_of_two_texts_the_first_is_kept_if_it_is_complete_and_twice_as_long(first, second, kept):
+    assert results.writes_more(first, second, end_of_text=400) is kept
+
+
+def test_the_text_that_is_kept_is_whole(monkeypatch):
+    rejecting = dataclasses.replace(STOPPING, retry=Retry(5), logprob_threshold=0.0)
+    windows = windows_of(TINY, True, 3, 12)
+    firsts = answers_of(windows, words=True)
+    monkeypatch.setattr(results, "writes_more", lambda *_: True)
+    for key, answer in answers_of(windows, words=True, fallback=rejecting).items():
+        first = firsts[key]
+        assert (answer.tokens, answer.timestamps) == (first.tokens, True)
+        assert answer.log_probs == pytest.approx(first.log_probs)
+        assert answer.attention == pytest.approx(first.attention, abs=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,9 +45,9 @@ def test_speech_before_and_between_words_is_unwritten():
     assert find_unwritten(said, 0.0, 6.75, ALWAYS) == [Gap(0.0, 3.0, 0, 0), Gap(4.5, 6.5, 6, 6)]
 
 
-def test_a_single_word_amid_unwritten_speech_is_part_of_it():
-    said = words((3.0, 3.4))
-    assert find_unwritten(said, 0.0, 6.0, ALWAYS) == [Gap(0.0, 6.0, 0, 1)]
+def test_a_word_or_two_amid_unwritten_speech_are_part_of_it():
+    said = words((3.0, 3.4), (3.4, 3.8))
+    assert find_unwritten(said, 0.0, 6.0, ALWAYS) == [Gap(0.0, 6.0, 0, 2)]
 
 
 def test_a_pause_is_no_unwritten_speech():
@@ -102,7 +104,7 @@ def test_gaps_are_all_spans_whose_words_are_too_few_for_their_speech(edges, boun
     for first in range(len(outside)):
         for stop in range(first + 1, len(outside) + 1):
             assert sum(outside[first:stop]) < FEWEST + 1e-9
-    assert all(one.end <= other.start for one, other in zip(gaps, gaps[1:], strict=False))
+    assert all(one.end <= other.start for one, other in pairwise(gaps))
     assert [place for gap in gaps for place in (gap.first, gap.stop)] == sorted(
         place for gap in gaps for place in (gap.first, gap.stop)
     )

@@ -104,6 +104,27 @@ def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample, hea
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("beams", [1, 5])
+@pytest.mark.parametrize(
+    ("start", "end", "said"), [(18.3, 20.05, "originally"), (20.1, 21.45, "new jersey")]
+)
+def test_a_sentence_that_is_said_ten_times_is_written_ten_times(
+    models, sample, start, end, said, beams
+):
+    """Whisper base writes it once, and claims by its timestamps that it lasts to the end."""
+    sentence = sample[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
+    repeated = np.tile(np.append(sentence, np.zeros(SAMPLE_RATE // 4, np.float32)), 10)
+    decode = DecodeOptions(words=True, num_beams=beams)
+    transcript = Transcriber(models).transcribe(
+        repeated, TranscriptionOptions(language="en", decode=decode)
+    )
+    written = transcript.text.lower().count(said)
+    missing = sum(each.end - each.start for each in transcript.unwritten)
+    assert written + round(missing / (end - start)) >= 9
+    assert 6 <= written <= 10
+
+
+@pytest.mark.slow
 def test_sounds_that_are_taken_for_speech_give_no_words(models):
     """Every sound reaches the model here, as if the detector had taken all of it for speech."""
     transcriber = Transcriber(models, detect_speech=lambda samples: (Span(0, len(samples)),))

@@ -43,8 +43,9 @@ class ResultReader:
             raise ModelError("the model's scores are not numbers: its precision may be too low")
         sequence.client.stats.tokens += len(text.tokens)
         decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
-        if sequence.rejected and self._writes_more(sequence.rejected, decoded):
-            return sequence.rejected
+        first = sequence.rejected
+        if first and writes_more(first, decoded, self.special_tokens.end_of_text):
+            return first
         return _with_attention(state, row, sequence, decoded, text.beams)
 
     def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
@@ -83,14 +84,6 @@ class ResultReader:
             text = likeliest_text(state.beams, row, begin, length)
             if self._loops(state, row, sequence, text):
                 state.rows.finished[row] = True
-
-    def _writes_more(self, first: DecodeResult, second: DecodeResult) -> bool:
-        """Whether a rejected text does not loop and is twice as long as that of the beams: their
-        text may be likelier because it leaves out most of the speech.
-        """
-        complete = first.ended and not first.repetitive
-        count, of_second = (len(self.words(each.tokens)) for each in (first, second))
-        return complete and count >= 2 * of_second
 
     def words(self, tokens: abc.Iterable[int]) -> list[int]:
         """The text tokens among `tokens`."""
@@ -165,6 +158,14 @@ class ResultReader:
             for token, log_prob in zip_longest(tokens, log_probs)
             if token is None or token < end_of_text
         ]
+
+
+def writes_more(first: DecodeResult, second: DecodeResult, end_of_text: int) -> bool:
+    """Whether the first of two texts is complete, does not loop, and has twice as many text tokens:
+    the second may be likelier because it leaves out most of the speech.
+    """
+    lengths = [sum(token < end_of_text for token in each.tokens) for each in (first, second)]
+    return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
 
 
 def _mean(values: abc.Sequence[float]) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from transcript import Unwritten, Word
 
@@ -52,10 +51,7 @@ def find_unwritten(
         count_speech(*edges[place : place + 2]) - place % 2 * LONGEST_WORD
         for place in range(len(edges) - 1)
     ]
-    return [
-        Gap(edges[first], edges[stop], first // 2, stop // 2)
-        for first, stop in _largest_sums(excess, 0, len(excess))
-    ]
+    return [Gap(edges[first], edges[stop], first // 2, stop // 2) for first, stop in _runs(excess)]
 
 
 def unwritten_speech(
@@ -77,18 +73,19 @@ def unwritten_speech(
     return tuple(found)
 
 
-def _largest_sums(values: Sequence[float], begin: int, end: int) -> list[tuple[int, int]]:
-    """The places from which to which values add up to FEWEST or more: those with the largest sum,
-    and likewise before and after them.
+def _runs(excess: Sequence[float]) -> list[tuple[int, int]]:
+    """The places from which to which values add up to FEWEST or more. Two runs are one unless the
+    values between them add up to -FEWEST or less.
     """
-    sums = [0.0, *accumulate(values[begin:end])]
-    lowest = list(accumulate(range(len(sums)), lambda low, at: at if sums[at] < sums[low] else low))
-    last = max(range(len(sums)), key=lambda at: sums[at] - sums[lowest[at]])
-    first = lowest[last]
-    if sums[last] - sums[first] < FEWEST:
-        return []
-    return [
-        *_largest_sums(values, begin, begin + first),
-        (begin + first, begin + last),
-        *_largest_sums(values, begin + last, end),
-    ]
+    found: list[tuple[int, int]] = []
+    start = stop = 0
+    total = most = 0.0
+    for place, value in enumerate(excess, 1):
+        total += value
+        if total > most:
+            most, stop = total, place
+        if total <= max(0.0, most - FEWEST) or place == len(excess):
+            if most >= FEWEST:
+                found.append((start, stop))
+            start, total, most = place, 0.0, 0.0
+    return found
