@@ -20,6 +20,8 @@ from asr.output.unwritten import find_unwritten
 from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from transcript import Chunk
 
+FRUITLESS = 2  # so many retries counts one that has found no text
+
 
 class Guess(NamedTuple):
     """Tokens that were heard from `start` seconds of the samples on, from which their timestamps
@@ -120,16 +122,23 @@ class WindowDecoding:
         kept = read.kept(bool(read.unfinished) and start < window.stop)
         chunks = reader.chunks(window, kept, request.samples, result)
         before = self._instead.pop(window, [])
-        if window.retries and _length(chunks) <= _length(before):
+        found = _length(chunks) > _length(before)
+        if window.retries and not found:
             chunks = before
-        elif schedule.detected and not window.tentative:
-            chunks = self._decode_unwritten(window, chunks, min(start, window.stop), reader)
+        if schedule.detected and not window.tentative:
+            stop, retries = min(start, window.stop), 1 if found else FRUITLESS
+            chunks = self._decode_unwritten(window, chunks, stop, retries, reader)
         if self._before.begin:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
         return Heard(window, chunks, result.timestamps)
 
     def _decode_unwritten(
-        self, window: Window, chunks: Sequence[Chunk], stop: int, reader: ChunkReader
+        self,
+        window: Window,
+        chunks: Sequence[Chunk],
+        stop: int,
+        retries: int,
+        reader: ChunkReader,
     ) -> list[Chunk]:
         """Plan windows over the speech before the sample `stop` for which the `chunks` of a window
         have no words, or too few; returns the chunks without these, which stay where the new text
@@ -143,7 +152,7 @@ class WindowDecoding:
         kept, place = list[Chunk](), 0
         for gap in gaps:
             begin, end = round(gap.start * SAMPLE_RATE), round(gap.end * SAMPLE_RATE)
-            windows = self._schedule.decode_again(window, begin, end)
+            windows = self._schedule.decode_again(window, begin, end, retries)
             if windows:
                 kept += _words_of(chunks, place, gap.first, reader)
                 place = gap.first

@@ -193,7 +193,7 @@ def test_speech_that_nobody_writes_is_told():
     (unwritten,) = transcript.unwritten
     assert (unwritten.start, unwritten.end) == pytest.approx((2.6, 8.6), abs=0.1)
     assert transcript.warnings == ("unwritten: 6.0 s of detected speech have no words",)
-    assert len(recogniser.requests) == 3  # the recording, and the word's two halves once
+    assert len(recogniser.requests) <= 1 + 2 + 4  # the recording; the word's halves; their halves
 
 
 def test_without_a_detector_nothing_is_called_unwritten():

@@ -175,11 +175,13 @@ class Schedule:
         self._plan_next(start, window.region_stop, window.retries)
         return start
 
-    def decode_again(self, window: Window, start: int, stop: int) -> tuple[Window, ...]:
+    def decode_again(
+        self, window: Window, start: int, stop: int, retries: int = 1
+    ) -> tuple[Window, ...]:
         """Plan windows over the samples `start` to `stop` of a decoded window, whose speech was not
-        written; returns these, none after MOST_RETRIES.
+        written; returns these. They count as so many `retries`, of MOST_RETRIES.
         """
-        if window.retries == MOST_RETRIES:
+        if window.retries + retries > MOST_RETRIES:
             return ()
         if start > window.start:
             start = self._planner.quietest(start, start + WORD_EDGE)
@@ -190,7 +192,7 @@ class Schedule:
         if 2 * (stop - start) > window.stop - window.start:
             edges.insert(1, self._planner.quietest(start + third, stop - third))
         found = tuple(
-            Window(first, last, last, retries=window.retries + 1)
+            Window(first, last, last, retries=window.retries + retries)
             for first, last in pairwise(edges)
             if self._planner.count_speech(first, last) >= SHORTEST_TAIL
         )
