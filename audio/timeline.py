@@ -1,0 +1,191 @@
+"""Puts decoded frames where their file says that they are played.
+
+Second 0 is the first moment of the file, of picture or sound. A gap between frames becomes silence,
+and a frame that lies over an earlier one is left out, as `aresample=async=1:first_pts=0` of ffmpeg
+does it. Timestamps are not trusted: a jump that the file is too short for is no gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.packet import Packet
+
+# Seconds that a frame may lie apart from the end of the last one: timestamps are rounded, and
+# encoders' padding is cut off. ffmpeg's aresample leaves as much.
+TOLERANCE = 0.1
+# Clocks that go back further begin anew, as in files that were joined; ffmpeg's program says so too.
+LONGEST_OVERLAP = 10.0  # seconds
+# In broadcasts a longer gap is another clock, as of advertisements between parts of a film.
+LONGEST_LOSS = 60.0  # seconds
+# Packets that are looked at before a gap is believed.
+LOOKAHEAD = 64
+_ROUNDED = 1.0  # seconds by which a file's duration may be too short
+
+_BROADCASTS = ("mpeg", "mpegts")
+# Their timestamps count what was decoded, and tell nothing of bytes that were skipped.
+_WITHOUT_CLOCK = ("aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd")
+
+
+class _Timed(Protocol):
+    """A packet or a frame."""
+
+    pts: int | None
+
+
+class Timeline:
+    """The seconds of one stream that have been placed, and how the next ones lie to them.
+
+    `begin` is the file's first moment on its own clock, in seconds, if known; `position` the end of
+    what was placed, in seconds from there. `gaps` lists the silences put in after the
+    first frame as (begin, seconds), `overlap` counts the seconds left out, and `jumps` lists the
+    places where the clock was not followed as (position, seconds).
+    """
+
+    def __init__(
+        self, container: InputContainer, stream: AudioStream, duration: float | None
+    ) -> None:
+        """`duration` is the file's in seconds; None if it tells none."""
+        name = container.format.name
+        self.position = self.overlap = 0.0
+        self.gaps: list[tuple[float, float]] = []
+        self.jumps: list[tuple[float, float]] = []
+        self.has_clock = name not in _WITHOUT_CLOCK
+        self._tick = float(stream.time_base or 0)
+        start = container.start_time
+        self.begin = None if start is None else start / 1e6
+        self._origin = self.begin if self.has_clock else 0.0
+        self._first: float | None = None
+        self._last = float("inf")
+        if duration is not None and self.has_clock:
+            self._last = (self.begin or 0.0) + duration + _ROUNDED
+        self._longest_gap = LONGEST_LOSS if name in _BROADCASTS else float("inf")
+
+    def seconds(self, timed: _Timed) -> float | None:
+        """When a packet or frame is played by the file's clock, in seconds; None without a clock."""
+        return timed.pts * self._tick if self.has_clock and timed.pts is not None else None
+
+    def offset(self, start: float | None) -> float:
+        """Seconds of silence before what is played at `start` or, if negative, of overlap."""
+        if start is None:
+            return 0.0
+        if self._origin is None:
+            self._origin = start
+        offset = start - self._origin - self.position
+        is_first, self._first = self._first is None, start if self._first is None else self._first
+        if abs(offset) <= TOLERANCE:
+            return 0.0
+        if offset > 0:
+            believed = start <= self._last and (is_first or offset <= self._longest_gap)
+        else:
+            believed = -offset <= LONGEST_OVERLAP and start > self._first + TOLERANCE
+        if believed:
+            return offset
+        if offset > 0:
+            self.jumps.append((self.position, offset))
+        self._origin, self._first = start - self.position, start
+        return 0.0
+
+    def steady(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[Packet[AudioStream]]:
+        """The packets, without the timestamps that jump ahead and are soon taken back."""
+        ahead: deque[Packet[AudioStream]] = deque()
+        end: float | None = None
+        for packet in _and_none(packets, LOOKAHEAD):
+            if packet is not None:
+                ahead.append(packet)
+                if len(ahead) <= LOOKAHEAD:
+                    continue
+            if not ahead:
+                return
+            following = ahead.popleft()
+            start = self.seconds(following)
+            if start is not None:
+                if end is not None and start > end + TOLERANCE and self._taken_back(start, ahead):
+                    following.pts = following.dts = None
+                    start = end
+                end = start + (following.duration or 0) * self._tick
+            yield following
+
+    def _taken_back(self, start: float, packets: Iterable[Packet[AudioStream]]) -> bool:
+        later = (self.seconds(packet) for packet in packets)
+        return any(seconds is not None and seconds < start - TOLERANCE for seconds in later)
+
+    def place(self, frame: AudioFrame, start: float | None) -> Iterator[AudioFrame]:
+        """The frame, behind silence for the gap before it, or without what overlaps."""
+        offset = self.offset(start)
+        if offset > 0:
+            if self.position:
+                self.gaps.append((self.position, offset))
+            yield from _silence(frame, round(offset * frame.sample_rate))
+            self.position += offset
+        elif offset < 0:
+            left_out = min(round(-offset * frame.sample_rate), frame.samples)
+            self.overlap += left_out / frame.sample_rate
+            if left_out == frame.samples:
+                return
+            frame = _without_begin(frame, left_out)
+        self.position += frame.samples / frame.sample_rate
+        yield frame
+
+
+class ByteClock:
+    """Times the packets of a file without timestamps by the bytes that were skipped before them.
+
+    Skipped bytes are taken to last as long as those that could be decoded: exact in a constant bit
+    rate.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._place = data, -1
+        self._bytes, self._seconds, self._lost = 0, 0.0, 0.0
+
+    def start(self, packet: Packet[AudioStream], frames: Sequence[AudioFrame]) -> float:
+        """The second at which a packet that was decoded to `frames` begins."""
+        content = bytes(packet)
+        place = self._data.find(content, max(self._place, 0)) if content else -1
+        if place < 0:  # at the end, or not as it stands in the file
+            self._data = b""
+        else:
+            if self._bytes and place > self._place:
+                self._lost += (place - self._place) * self._seconds / self._bytes
+            self._place = place + len(content)
+        start = self._seconds + self._lost
+        self._bytes += len(content)
+        self._seconds += sum(frame.samples / frame.sample_rate for frame in frames)
+        return start
+
+
+def _and_none(
+    packets: Iterable[Packet[AudioStream]], count: int
+) -> Iterator[Packet[AudioStream] | None]:
+    """The packets and then `count` times None."""
+    yield from packets
+    for _ in range(count):
+        yield None
+
+
+def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:
+    """Frames of silence in the format of a frame, a second each."""
+    zero = b"\x80" if like.format.name in ("u8", "u8p") else b"\0"
+    while samples > 0:
+        frame = AudioFrame(like.format.name, like.layout.name, min(samples, like.sample_rate))
+        frame.sample_rate = like.sample_rate
+        for plane in frame.planes:
+            plane.update(zero * plane.buffer_size)
+        yield frame
+        samples -= frame.samples
+
+
+def _without_begin(frame: AudioFrame, samples: int) -> AudioFrame:
+    """A frame without its first samples."""
+    each = 1 if frame.format.is_planar else frame.layout.nb_channels
+    rest = np.ascontiguousarray(frame.to_ndarray()[:, samples * each :])
+    shorter = AudioFrame.from_ndarray(rest, frame.format.name, frame.layout.name)
+    shorter.sample_rate = frame.sample_rate
+    return shorter
