@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
-from itertools import groupby
+from itertools import groupby, islice
 from math import ceil
 from threading import Lock
 from typing import IO, Any, NamedTuple, TypeVar
@@ -41,13 +41,13 @@ from av.codec.codec import UnknownCodecError
 from av.container import InputContainer
 from av.format import ContainerFormat, formats_available
 from av.packet import Packet
-from av.stream import Discard
+from av.stream import Discard, Disposition
 from numpy.typing import NDArray
 
 from audio.bounded_process import run_bounded
 from audio.container_bombs import refuse_mp4_bomb, without_id3
 from audio.filters import filtered
-from audio.timeline import TOLERANCE, ByteClock, Timeline
+from audio.timeline import BARE, LOOKAHEAD, TOLERANCE, ByteClock, Timeline
 from errors import AudioTooLong, InvalidAudio
 from payload.base64_text import Base64Text, base64_digits, decode_digits
 from runtime.versions import open_container
@@ -275,7 +275,7 @@ def decoding_steps(
     yield DecodingStep(0.0, expected)
     progress, channels = _Progress(), [_Channel()]
     with _opened(data) as (container, stream):
-        timeline = _timeline(container, stream, len(data))
+        timeline = _timeline(container, stream, data)
         frames = _frames(container, stream, data, timeline, progress)
         pause = STEP_SECONDS
         for block in _blocks(frames, progress, sampling_rate, limits, separate):
@@ -377,7 +377,7 @@ def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
 
 
 def _audio_stream(container: InputContainer) -> AudioStream:
-    """The best audio stream that can be decoded, with its decoder open; all others are discarded."""
+    """The best audio stream that can be decoded, with its decoder open; others are discarded."""
     best = container.streams.best("audio")
     streams = sorted(container.streams.audio, key=lambda stream: stream is not best)
     if not streams:
@@ -408,9 +408,9 @@ def _open_decoder(stream: AudioStream) -> None:
 
 
 def _described_codec(stream: AudioStream) -> str:
-    """libav's name of a stream's codec with a colon before it, if it has one.
+    """A colon and the name of a stream's codec, if libav has one.
 
-    PyAV knows only of codecs that it can decode; libav's description of the file tells the others.
+    PyAV knows only codecs that it can decode; libav's description of the file names the others.
     """
     with _log_level:
         before = av.logging.get_level()
@@ -419,9 +419,10 @@ def _described_codec(stream: AudioStream) -> str:
             description = stream.container.dumps_format()
         finally:
             av.logging.set_level(before)
-    line = rf"^ *Stream #0:{stream.index}\b.*?: Audio: ([\w. ]+(?:\([\w. ]+ / 0x\w+\))?)"
+    line = rf"^ *Stream #0:{stream.index}\b.*?: Audio: (\w+)(?: \(([\w. ]+) / 0x)?"
     found = re.search(line, description, re.MULTILINE)
-    return f": {found[1].strip()}" if found else ""
+    name = found and (found[1] if found[1] != "none" else found[2])
+    return f": {name}" if name else ""
 
 
 def _measure(data: bytes, limits: AudioLimits, separate: bool) -> float:
@@ -442,7 +443,7 @@ def packet_seconds(data: bytes, max_seconds: float, separate: bool) -> Iterator[
     refuse_mp4_bomb(data)
     with _opened(data) as (container, stream):
         seconds, read = 0.0, 0
-        timeline = _timeline(container, stream, len(data))
+        timeline = _timeline(container, stream, data)
         channels = stream.codec_context.channels if separate else 1
         packets = timeline.steady(_packets(container, stream, _Progress()))
         for number, packet in enumerate(packets, 1):
@@ -483,7 +484,7 @@ def _frames(
     progress: _Progress,
 ) -> Iterator[AudioFrame]:
     """Decoded frames on the file's timeline; packets that cannot be decoded are noted as damage."""
-    clock = None if timeline.has_clock else ByteClock(data)
+    clock = ByteClock(data) if container.format.name in BARE else None
     for packet in timeline.steady(_packets(container, stream, progress)):
         _check_budget(progress, len(data))
         started = time.thread_time()
@@ -506,10 +507,30 @@ def _check_budget(progress: _Progress, size: int) -> None:
         raise InvalidAudio("it takes too long to decode")
 
 
-def _timeline(container: InputContainer, stream: AudioStream, size: int) -> Timeline:
+def _timeline(container: InputContainer, stream: AudioStream, data: bytes) -> Timeline:
+    begin = None if container.start_time is None else container.start_time / av.time_base
+    if begin is None and len(container.streams) > 1:
+        begin = _first_moment(data)
     duration = None if container.duration is None else container.duration / av.time_base
-    guessed = duration is not None and _is_guessed(duration, stream, size)
-    return Timeline(container, stream, None if guessed else duration)
+    if duration is not None and _is_guessed(duration, stream, len(data)):
+        duration = None
+    return Timeline(container.format.name, stream, begin, duration)
+
+
+def _first_moment(data: bytes) -> float | None:
+    """The earliest timestamp among a file's first packets of picture and sound, in seconds; None
+    without any. libavformat knows it only of files whose packets it had to read to know them.
+    """
+    with open_container(BytesIO(data), _OPTIONS) as container:
+        streams = [
+            stream
+            for stream in container.streams
+            if stream.type in ("audio", "video")
+            and not stream.disposition & Disposition.attached_pic
+        ]
+        first = islice(container.demux(streams), LOOKAHEAD)
+        times = (packet.pts and packet.pts * packet.time_base for packet in first)
+        return min((float(time) for time in times if time is not None), default=None)
 
 
 def _frame_format(frame: AudioFrame) -> tuple[int, int, str, str]:
@@ -663,15 +684,15 @@ def _timeline_warnings(
 def _declared_seconds(
     container: InputContainer, stream: AudioStream, timeline: Timeline, size: int
 ) -> float:
-    """Where the container says that the sound ends, on the timeline; 0 if it does not, or if that is
-    guessed from the file's size.
+    """The second of the timeline at which the sound ends by the file's headers; 0 if they do not
+    tell, or if it is guessed from the file's size.
     """
     file = (container.duration or 0) / av.time_base
     seconds, own = file, len(container.streams) == 1
     if stream.duration and stream.time_base:
         seconds = float(stream.duration * stream.time_base)
-        # A stream without a duration has the file's.
-        own |= abs(seconds - file) > _DECLARED_SLACK
+        # Streams without a duration have the file's; of ASF they all have the longest one's.
+        own |= abs(seconds - file) > _DECLARED_SLACK and container.format.name != "asf"
     if not own or _is_guessed(seconds, stream, size):
         return 0.0
     # Some formats count from the file's begin, and some from 0 on its clock.
@@ -690,5 +711,15 @@ def _cut_short(data: bytes, progress: _Progress) -> bool:
         page = data.rfind(b"OggS")
         lacing = data[page + 27 : page + 27 + data[page + 26]] if len(data) > page + 26 else b""
         return not lacing or page + 27 + len(lacing) + sum(lacing) > len(data)
-    unsized = data.startswith(b"RIFF") and int.from_bytes(data[4:8], "little") >= _UNSIZED_RIFF
-    return progress.truncated and not unsized
+    return progress.truncated and not _is_unsized_wav(data)
+
+
+def _is_unsized_wav(data: bytes) -> bool:
+    """Whether a WAV was written to a pipe, so that its header has no size of the samples."""
+    place = 12
+    while data.startswith(b"RIFF") and place + 8 <= len(data):
+        size = int.from_bytes(data[place + 4 : place + 8], "little")
+        if data[place : place + 4] == b"data":
+            return size == 0 or size >= _UNSIZED_RIFF
+        place += 8 + size + size % 2
+    return False

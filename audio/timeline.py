@@ -14,13 +14,12 @@ from typing import Protocol
 import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
-from av.container import InputContainer
 from av.packet import Packet
 
 # Seconds that a frame may lie apart from the end of the last one: timestamps are rounded, and
 # encoders' padding is cut off. ffmpeg's aresample leaves as much.
 TOLERANCE = 0.1
-# Clocks that go back further begin anew, as in files that were joined; ffmpeg's program says so too.
+# Clocks that go back further begin anew, as in files that were joined; so does ffmpeg's program.
 LONGEST_OVERLAP = 10.0  # seconds
 # In broadcasts a longer gap is another clock, as of advertisements between parts of a film.
 LONGEST_LOSS = 60.0  # seconds
@@ -29,8 +28,14 @@ LOOKAHEAD = 64
 _ROUNDED = 1.0  # seconds by which a file's duration may be too short
 
 _BROADCASTS = ("mpeg", "mpegts")
-# Their timestamps count what was decoded, and tell nothing of bytes that were skipped.
-_WITHOUT_CLOCK = ("aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd")
+# Formats that say when a packet is played. Elsewhere libavformat counts what it has read, and is
+# often wrong about it in AVI.
+_CLOCKED = {
+    *("asf", "flac", "flv", "live_flv", "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "mpeg"),
+    *("mpegts", "nut", "ogg", "rm", "wtv"),
+}
+# Formats that are a row of packets and nothing else, of which libavformat skips what is none.
+BARE = {"aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd"}
 
 
 class _Timed(Protocol):
@@ -42,33 +47,32 @@ class _Timed(Protocol):
 class Timeline:
     """The seconds of one stream that have been placed, and how the next ones lie to them.
 
-    `begin` is the file's first moment on its own clock, in seconds, if known; `position` the end of
-    what was placed, in seconds from there. `gaps` lists the silences put in after the
+    `position` is the end of what was placed, in seconds. `gaps` lists the silences put in after the
     first frame as (begin, seconds), `overlap` counts the seconds left out, and `jumps` lists the
     places where the clock was not followed as (position, seconds).
     """
 
     def __init__(
-        self, container: InputContainer, stream: AudioStream, duration: float | None
+        self, format_name: str, stream: AudioStream, begin: float | None, duration: float | None
     ) -> None:
-        """`duration` is the file's in seconds; None if it tells none."""
-        name = container.format.name
+        """`begin` is the file's first moment on its own clock and `duration` its length, in
+        seconds; None if unknown.
+        """
         self.position = self.overlap = 0.0
         self.gaps: list[tuple[float, float]] = []
         self.jumps: list[tuple[float, float]] = []
-        self.has_clock = name not in _WITHOUT_CLOCK
+        self.has_clock = format_name in _CLOCKED
         self._tick = float(stream.time_base or 0)
-        start = container.start_time
-        self.begin = None if start is None else start / 1e6
+        self.begin = begin
         self._origin = self.begin if self.has_clock else 0.0
         self._first: float | None = None
         self._last = float("inf")
         if duration is not None and self.has_clock:
-            self._last = (self.begin or 0.0) + duration + _ROUNDED
-        self._longest_gap = LONGEST_LOSS if name in _BROADCASTS else float("inf")
+            self._last = (begin or 0.0) + duration + _ROUNDED
+        self._longest_gap = LONGEST_LOSS if format_name in _BROADCASTS else float("inf")
 
     def seconds(self, timed: _Timed) -> float | None:
-        """When a packet or frame is played by the file's clock, in seconds; None without a clock."""
+        """When a packet or frame is played, in seconds of the file's clock; None without one."""
         return timed.pts * self._tick if self.has_clock and timed.pts is not None else None
 
     def offset(self, start: float | None) -> float:
@@ -76,7 +80,7 @@ class Timeline:
         if start is None:
             return 0.0
         if self._origin is None:
-            self._origin = start
+            self._origin = self.begin = start
         offset = start - self._origin - self.position
         is_first, self._first = self._first is None, start if self._first is None else self._first
         if abs(offset) <= TOLERANCE:

@@ -82,12 +82,12 @@ class TestFaults:
         with pytest.raises(InvalidAudio, match=f"{channels} channels|no audio stream"):
             decoded(files.raw_wav(bytes(2**18), 16_000, channels, 8))
 
-    @pytest.mark.parametrize("rate", [0, 1, 3_999, 192_001, 2**32 - 1])
+    @pytest.mark.parametrize("rate", [0, 1, 3_999, 384_001, 2**32 - 1])
     def test_rates_out_of_range(self, rate):
         with pytest.raises(InvalidAudio):
             decoded(files.raw_wav(bytes(100_000), rate))
 
-    @pytest.mark.parametrize("rate", [4_000, 192_000])
+    @pytest.mark.parametrize("rate", [4_000, 384_000])
     def test_the_lowest_and_highest_rate(self, rate):
         assert decoded(files.raw_wav(bytes(rate), rate)).duration == 0.5
 
@@ -117,7 +117,7 @@ class TestFaults:
         middle = len(data) // 2
         data[middle : middle + 200] = bytes(200)
         result = decoded(bytes(data))
-        assert result.warnings == ("parts of the file are damaged and were skipped",)
+        assert result.warnings == ("parts of the file are damaged: silence stands in their place",)
         assert 1.5 < result.duration < 2.1
 
     def test_damaged_files_raise_only_documented_errors(self, every_format):
