@@ -23,8 +23,10 @@ TOLERANCE = 0.1
 LONGEST_OVERLAP = 10.0  # seconds
 # In broadcasts a longer gap is another clock, as of advertisements between parts of a film.
 LONGEST_LOSS = 60.0  # seconds
-# Packets that are looked at before a gap is believed.
-LOOKAHEAD = 64
+# Packets that are looked at before a gap is believed, and how much slower than before it they may
+# follow each other: some codecs have long and short ones.
+LOOKAHEAD, SLOWEST = 64, 10
+MAX_STEP = 0.25  # seconds between packets without a gap
 _ROUNDED = 1.0  # seconds by which a file's duration may be too short
 
 _BROADCASTS = ("mpeg", "mpegts")
@@ -97,9 +99,11 @@ class Timeline:
         return 0.0
 
     def steady(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[Packet[AudioStream]]:
-        """The packets, without the timestamps that jump ahead and are soon taken back."""
+        """The packets, without the timestamps of a jump that is soon taken back, or after which the
+        clock stands still: muxers write such ones behind a wrong timestamp.
+        """
         ahead: deque[Packet[AudioStream]] = deque()
-        end: float | None = None
+        pace = _Pace()
         for packet in _and_none(packets, LOOKAHEAD):
             if packet is not None:
                 ahead.append(packet)
@@ -109,16 +113,14 @@ class Timeline:
                 return
             following = ahead.popleft()
             start = self.seconds(following)
-            if start is not None:
-                if end is not None and start > end + TOLERANCE and self._taken_back(start, ahead):
-                    following.pts = following.dts = None
-                    start = end
-                end = start + (following.duration or 0) * self._tick
+            if start is not None and not pace.goes_on(start, self._times(ahead)):
+                following.pts = following.dts = None
             yield following
 
-    def _taken_back(self, start: float, packets: Iterable[Packet[AudioStream]]) -> bool:
-        later = (self.seconds(packet) for packet in packets)
-        return any(seconds is not None and seconds < start - TOLERANCE for seconds in later)
+    def _times(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[float]:
+        for packet in packets:
+            if (start := self.seconds(packet)) is not None:
+                yield start
 
     def place(self, frame: AudioFrame, start: float | None) -> Iterator[AudioFrame]:
         """The frame, behind silence for the gap before it, or without what overlaps."""
@@ -163,6 +165,33 @@ class ByteClock:
         self._bytes += len(content)
         self._seconds += sum(frame.samples / frame.sample_rate for frame in frames)
         return start
+
+
+class _Pace:
+    """How fast packets follow each other, to tell a gap from a wrong timestamp."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._seconds, self._steps = 0.0, 0
+        self._distrusted = False
+
+    def goes_on(self, start: float, later: Iterable[float]) -> bool:
+        """Whether the clock is right about a packet at `start`, by those that come `later`."""
+        step = 0.0 if self._last is None else start - self._last
+        if step > TOLERANCE + MAX_STEP and not self._is_followed(start, list(later)):
+            self._distrusted = True
+            return False
+        if 0 < step <= MAX_STEP:
+            self._seconds += step
+            self._steps += 1
+        self._last, self._distrusted = start, False
+        return True
+
+    def _is_followed(self, start: float, later: list[float]) -> bool:
+        if not later:
+            return not self._distrusted
+        usual = len(later) * self._seconds / max(self._steps, 1)
+        return min(later) >= start - TOLERANCE and later[-1] - start >= usual / SLOWEST
 
 
 def _and_none(
