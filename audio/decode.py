@@ -468,7 +468,8 @@ def _packets(
     for _ in range(MAX_READ_ERRORS):
         try:
             for packet in container.demux(stream):
-                progress.truncated |= packet.is_corrupt
+                progress.damaged |= progress.truncated
+                progress.truncated = packet.is_corrupt or (progress.truncated and not packet.size)
                 yield packet
         except av.FFmpegError:
             progress.damaged = True

@@ -34,7 +34,7 @@ _BROADCASTS = ("mpeg", "mpegts")
 # often wrong about it in AVI.
 _CLOCKED = {
     *("asf", "flac", "flv", "live_flv", "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "mpeg"),
-    *("mpegts", "nut", "ogg", "rm", "wtv"),
+    *("mpegts", "nut", "ogg", "rm", "tta", "wtv", "wv"),
 }
 # Formats that are a row of packets and nothing else, of which libavformat skips what is none.
 BARE = {"aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd"}

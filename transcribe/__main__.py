@@ -35,6 +35,7 @@ from transcribe.recordings import (
     as_texts,
     asked_formats,
     find_recordings,
+    left_out,
     needed_work,
     refuse_to_overwrite,
     write_outputs,
@@ -169,6 +170,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, lines: L
 def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Write every recording's files; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
+    _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
     anew = options.force or options.text is not None
@@ -199,6 +201,14 @@ def _write_kept(work: Work, lines: Lines) -> None:
         lines.fail(path, reason(error))
 
 
+def _tell_left_out(named: Sequence[Path]) -> None:
+    """Say which files of folders were not looked at."""
+    files = left_out(named)
+    if files:
+        more = f" and {len(files) - 1} more" if files[1:] else ""
+        say(f"{files[0]}{more}: left out by name; a file that is named itself is transcribed")
+
+
 def _tell_skipped(works: Sequence[Work]) -> None:
     """Say which recordings are not heard though no JSON file tells whose their files are."""
     done = [each.recording for each in works if not each.write]
@@ -218,6 +228,7 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
 def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Print every recording's answer; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
+    _tell_left_out(options.recordings)
     job = Job(endpoint, request_parameters(options), options.output_format or ())
     status = 0
     for recording in found:

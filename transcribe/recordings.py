@@ -131,6 +131,21 @@ def _files(path: Path) -> Iterator[Path]:
             yield file
 
 
+def left_out(named: Sequence[Path]) -> list[Path]:
+    """The files in the folders named that are neither recordings, by their names, nor outputs."""
+    folders = [path for path in named if path.is_dir()]
+    known = {f".{name}" for name in FORMATS}
+    return [
+        file
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and not ENDING.fullmatch(file.suffix)
+        and file.suffix.lower() not in known
+        and file.is_file()
+    ]
+
+
 def asked_formats(formats: Sequence[str]) -> list[str]:
     """What a request's `output` names. A JSON file keeps all texts, so that others can be written
     later without hearing the recording again; RTTM tells of speakers alone, and there may be none.
