@@ -38,13 +38,19 @@ def test_what_can_be_read_is_looked_for_and_texts_are_not():
 
 
 def test_what_a_folder_holds_beside_recordings_and_outputs_is_listed(tmp_path):
-    for name in ("a.qta", "a.json", "a.srt", "notes.docx", "deep/b.zip", ".hidden/c.doc", "READ"):
+    for name in (
+        "a.qta",
+        "a.json",
+        "a.srt",
+        "notes.pdf",
+        "deep/b.mid",
+        ".hidden/c.xyz",
+        "talk.unknown",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = left_out([tmp_path, tmp_path / "notes.docx"])
-    assert [str(each.relative_to(tmp_path)) for each in found] == [
-        *("READ", "deep/b.zip", "notes.docx"),
-    ]
+    found = left_out([tmp_path, tmp_path / "talk.unknown"])
+    assert [str(each.relative_to(tmp_path)) for each in found] == ["deep/b.mid", "talk.unknown"]
 
 
 def test_files_of_one_name_keep_their_endings(tmp_path):

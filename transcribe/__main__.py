@@ -202,7 +202,7 @@ def _write_kept(work: Work, lines: Lines) -> None:
 
 
 def _tell_left_out(named: Sequence[Path]) -> None:
-    """Say which files of folders were not looked at."""
+    """Say which files of folders may be recordings and are left out."""
     files = left_out(named)
     if files:
         more = f" and {len(files) - 1} more" if files[1:] else ""
