@@ -468,8 +468,9 @@ def _packets(
     for _ in range(MAX_READ_ERRORS):
         try:
             for packet in container.demux(stream):
-                progress.damaged |= progress.truncated
-                progress.truncated = packet.is_corrupt or (progress.truncated and not packet.size)
+                if packet.size:
+                    progress.damaged |= progress.truncated  # it was not the last one
+                    progress.truncated = packet.is_corrupt
                 yield packet
         except av.FFmpegError:
             progress.damaged = True
@@ -510,17 +511,23 @@ def _check_budget(progress: _Progress, size: int) -> None:
 
 def _timeline(container: InputContainer, stream: AudioStream, data: bytes) -> Timeline:
     begin = None if container.start_time is None else container.start_time / av.time_base
-    if begin is None and len(container.streams) > 1:
-        begin = _first_moment(data)
+    if len(container.streams) > 1 and not _has_index(container):
+        known = [time for time in (begin, _first_moment(data)) if time is not None]
+        begin = min(known, default=None)
     duration = None if container.duration is None else container.duration / av.time_base
     if duration is not None and _is_guessed(duration, stream, len(data)):
         duration = None
     return Timeline(container.format.name, stream, begin, duration)
 
 
+def _has_index(container: InputContainer) -> bool:
+    """Whether the format, mp4 and its kin, says beforehand when each packet is played."""
+    return container.format.name.startswith("mov,")
+
+
 def _first_moment(data: bytes) -> float | None:
     """The earliest timestamp among a file's first packets of picture and sound, in seconds; None
-    without any. libavformat knows it only of files whose packets it had to read to know them.
+    without any. For streams that libavformat can describe by their headers alone it makes one up.
     """
     with open_container(BytesIO(data), _OPTIONS) as container:
         streams = [
@@ -662,7 +669,7 @@ def _timeline_warnings(
 ) -> Iterator[str]:
     """What the timestamps tell that a listener would not know."""
     begin = timeline.begin or 0.0
-    if container.format.name.startswith("mov,") and begin > TOLERANCE:
+    if _has_index(container) and begin > TOLERANCE:
         yield f"players may show {begin:.2f} s before the first sound: times count from that sound"
     # Encoders of Opus leave out what is silent, so that its gaps are no loss.
     missing = [] if stream.codec_context.name in _SILENCE_LEFT_OUT else timeline.gaps

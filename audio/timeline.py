@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ LONGEST_LOSS = 60.0  # seconds
 # Packets that are looked at before a gap is believed, and how much slower than before it they may
 # follow each other: some codecs have long and short ones.
 LOOKAHEAD, SLOWEST = 64, 10
-MAX_STEP = 0.25  # seconds between packets without a gap
+MAX_STEP = 0.35  # seconds between packets that follow each other
 _ROUNDED = 1.0  # seconds by which a file's duration may be too short
 
 _BROADCASTS = ("mpeg", "mpegts")
@@ -178,20 +179,30 @@ class _Pace:
     def goes_on(self, start: float, later: Iterable[float]) -> bool:
         """Whether the clock is right about a packet at `start`, by those that come `later`."""
         step = 0.0 if self._last is None else start - self._last
-        if step > TOLERANCE + MAX_STEP and not self._is_followed(start, list(later)):
-            self._distrusted = True
-            return False
-        if 0 < step <= MAX_STEP:
+        if not -TOLERANCE <= step <= MAX_STEP:
+            follows = self._is_followed if step > 0 else self._is_no_slip
+            self._distrusted = not follows(start, list(later))
+            if self._distrusted:
+                return False
+        elif step > 0:
             self._seconds += step
             self._steps += 1
-        self._last, self._distrusted = start, False
+        self._last = start
         return True
 
     def _is_followed(self, start: float, later: list[float]) -> bool:
+        """After a jump ahead: nothing is taken back, and the clock runs as it did."""
         if not later:
             return not self._distrusted
         usual = len(later) * self._seconds / max(self._steps, 1)
         return min(later) >= start - TOLERANCE and later[-1] - start >= usual / SLOWEST
+
+    def _is_no_slip(self, start: float, later: list[float]) -> bool:
+        """After a jump back: no jump ahead follows, to where the clock was."""
+        return not any(
+            after - before > MAX_STEP and after >= (self._last or 0.0)
+            for before, after in pairwise([start, *later])
+        )
 
 
 def _and_none(
