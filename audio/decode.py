@@ -21,7 +21,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from audio.bounded_process import run_bounded
 from audio.container_bombs import refuse_mp4_bomb, without_id3
 from audio.filters import filtered
-from audio.timeline import BARE, LOOKAHEAD, TOLERANCE, ByteClock, Timeline
+from audio.timeline import BARE, TOLERANCE, ByteClock, Timeline
 from errors import AudioTooLong, InvalidAudio
 from payload.base64_text import Base64Text, base64_digits, decode_digits
 from runtime.versions import open_container
@@ -74,7 +74,7 @@ OFFSET = 1 / 10
 # Packets may add up to this many times the file: an edit list may repeat a part of it.
 MAX_REREADING = 4
 # Seconds of CPU time that decoding may take: for any file, for each second of audio, for each MiB.
-# FLAC of silence at 192 kHz takes 93 s a MiB. Others take a tenth of this.
+# FLAC of silence at 192 kHz in eight channels takes 0.01 s a second: 0.5 MiB are an hour.
 DECODING_BUDGET, A_SECOND, A_MIB = 10.0, 0.002, 5.0
 
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
@@ -190,7 +190,6 @@ class _Progress:
     cancelled: Fraction = Fraction(0)
     damaged: bool = False
     truncated: bool = False
-    decoding: float = 0.0  # seconds of CPU time
 
 
 class _Channel:
@@ -277,13 +276,16 @@ def decoding_steps(
     with _opened(data) as (container, stream):
         timeline = _timeline(container, stream, data)
         frames = _frames(container, stream, data, timeline, progress)
-        pause = STEP_SECONDS
+        pause, spent, started = STEP_SECONDS, 0.0, time.thread_time()
         for block in _blocks(frames, progress, sampling_rate, limits, separate):
             _append(channels, block)
+            spent += time.thread_time() - started
+            _check_budget(spent, float(progress.seconds), len(data))
             decoded = float(progress.seconds * progress.channels)
             if decoded >= pause:
                 yield DecodingStep(decoded, max(expected, decoded))
                 pause = int(decoded) + STEP_SECONDS
+            started = time.thread_time()  # the caller may go on in another thread
         warnings = _warnings(data, container, stream, timeline, progress)
     if progress.seconds < MIN_SECONDS:
         raise InvalidAudio(
@@ -353,6 +355,11 @@ def _too_long(max_seconds: float, separate: bool) -> AudioTooLong:
     return AudioTooLong(
         f"the {what} is longer than the {max_seconds:g} s that this endpoint accepts"
     )
+
+
+def _check_budget(spent: float, seconds: float, size: int) -> None:
+    if spent > DECODING_BUDGET + A_SECOND * seconds + A_MIB * size / 2**20:
+        raise InvalidAudio("it takes too long to decode: send it with a lower sample rate")
 
 
 def _check_format(rate: int, channels: int) -> None:
@@ -488,25 +495,16 @@ def _frames(
     """Decoded frames on the file's timeline; packets that cannot be decoded are noted as damage."""
     clock = ByteClock(data) if container.format.name in BARE else None
     for packet in timeline.steady(_packets(container, stream, progress)):
-        _check_budget(progress, len(data))
-        started = time.thread_time()
         try:
             frames = packet.decode()
         except av.FFmpegError:
-            progress.damaged, frames = True, []
-        progress.decoding += time.thread_time() - started
-        if not frames:
+            progress.damaged = True
             continue
         start = clock.start(packet, frames) if clock else None
         for frame in frames:
+            _check_format(frame.sample_rate, frame.layout.nb_channels)
             yield from timeline.place(frame, start if clock else timeline.seconds(frame))
             start = None
-
-
-def _check_budget(progress: _Progress, size: int) -> None:
-    budget = DECODING_BUDGET + A_SECOND * float(progress.seconds) + A_MIB * size / 2**20
-    if progress.decoding > budget:
-        raise InvalidAudio("it takes too long to decode")
 
 
 def _timeline(container: InputContainer, stream: AudioStream, data: bytes) -> Timeline:
@@ -536,9 +534,14 @@ def _first_moment(data: bytes) -> float | None:
             if stream.type in ("audio", "video")
             and not stream.disposition & Disposition.attached_pic
         ]
-        first = islice(container.demux(streams), LOOKAHEAD)
-        times = (packet.pts and packet.pts * packet.time_base for packet in first)
-        return min((float(time) for time in times if time is not None), default=None)
+        times: dict[int, float] = {}
+        with suppress(av.FFmpegError):
+            for packet in islice(container.demux(streams), STEP_PACKETS):
+                if packet.pts is not None:
+                    times.setdefault(packet.stream_index, float(packet.pts * packet.time_base))
+                if len(times) == len(streams):
+                    break
+        return min(times.values(), default=None)
 
 
 def _frame_format(frame: AudioFrame) -> tuple[int, int, str, str]:
@@ -556,10 +559,9 @@ def _blocks(
 
     A stream may change its format: consecutive frames of one format are resampled together.
     """
-    for change, ((rate, channels, _, _), run) in enumerate(groupby(frames, _frame_format)):
+    for change, ((_, channels, _, _), run) in enumerate(groupby(frames, _frame_format)):
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
-        _check_format(rate, channels)
         heard = filtered(run, ("aformat", "sample_fmts=flt"))
         if separate:
             progress.channels = max(progress.channels, channels)

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.packet import Packet
+
+from audio.filters import filtered
 
 # Seconds that a frame may lie apart from the end of the last one: timestamps are rounded, and
 # encoders' padding is cut off. ffmpeg's aresample leaves as much.
@@ -136,7 +137,9 @@ class Timeline:
             self.overlap += left_out / frame.sample_rate
             if left_out == frame.samples:
                 return
-            frame = _without_begin(frame, left_out)
+            self.position += (frame.samples - left_out) / frame.sample_rate
+            yield from filtered((frame,), ("atrim", f"start_sample={left_out}"))
+            return
         self.position += frame.samples / frame.sample_rate
         yield frame
 
@@ -215,21 +218,5 @@ def _and_none(
 
 
 def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:
-    """Frames of silence in the format of a frame, a second each."""
-    zero = b"\x80" if like.format.name in ("u8", "u8p") else b"\0"
-    while samples > 0:
-        frame = AudioFrame(like.format.name, like.layout.name, min(samples, like.sample_rate))
-        frame.sample_rate = like.sample_rate
-        for plane in frame.planes:
-            plane.update(zero * plane.buffer_size)
-        yield frame
-        samples -= frame.samples
-
-
-def _without_begin(frame: AudioFrame, samples: int) -> AudioFrame:
-    """A frame without its first samples."""
-    each = 1 if frame.format.is_planar else frame.layout.nb_channels
-    rest = np.ascontiguousarray(frame.to_ndarray()[:, samples * each :])
-    shorter = AudioFrame.from_ndarray(rest, frame.format.name, frame.layout.name)
-    shorter.sample_rate = frame.sample_rate
-    return shorter
+    """Frames of silence in the format of a frame. PyAV cannot write to those of eight planes."""
+    return filtered((like,), ("atrim", "end_sample=0"), ("apad", f"whole_len={samples}"))

@@ -221,6 +221,25 @@ class TestBounds:
             decoded(data)
             assert Counted.bytes_read <= 6 * len(data) + 2**18
 
+    def test_decoding_has_a_budget_of_processor_time(self, monkeypatch):
+        """A minute of silence at 192 kHz in eight channels, of 14 KB, takes some 0.6 s."""
+        silence = ["-f", "lavfi", "-i", "anullsrc=r=192000:cl=7.1", "-t", "60"]
+        data = files.ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
+        assert decoded(data).duration == 60
+        monkeypatch.setattr(decode, "DECODING_BUDGET", 0.01)
+        monkeypatch.setattr(decode, "A_SECOND", 0.0001)
+        with pytest.raises(InvalidAudio, match="too long to decode"):
+            decoded(data)
+
+    @pytest.mark.parametrize(
+        "name", ["concat", "dash", "hls", "imf", "sdp", "rtsp", "image2", "sbg"]
+    )
+    def test_demuxers_that_open_other_files_or_run_scripts_are_left_out(self, name):
+        allowed = decode._OPTIONS["format_whitelist"].split(",")
+        assert name not in allowed
+        assert not [each for each in allowed if each.endswith("pipe")]
+        assert decode._OPTIONS["protocol_whitelist"] == ""
+
     def test_an_index_that_repeats_itself_is_not_followed(self):
         with pytest.raises(InvalidAudio, match="over and over"):
             decoded(files.mp4_file(1_000, edits=1_000))

@@ -85,6 +85,13 @@ class TestLateSound:
         assert [len(channel) for channel in found.channels] == [17 * RATE] * 2
         assert np.abs(found.channels[1][: 4 * RATE]).max() == 0
 
+    @pytest.mark.parametrize("codec", ["flac", "pcm_u8", "pcm_f64le", "libopus"])
+    def test_eight_channels_have_gaps_too(self, codec):
+        each = np.stack([SOUND / (1 + channel) for channel in range(8)], 1)
+        options = ["-af", "asetpts=PTS+2/TB+gt(T\\,6)*3/TB", "-c:v", "libx264", "-c:a", codec]
+        found = decoded(files.with_video(files.wav_file(each, RATE), "a.mkv", *options))
+        assert delays(found, 0.5, 8.5) == pytest.approx([2, 5], abs=0.02)
+
     def test_the_sound_alone_begins_at_once_and_it_is_said(self):
         found = decoded(files.encoded(WAV, "a.m4a", "-af", "asetpts=PTS+5/TB"))
         assert in_place(found, 0.5, 9.5)
