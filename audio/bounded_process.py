@@ -35,11 +35,6 @@ from errors import AudioTooLong, ClientError, InvalidAudio
 BUDGET, A_STEP, A_SECOND = 2.0, 0.01, 0.004
 # At most so many at once: each takes 60 MB and what it reads.
 PROCESSES = 4
-# Variables by which Python finds itself and its libraries, and how many threads those start.
-PASSED = (
-    *("DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONUTF8"),
-    *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
-)
 
 _ERRORS: dict[str, type[ClientError]] = {
     error.code: error for error in (InvalidAudio, AudioTooLong)
@@ -123,9 +118,9 @@ class _Process:
     def __init__(self) -> None:
         path = [str(Path(__file__).parent.parent), *sys.path]
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path)]
-        # The parent's environment holds keys. In a session of its own: Ctrl+C is for the parent.
-        passed = {name: os.environ[name] for name in PASSED if name in os.environ}
-        self._process = Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=passed)
+        # In a session of its own, as Ctrl+C is for its parent, and without an environment, which
+        # holds the server's keys.
+        self._process = Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True, env={})
 
     def ask(self, request: dict[str, Any], data: bytes) -> dict[str, Any] | None:
         """Its answer; None where it ended instead."""

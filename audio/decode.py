@@ -500,7 +500,7 @@ def _frames(
         except av.FFmpegError:
             progress.damaged = True
             continue
-        start = clock.start(packet, frames) if clock else None
+        start: float | None = clock.start(packet, frames) if clock else None
         for frame in frames:
             _check_format(frame.sample_rate, frame.layout.nb_channels)
             yield from timeline.place(frame, start if clock else timeline.seconds(frame))
@@ -508,7 +508,9 @@ def _frames(
 
 
 def _timeline(container: InputContainer, stream: AudioStream, data: bytes) -> Timeline:
-    begin = None if container.start_time is None else container.start_time / av.time_base
+    begin: float | None = None
+    if container.start_time is not None:
+        begin = container.start_time / av.time_base
     if len(container.streams) > 1 and not _has_index(container):
         known = [time for time in (begin, _first_moment(data)) if time is not None]
         begin = min(known, default=None)

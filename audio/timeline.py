@@ -86,11 +86,12 @@ class Timeline:
         if self._origin is None:
             self._origin = self.begin = start
         offset = start - self._origin - self.position
-        is_first, self._first = self._first is None, start if self._first is None else self._first
+        if self._first is None:
+            self._first = start
         if abs(offset) <= TOLERANCE:
             return 0.0
         if offset > 0:
-            believed = start <= self._last and (is_first or offset <= self._longest_gap)
+            believed = start <= self._last and offset <= self._longest_gap
         else:
             believed = -offset <= LONGEST_OVERLAP and start > self._first + TOLERANCE
         if believed:
