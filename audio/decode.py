@@ -401,7 +401,11 @@ def _audio_stream(container: InputContainer) -> AudioStream:
                 other.discard = Discard.all
         return stream
     refused = [error for error in errors if isinstance(error, InvalidAudio)]
-    raise refused[0] if refused else errors[0]
+    if refused:
+        raise refused[0]
+    if best is None:  # of none are rate and channels known
+        raise InvalidAudio("no audio stream found")
+    raise errors[0]
 
 
 def _open_decoder(stream: AudioStream) -> None:
