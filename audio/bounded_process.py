@@ -118,8 +118,9 @@ class _Process:
     def __init__(self) -> None:
         path = [str(Path(__file__).parent.parent), *sys.path]
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path)]
-        # In a session of its own: Ctrl+C is for its parent.
-        self._process = Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True)
+        # In a session of its own, as Ctrl+C is for its parent, and without an environment, which
+        # holds the server's keys.
+        self._process = Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True, env={})
 
     def ask(self, request: dict[str, Any], data: bytes) -> dict[str, Any] | None:
         """Its answer; None where it ended instead."""

@@ -33,6 +33,8 @@ NOTHING = memoryview(b"")
 MAX_PLACES = 1_000_000
 
 _BOX = struct.Struct(">I4s")
+MAX_CUTS = 1_000
+_SYNC = b"\xff"  # the first byte of each frame of MPEG audio
 _ID3_MAGIC, _ID3_HEADER = b"ID3", re.compile(rb"ID3[\2-\4].{2}([\0-\x7f]{4})", re.DOTALL)
 
 
@@ -40,16 +42,13 @@ def without_id3(data: bytes) -> bytes:
     """`data` without ID3 tags: frames of ID3v2.3 and 2.4 may be compressed, and one of ID3v2.2 that
     takes 13 bytes may be a picture, which takes 550.
 
-    At the start they are cut off. Elsewhere (chunks of WAV and AIFF) they lose their magic number,
-    so that libavformat passes over them. Nothing here reads what they say.
+    At the start they are cut off, and so they are between the frames of MPEG audio, where a picture
+    would be taken for damaged sound. Elsewhere (chunks of WAV and AIFF) they lose their magic
+    number, so that libavformat passes over them. Nothing here reads what they say.
     """
     start = 0
-    while header := _ID3_HEADER.match(data, start):
-        high, *rest = header[1]
-        for seven_bits in rest:
-            high = high << 7 | seven_bits
-        footer = 10 if data[start + 5] & 0x10 else 0
-        start = header.end() + high + footer
+    while _ID3_HEADER.match(data, start):
+        start = _id3_end(data, start)
     data = data[start:]
     places = [place for place in _places(data, _ID3_MAGIC) if _ID3_HEADER.match(data, place)]
     if not places:
@@ -57,7 +56,23 @@ def without_id3(data: bytes) -> bytes:
     defused = bytearray(data)
     for place in places:
         defused[place] = 0
-    return bytes(defused)
+    if not data.startswith(_SYNC) or len(places) > MAX_CUTS:
+        return bytes(defused)
+    kept, start = [], 0
+    for place in places:
+        end = _id3_end(data, place)
+        if place >= start and data.startswith(_SYNC, end):
+            kept.append(memoryview(defused)[start:place])
+            start = end
+    return b"".join([*kept, memoryview(defused)[start:]])
+
+
+def _id3_end(data: bytes, place: int) -> int:
+    """Where the ID3 tag at `place` ends."""
+    high = 0
+    for seven_bits in data[place + 6 : place + 10]:
+        high = high << 7 | seven_bits
+    return place + 10 + high + (10 if data[place + 5] & 0x10 else 0)
 
 
 def refuse_mp4_bomb(data: bytes) -> None:

@@ -5,39 +5,49 @@ a large file first in another, as nothing interrupts them (`bounded_process.py`)
 program to install, no temporary file, and no pipe, in which an m4a with its index at the end could
 not be read.
 
-Nothing that a file says about itself is trusted. libavformat reads this memory and nothing else,
-with only the demuxers and decoders named below. Length is measured over packets before anything is
-decoded, and again over samples while decoding. Samples are checked, downmixed and resampled a block
-at a time. Channels that are kept apart count like as many recordings.
+Nothing that a file says about itself is trusted. libavformat reads this memory and nothing else:
+no protocol is open to it, and demuxers that open other files are left out. Length is measured over
+packets before anything is decoded, and again over samples while decoding. Samples are placed on the
+file's timeline (`timeline`), checked, downmixed and resampled a block at a time. Channels that are
+kept apart count like as many recordings.
 """
 
 from __future__ import annotations
 
 import binascii
 import ctypes
+import logging
+import re
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
-from itertools import groupby
+from itertools import groupby, islice
 from math import ceil
+from threading import Lock
 from typing import IO, Any, NamedTuple, TypeVar
 
 import av
 import av.buffer
+import av.logging
 import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
+from av.codec import Codec
+from av.codec.codec import UnknownCodecError
 from av.container import InputContainer
+from av.format import ContainerFormat, formats_available
 from av.packet import Packet
-from av.stream import Discard
+from av.stream import Discard, Disposition
 from numpy.typing import NDArray
 
 from audio.bounded_process import run_bounded
 from audio.container_bombs import refuse_mp4_bomb, without_id3
 from audio.filters import filtered
+from audio.timeline import BARE, TOLERANCE, ByteClock, Timeline
 from errors import AudioTooLong, InvalidAudio
 from payload.base64_text import Base64Text, address_in, base64_digits, decode_digits
 from runtime.versions import open_container
@@ -46,8 +56,9 @@ from timebase import SAMPLE_RATE
 MIN_SECONDS = Fraction(1, 10)
 MAX_AMPLITUDE = 1e4
 MAX_CHANNELS = 8
-NATIVE_RATES = range(4_000, 192_001)  # Hz
+NATIVE_RATES = range(4_000, 384_001)  # Hz
 MAX_FORMAT_CHANGES = 100
+MAX_READ_ERRORS = 100
 # Packets read or seconds decoded between two steps.
 STEP_PACKETS, STEP_SECONDS = 1_000, 30
 # Names that differ keep libavformat busy for the square of their number, which is half a second for
@@ -62,27 +73,49 @@ CANCELLED, RESTORED = 1 / 16, 1 / 4
 OFFSET = 1 / 10
 # Packets may add up to this many times the file: an edit list may repeat a part of it.
 MAX_REREADING = 4
+# Seconds of CPU time that decoding may take: for any file, for each second of audio, for each MiB.
+# FLAC of silence at 192 kHz in eight channels takes 0.01 s a second: 0.5 MiB are an hour.
+DECODING_BUDGET, A_SECOND, A_MIB = 10.0, 0.002, 5.0
 
 _LIBAV_MAX_BLOCK = 32 << 20  # bytes
 _LIBAV_MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds; encoder padding is in the packets, and decoding trims it
 _DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
-_UNSIZED_RIFF = 0x7FFF_0000  # bytes; writers to a pipe, who do not know the size, claim more
+_SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # by their encoders, which send no packets then
+_UNSIZED_RIFF = (
+    2_000_000_000  # bytes; writers to a pipe do not know the size and claim this or more
+)
 
-_DEMUXERS = (
-    "aac,ac3,aiff,amr,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
-)
-_DECODERS = ",".join(
-    [
-        "aac,aac_latm,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,amrnb,amrwb,eac3,flac,gsm",
-        "gsm_ms,libopus,mp1,mp1float,mp2,mp2float,mp3,mp3float,opus,speex,tta,vorbis,wavpack",
-        "wmapro,wmav1,wmav2",
-        *sorted(name for name in av.codecs_available if name.startswith("pcm_")),
-    ]
-)
+
+def _demuxers() -> Iterator[str]:
+    """All that libavformat has, but those that open other files or devices, run a script (`sbg`) or
+    read pictures.
+    """
+    refused = {"concat", "dash", "hls", "imf", "sbg", "sdp", "vobsub", "webm_dash_manifest"}
+    for name in formats_available:
+        try:
+            known = ContainerFormat(name, "r")
+        except ValueError:  # it can only be written
+            continue
+        if not (known.name in refused or known.no_file or known.name.endswith("pipe")):
+            yield known.name
+
+
+def _decoders() -> Iterator[str]:
+    """All of libavcodec's for audio, but that which synthesizes instead of decoding."""
+    for name in av.codecs_available:
+        try:
+            codec = Codec(name, "r")
+        except UnknownCodecError:  # it can only be encoded
+            continue
+        if codec.type == "audio" and name != "wavesynth":
+            yield name
+
+
+_DECODERS = frozenset(_decoders())
 _OPTIONS = {
-    "format_whitelist": _DEMUXERS,
-    "codec_whitelist": _DECODERS,
+    "format_whitelist": ",".join(sorted(set(_demuxers()))),
+    "codec_whitelist": ",".join(sorted(_DECODERS)),
     "protocol_whitelist": "",
     "max_streams": "16",
 }
@@ -90,6 +123,11 @@ _OPTIONS = {
 # An mp4 of 561 bytes can claim an index of gigabytes. This limits single allocations of libavutil,
 # in PyAV's copy only. A true index takes 24 bytes a packet: 32 MiB suffice for 8 hours of AAC.
 ctypes.CDLL(av.buffer.__file__).av_max_alloc(ctypes.c_size_t(_LIBAV_MAX_BLOCK))
+
+# libav's messages repeat what files say, and never reach a log.
+logging.getLogger("libav").propagate = False
+logging.getLogger("libav").addHandler(logging.NullHandler())
+_log_level = Lock()
 
 
 @dataclass(frozen=True)
@@ -214,14 +252,15 @@ def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
 def decode_audio(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
 ) -> Audio:
-    """Decode the best audio stream of a file in any of the formats named above.
+    """Decode the best audio stream that libav has a decoder for, in any of its formats.
 
+    Second 0 of the samples is the first moment of the file, of picture or sound; gaps are silent.
     Channels are averaged, where they cancel each other out the loudest is taken, with a warning; or
     they are kept `separate`: one that begins late or ends early is silent there.
     The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz, by libswresample, which
     Whisper's `load_audio` uses too; equal rates are not resampled. Raises InvalidAudio for less
     than 0.1 s of decodable audio, samples that are not finite or exceed 1e4, more than 8 channels,
-    and rates outside 4-192 kHz. Raises AudioTooLong beyond `limits`: before decoding, or while
+    and rates outside 4-384 kHz. Raises AudioTooLong beyond `limits`: before decoding, or while
     decoding if the packets' durations are wrong.
     """
     return all_at_once(decoding_steps(data, sampling_rate, limits, separate))
@@ -237,15 +276,19 @@ def decoding_steps(
     yield DecodingStep(0.0, expected)
     progress, channels = _Progress(), [_Channel()]
     with _opened(data) as (container, stream):
-        frames = _frames(container, stream, progress)
-        pause = STEP_SECONDS
+        timeline = _timeline(container, stream, data)
+        frames = _frames(container, stream, data, timeline, progress)
+        pause, spent, started = STEP_SECONDS, 0.0, time.thread_time()
         for block in _blocks(frames, progress, sampling_rate, limits, separate):
             _append(channels, block)
+            spent += time.thread_time() - started
+            _check_budget(spent, float(progress.seconds), len(data))
             decoded = float(progress.seconds * progress.channels)
             if decoded >= pause:
                 yield DecodingStep(decoded, max(expected, decoded))
                 pause = int(decoded) + STEP_SECONDS
-        warnings = _warnings(data, container, stream, progress)
+            started = time.thread_time()  # the caller may go on in another thread
+        warnings = _warnings(data, container, stream, timeline, progress)
     if progress.seconds < MIN_SECONDS:
         raise InvalidAudio(
             f"it holds less than {float(MIN_SECONDS)} s of audio that can be decoded"
@@ -316,6 +359,11 @@ def _too_long(max_seconds: float, separate: bool) -> AudioTooLong:
     )
 
 
+def _check_budget(spent: float, seconds: float, size: int) -> None:
+    if spent > DECODING_BUDGET + A_SECOND * seconds + A_MIB * size / 2**20:
+        raise InvalidAudio("it takes too long to decode: send it with a lower sample rate")
+
+
 def _check_format(rate: int, channels: int) -> None:
     if rate not in NATIVE_RATES:
         raise InvalidAudio(
@@ -338,21 +386,56 @@ def _opened(data: bytes) -> Iterator[tuple[InputContainer, AudioStream]]:
 
 
 def _audio_stream(container: InputContainer) -> AudioStream:
-    """The best audio stream, with its decoder open; all other streams are discarded."""
-    stream = container.streams.best("audio")
-    if not isinstance(stream, AudioStream):
+    """The best audio stream that can be decoded, with its decoder open; others are discarded."""
+    best = container.streams.best("audio")
+    streams = sorted(container.streams.audio, key=lambda stream: stream is not best)
+    if not streams:
         raise InvalidAudio("no audio stream found")
+    errors = []
+    for stream in streams:
+        try:
+            _open_decoder(stream)
+        except (InvalidAudio, av.FFmpegError) as error:
+            errors.append(error)
+            continue
+        for other in container.streams:
+            if other is not stream:
+                other.discard = Discard.all
+        return stream
+    refused = [error for error in errors if isinstance(error, InvalidAudio)]
+    if refused:
+        raise refused[0]
+    if best is None:  # of none are rate and channels known
+        raise InvalidAudio("no audio stream found")
+    raise errors[0]
+
+
+def _open_decoder(stream: AudioStream) -> None:
     codec = stream.codec_context
-    if codec is None or codec.name not in _DECODERS.split(","):
-        raise InvalidAudio("its audio codec is not supported")
+    if codec is None or codec.name not in _DECODERS:
+        raise InvalidAudio(f"its audio codec is not supported{_described_codec(stream)}")
     _check_format(codec.sample_rate, codec.channels)
-    for other in container.streams:
-        if other is not stream:
-            other.discard = Discard.all
     codec.thread_count = 1
     codec.options = {"max_samples": str(_LIBAV_MAX_FRAME)}
     codec.open()
-    return stream
+
+
+def _described_codec(stream: AudioStream) -> str:
+    """A colon and the name of a stream's codec, if libav has one.
+
+    PyAV knows only codecs that it can decode; libav's description of the file names the others.
+    """
+    with _log_level:
+        before = av.logging.get_level()
+        av.logging.set_level(av.logging.INFO)
+        try:
+            description = stream.container.dumps_format()
+        finally:
+            av.logging.set_level(before)
+    line = rf"^ *Stream #0:{stream.index}\b.*?: Audio: (\w+)(?: \(([\w. ]+) / 0x)?"
+    found = re.search(line, description, re.MULTILINE)
+    name = found and (found[1] if found[1] != "none" else found[2])
+    return f": {name}" if name else ""
 
 
 def _measure(data: bytes, limits: AudioLimits, separate: bool) -> float:
@@ -364,49 +447,109 @@ def _measure(data: bytes, limits: AudioLimits, separate: bool) -> float:
 
 
 def packet_seconds(data: bytes, max_seconds: float, separate: bool) -> Iterator[float]:
-    """The seconds that all packets last which are read so far, now and then and in the end, those
-    of `separate` channels together.
+    """The seconds that all packets last which are read so far, with the gaps between them, now and
+    then and in the end, those of `separate` channels together.
 
     Refuses, without decoding, packets that last too long or are much larger than the file, and an
     index that would exhaust memory: to look for one takes a minute in 60 MB of empty boxes.
     """
     refuse_mp4_bomb(data)
     with _opened(data) as (container, stream):
-        ticks = read = 0
-        tick = float(stream.time_base) * (stream.codec_context.channels if separate else 1)
-        for number, packet in enumerate(_packets(container, stream, _Progress()), 1):
-            ticks += packet.duration or 0
+        seconds, read = 0.0, 0
+        timeline = _timeline(container, stream, data)
+        channels = stream.codec_context.channels if separate else 1
+        packets = timeline.steady(_packets(container, stream, _Progress()))
+        for number, packet in enumerate(packets, 1):
+            duration = (packet.duration or 0) * float(stream.time_base)
+            gap = max(0.0, timeline.offset(timeline.seconds(packet)))
+            timeline.position += gap + duration
+            seconds += gap + duration
             read += max(packet.size, 1)
-            if ticks * tick > max_seconds + _PACKET_SLACK:
+            if seconds * channels > max_seconds + _PACKET_SLACK:
                 raise _too_long(max_seconds, separate)
             if read > MAX_REREADING * len(data):
                 raise InvalidAudio("its index points at the same bytes over and over")
             if number % STEP_PACKETS == 0:
-                yield ticks * tick
-        yield ticks * tick
+                yield seconds * channels
+        yield seconds * channels
 
 
 def _packets(
     container: InputContainer, stream: AudioStream, progress: _Progress
 ) -> Iterator[Packet[AudioStream]]:
-    """The packets of `stream`; a container that cannot be read further ends there, as damaged."""
-    try:
-        for packet in container.demux(stream):
-            progress.truncated |= packet.is_corrupt
-            yield packet
-    except av.FFmpegError:
-        progress.damaged = True
+    """The packets of `stream`; what cannot be read is skipped, and the file damaged."""
+    for _ in range(MAX_READ_ERRORS):
+        try:
+            for packet in container.demux(stream):
+                if packet.size:
+                    progress.damaged |= progress.truncated  # it was not the last one
+                    progress.truncated = packet.is_corrupt
+                yield packet
+        except av.FFmpegError:
+            progress.damaged = True
+        else:
+            return
 
 
 def _frames(
-    container: InputContainer, stream: AudioStream, progress: _Progress
+    container: InputContainer,
+    stream: AudioStream,
+    data: bytes,
+    timeline: Timeline,
+    progress: _Progress,
 ) -> Iterator[AudioFrame]:
-    """Decoded frames; packets that cannot be decoded are skipped and noted as damage."""
-    for packet in _packets(container, stream, progress):
+    """Decoded frames on the file's timeline; packets that cannot be decoded are noted as damage."""
+    clock = ByteClock(data) if container.format.name in BARE else None
+    for packet in timeline.steady(_packets(container, stream, progress)):
         try:
-            yield from packet.decode()
+            frames = packet.decode()
         except av.FFmpegError:
             progress.damaged = True
+            continue
+        start: float | None = clock.start(packet, frames) if clock else None
+        for frame in frames:
+            _check_format(frame.sample_rate, frame.layout.nb_channels)
+            yield from timeline.place(frame, start if clock else timeline.seconds(frame))
+            start = None
+
+
+def _timeline(container: InputContainer, stream: AudioStream, data: bytes) -> Timeline:
+    begin: float | None = None
+    if container.start_time is not None:
+        begin = container.start_time / av.time_base
+    if len(container.streams) > 1 and not _has_index(container):
+        known = [time for time in (begin, _first_moment(data)) if time is not None]
+        begin = min(known, default=None)
+    duration = None if container.duration is None else container.duration / av.time_base
+    if duration is not None and _is_guessed(duration, stream, len(data)):
+        duration = None
+    return Timeline(container.format.name, stream, begin, duration)
+
+
+def _has_index(container: InputContainer) -> bool:
+    """Whether the format, mp4 and its kin, says beforehand when each packet is played."""
+    return container.format.name.startswith("mov,")
+
+
+def _first_moment(data: bytes) -> float | None:
+    """The earliest timestamp among a file's first packets of picture and sound, in seconds; None
+    without any. For streams that libavformat can describe by their headers alone it makes one up.
+    """
+    with open_container(BytesIO(data), _OPTIONS) as container:
+        streams = [
+            stream
+            for stream in container.streams
+            if stream.type in ("audio", "video")
+            and not stream.disposition & Disposition.attached_pic
+        ]
+        times: dict[int, float] = {}
+        with suppress(av.FFmpegError):
+            for packet in islice(container.demux(streams), STEP_PACKETS):
+                if packet.pts is not None:
+                    times.setdefault(packet.stream_index, float(packet.pts * packet.time_base))
+                if len(times) == len(streams):
+                    break
+        return min(times.values(), default=None)
 
 
 def _frame_format(frame: AudioFrame) -> tuple[int, int, str, str]:
@@ -424,10 +567,9 @@ def _blocks(
 
     A stream may change its format: consecutive frames of one format are resampled together.
     """
-    for change, ((rate, channels, _, _), run) in enumerate(groupby(frames, _frame_format)):
+    for change, ((_, channels, _, _), run) in enumerate(groupby(frames, _frame_format)):
         if change > MAX_FORMAT_CHANGES:
             raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
-        _check_format(rate, channels)
         heard = filtered(run, ("aformat", "sample_fmts=flt"))
         if separate:
             progress.channels = max(progress.channels, channels)
@@ -501,7 +643,11 @@ def _checked(
 
 
 def _warnings(
-    data: bytes, container: InputContainer, stream: AudioStream, progress: _Progress
+    data: bytes,
+    container: InputContainer,
+    stream: AudioStream,
+    timeline: Timeline,
+    progress: _Progress,
 ) -> tuple[str, ...]:
     warnings = []
     others = len(container.streams.audio) - 1
@@ -514,8 +660,9 @@ def _warnings(
             f"the channels cancel each other out for {float(progress.cancelled):.2f} s:"
             " the loudest was taken there"
         )
+    warnings += _timeline_warnings(container, stream, timeline)
     decoded = float(progress.seconds)
-    declared = _declared_seconds(container, stream, len(data))
+    declared = _declared_seconds(container, stream, timeline, len(data))
     if declared > progress.seconds + _DECLARED_SLACK:
         warnings.append(
             f"the audio ends at {decoded:.2f} s where the file announces {declared:.2f} s"
@@ -523,21 +670,56 @@ def _warnings(
     elif _cut_short(data, progress):
         warnings.append(f"the file is cut short: {decoded:.2f} s could be decoded")
     elif progress.damaged:
-        warnings.append("parts of the file are damaged and were skipped")
+        warnings.append("parts of the file are damaged: silence stands in their place")
     return tuple(warnings)
 
 
-def _declared_seconds(container: InputContainer, stream: AudioStream, size: int) -> float:
-    """Seconds that the container declares; 0 without any, or if guessed from the file's size."""
-    if stream.duration:
+def _timeline_warnings(
+    container: InputContainer, stream: AudioStream, timeline: Timeline
+) -> Iterator[str]:
+    """What the timestamps tell that a listener would not know."""
+    begin = timeline.begin or 0.0
+    if _has_index(container) and begin > TOLERANCE:
+        yield f"players may show {begin:.2f} s before the first sound: times count from that sound"
+    # Encoders of Opus leave out what is silent, so that its gaps are no loss.
+    missing = [] if stream.codec_context.name in _SILENCE_LEFT_OUT else timeline.gaps
+    if missing:
+        seconds = sum(seconds for _, seconds in missing)
+        yield (
+            f"the file has no sound for {seconds:.2f} s in all, first at {missing[0][0]:.2f} s:"
+            " silence stands there"
+        )
+    if timeline.overlap:
+        yield f"{timeline.overlap:.2f} s of sound that lie over what came before were left out"
+    if timeline.jumps:
+        place, seconds = timeline.jumps[0]
+        yield (
+            f"the file's timestamps jump by {seconds:.2f} s at {place:.2f} s, which is no gap:"
+            " times are counted on without it"
+        )
+
+
+def _declared_seconds(
+    container: InputContainer, stream: AudioStream, timeline: Timeline, size: int
+) -> float:
+    """The second of the timeline at which the sound ends by the file's headers; 0 if they do not
+    tell, or if it is guessed from the file's size.
+    """
+    file = (container.duration or 0) / av.time_base
+    seconds, own = file, len(container.streams) == 1
+    if stream.duration and stream.time_base:
         seconds = float(stream.duration * stream.time_base)
-    elif container.duration and len(container.streams) == 1:
-        seconds = container.duration / av.time_base
-    else:
+        # Streams without a duration have the file's; of ASF they all have the longest one's.
+        own |= abs(seconds - file) > _DECLARED_SLACK and container.format.name != "asf"
+    if not own or _is_guessed(seconds, stream, size):
         return 0.0
-    # Without a duration in the file, libavformat divides the file's size by its bit rate.
-    guessed = abs(seconds * (stream.codec_context.bit_rate or 0) / 8 - size) < size / 50
-    return 0.0 if guessed else seconds
+    # Some formats count from the file's begin, and some from 0 on its clock.
+    return seconds - max(timeline.begin or 0.0, 0.0)
+
+
+def _is_guessed(seconds: float, stream: AudioStream, size: int) -> bool:
+    """Whether a duration is the file's size by its bit rate, as libavformat guesses it."""
+    return abs(seconds * (stream.codec_context.bit_rate or 0) / 8 - size) < size / 50
 
 
 def _cut_short(data: bytes, progress: _Progress) -> bool:
@@ -547,5 +729,15 @@ def _cut_short(data: bytes, progress: _Progress) -> bool:
         page = data.rfind(b"OggS")
         lacing = data[page + 27 : page + 27 + data[page + 26]] if len(data) > page + 26 else b""
         return not lacing or page + 27 + len(lacing) + sum(lacing) > len(data)
-    unsized = data.startswith(b"RIFF") and int.from_bytes(data[4:8], "little") >= _UNSIZED_RIFF
-    return progress.truncated and not unsized
+    return progress.truncated and not _is_unsized_wav(data)
+
+
+def _is_unsized_wav(data: bytes) -> bool:
+    """Whether a WAV was written to a pipe, so that its header has no size of the samples."""
+    place = 12
+    while data.startswith(b"RIFF") and place + 8 <= len(data):
+        size = int.from_bytes(data[place + 4 : place + 8], "little")
+        if data[place : place + 4] == b"data":
+            return size == 0 or size >= _UNSIZED_RIFF
+        place += 8 + size + size % 2
+    return False

@@ -10,7 +10,9 @@ import re
 
 # How the names of recordings end, the dot included; to be matched in full.
 ENDING = re.compile(
-    r"\.(3gp|aac|ac3|aiff?|amr|asf|au|avi|caf|flac|flv|m4[abv]|mk[av]|mov|mp[234]|mpeg|mpga?|og[agv]"
-    r"|opus|spx|tta|w64|wav|web[am]|wm[av]|wv)",
+    r"\.(3g[2ap]|3gpp|aa3|aac|ac3|adts|aif[cf]?|amr|ape|asf|au|avi|awb|caf|dff|dsf|dss|dts|dtshd"
+    r"|dv|eac3|ec3|f4[av]|flac|flv|gsm|gxf|loas|m2ts?|m4[abrv]|m[12]a|mk[av]|mlp|mmf|mov|mp[1234]|mpc"
+    r"|mpeg|mpga?|mpa|mts|mxf|nut|og[agmv]|oma|opus|qcp|qta?|ra|rm|snd|spx|tak|thd|ts|tta|voc|vob|w64"
+    r"|wave?|web[am]|wm[av]|wtv|wv)",
     re.IGNORECASE,
 )

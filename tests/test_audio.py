@@ -199,6 +199,41 @@ if AAC_PADDING:
     PADDED |= dict.fromkeys(("a.m4a", "faststart.m4a", "a.3gp"), AAC_PADDING)
 
 
+# Formats that few recorders write: file name -> what ffmpeg is told.
+OTHERS = {
+    "dts.mkv": "-c:a dca",
+    "dts.ts": "-c:a dca -ar 48000",
+    "a.dts": "",
+    "truehd.mkv": "-c:a truehd",
+    "mlp.mkv": "-c:a mlp",
+    "s302m.ts": "-c:a s302m -ar 48000 -ac 2",
+    "g722.wav": "-c:a g722 -ar 16000",
+    "g723.wav": "-c:a g723_1 -ar 8000",
+    "g726.wav": "-c:a g726 -ar 8000",
+    "yamaha.wav": "-c:a adpcm_yamaha",
+    "nellymoser.flv": "-c:a nellymoser",
+    "real.rm": "-c:a real_144 -ar 8000",
+    "a.latm": "-c:a aac",
+    "a.voc": "",
+    "a.nut": "",
+    "384 kHz.wav": "-ar 384000",
+}
+
+
+def two_tracks(source: bytes, undecodable: list[int]) -> bytes:
+    """A film's sounds, of 400 and 900 Hz, some of them in a codec that libav only knows by name."""
+    first = files.wav_file(files.tone(16_000, 1, 400), 16_000)
+    second = "-f lavfi -i sine=900:duration=1:sample_rate=16000 -map 0 -map 1 -c:a aac"
+    film = bytearray(files.encoded(first, "a.mov", *second.split(), "-disposition:a:1", "default"))
+    places = [place for place in range(len(film)) if film[place : place + 4] == b"stsd"]
+    for track in undecodable:
+        place = places[track]
+        film[place + 16 : place + 20] = b"apac"
+        extension = film.index(b"wave", place)
+        film[extension : extension + 4] = b"dapa"
+    return bytes(film)
+
+
 class TestFormats:
     @pytest.mark.parametrize("name", LOSSLESS)
     def test_lossless(self, every_format, name):
@@ -274,6 +309,30 @@ class TestFormats:
         result = decoded(both)
         assert files.pitch(result.samples) == pytest.approx(400, abs=2)
         assert result.warnings == ("the file has 2 audio streams: stream 0 was decoded",)
+
+    @pytest.mark.parametrize("name", sorted(OTHERS))
+    def test_what_libav_can_decode_is_decoded(self, source, name):
+        options = OTHERS[name].split()
+        result = decoded(files.encoded(source, name, "-strict", "-2", *options))
+        assert result.duration == pytest.approx(2.0, abs=0.12)
+        rate = 8_000 if "8000" in options else 16_000
+        lag, correlation = cross_correlate(result.samples, files.chirp(16_000, 2.0))
+        assert (abs(lag) < 1_500, correlation > (0.5 if rate == 8_000 else 0.9)) == (True, True)
+
+    @pytest.mark.parametrize("undecodable", [[0], [1]])
+    def test_a_track_that_can_be_decoded_is_chosen(self, source, undecodable):
+        """As in the films of phones, whose second sound is spatial, and both are the default."""
+        result = decoded(two_tracks(source, undecodable))
+        assert files.pitch(result.samples) == pytest.approx(900 if 0 in undecodable else 400, abs=2)
+        assert result.warnings == (
+            f"the file has 2 audio streams: stream {1 - undecodable[0]} was decoded",
+        )
+
+    def test_a_codec_that_cannot_be_decoded_is_named(self, source):
+        with pytest.raises(InvalidAudio, match=r"codec is not supported: \w*apac$"):
+            decoded(two_tracks(source, [0, 1]))
+        with pytest.raises(InvalidAudio, match=r"codec is not supported: sonic$"):
+            decoded(files.encoded(source, "a.mkv", "-c:a", "sonic", "-strict", "-2"))
 
     def test_data_before_the_audio_is_skipped(self, every_format):
         tag = b"ID3\x04\0\0" + bytes([0, 0, 0x20, 0]) + random.Random(0).randbytes(4_096)

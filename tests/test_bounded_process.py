@@ -126,6 +126,11 @@ class TestProcesses:
         assert run_bounded(FUNCTIONS + "checksum", data) == sum(data)
         assert run_bounded(FUNCTIONS + "checksum", b"") == 0
 
+    def test_keys_of_the_environment_are_not_passed_on(self, monkeypatch):
+        for name in ("API_KEY", "CALLBACK_SECRET", "HF_TOKEN"):
+            monkeypatch.setenv(name, "secret")
+            assert run_bounded(FUNCTIONS + "has_variable", name.encode()) == 0
+
     def test_one_that_was_killed_is_replaced(self):
         pids = [int(run_bounded(FUNCTIONS + "own_pid", bytes(10**6)))]
         os.kill(pids[0], signal.SIGKILL)

@@ -19,6 +19,7 @@ from transcribe.recordings import (
     Recording,
     as_texts,
     find_recordings,
+    left_out,
     needed_work,
     refuse_to_overwrite,
     write_outputs,
@@ -34,7 +35,24 @@ def test_the_formats_are_the_endpoints_and_json():
 
 def test_what_can_be_read_is_looked_for_and_texts_are_not():
     assert [name for name in READABLE if not ENDING.fullmatch(Path(name).suffix)] == []
+    assert all(map(ENDING.fullmatch, (".qta", ".3ga", ".mts", ".m2ts", ".M4R", ".vob", ".ts")))
     assert not any(map(ENDING.fullmatch, (".txt", ".srt", ".json", ".wav2", "wav", "")))
+
+
+def test_what_a_folder_holds_beside_recordings_and_outputs_is_listed(tmp_path):
+    for name in (
+        "a.qta",
+        "a.json",
+        "a.srt",
+        "notes.pdf",
+        "deep/b.mid",
+        ".hidden/c.xyz",
+        "talk.unknown",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = left_out([tmp_path, tmp_path / "talk.unknown"])
+    assert [str(each.relative_to(tmp_path)) for each in found] == ["deep/b.mid", "talk.unknown"]
 
 
 def test_files_of_one_name_keep_their_endings(tmp_path):

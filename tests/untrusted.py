@@ -21,6 +21,11 @@ def checksum(data: bytes) -> Iterator[float]:
     yield sum(data)
 
 
+def has_variable(data: bytes) -> Iterator[float]:
+    """Whether the environment has one of this name."""
+    yield float(data.decode() in os.environ)
+
+
 def sleep(data: bytes, seconds: float) -> Iterator[float]:
     """Wait without computing."""
     time.sleep(seconds)

@@ -39,6 +39,7 @@ from transcribe.recordings import (
     as_texts,
     asked_formats,
     find_recordings,
+    left_out,
     needed_work,
     refuse_collisions,
     refuse_to_overwrite,
@@ -192,6 +193,7 @@ def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> i
     """Write every recording's files; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
     refuse_collisions(found, options.output_dir)
+    _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
     models = endpoint.models()
@@ -243,6 +245,13 @@ def _write_kept(work: Work, request: kept.Request, lines: Lines) -> None:
         lines.fail(path, reason(error))
 
 
+def _tell_left_out(named: Sequence[Path]) -> None:
+    """Say which files of folders may be recordings and are left out."""
+    if files := left_out(named):
+        says = "left out by name; a file that is named itself is transcribed"
+        say(f"{files[0]}{_and_more(files[1:])}: {says}")
+
+
 def _tell_again(works: Sequence[Work]) -> None:
     """Say which recordings are transcribed again and why, and which files stay as they are."""
     again = sorted((each for each in works if each.why), key=lambda each: each.why)
@@ -269,6 +278,7 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
 def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
     """Print every recording's answer; the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
+    _tell_left_out(options.recordings)
     names = dict(options.speaker_names or ())
     formats = options.output_format or ()
     job = Job(endpoint, request_parameters(options), formats, names=names)

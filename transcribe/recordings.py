@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,23 @@ def _files(path: Path) -> Iterator[Path]:
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if ENDING.fullmatch(file.suffix) and not hidden and file.is_file():
             yield file
+
+
+def left_out(named: Sequence[Path]) -> list[Path]:
+    """The files in the folders named that are not taken for recordings and may be some: whose names
+    are neither an output's nor those of texts, pictures, documents.
+    """
+    folders = [path for path in named if path.is_dir()]
+    return [
+        file
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and not ENDING.fullmatch(file.suffix)
+        and file.suffix.removeprefix(".").lower() not in FORMATS
+        and (guess_type(file.name)[0] or "audio/").startswith(("audio/", "video/"))
+        and file.is_file()
+    ]
 
 
 def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
