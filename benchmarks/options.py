@@ -39,7 +39,7 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         "scripts/bench",
         "Run the benchmark that answers a question, and print its figures.",
         (
-            *((line, f"scripts/bench {name}") for name, (_, line, _) in BENCHMARKS.items()),
+            *((line, _example(name)) for name, (_, line, _) in BENCHMARKS.items()),
             ("any of them as a smoke test", "scripts/bench speed --quick"),
             ("its figures as a page of docs/benchmarks", "scripts/bench speed --publish"),
             ("the options of one of them", "scripts/bench load --help"),
@@ -55,6 +55,11 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
     )
     listed: Namespace = parser.parse_args([name] if named else ["--help"])
     return listed
+
+
+def _example(name: str) -> str:
+    needed = (f" --{each} {each.upper()}" for each in NEEDED.get(name, ()))
+    return f"scripts/bench {name}{''.join(needed)}"
 
 
 def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace:

@@ -140,6 +140,13 @@ def add_parameters(parser: CommandParser) -> None:
         'names and terms to expect, separated by commas, e.g. "Lovelace, Analytical Engine"',
         metavar="WORDS",
     )
+    _add_decoding(group)
+    _add_speakers(parser)
+    _add_thresholds(parser)
+    _add_layout(parser)
+
+
+def _add_decoding(group: argparse._ArgumentGroup) -> None:
     option(
         group,
         "--num-beams",
@@ -163,9 +170,6 @@ def add_parameters(parser: CommandParser) -> None:
         default={},
         metavar="JSON",
     )
-    _add_speakers(parser)
-    _add_thresholds(parser)
-    _add_layout(parser)
 
 
 def _add_speakers(parser: CommandParser) -> None:

@@ -24,7 +24,7 @@ class StandIn:
 
     def parse(self, data: object) -> object:
         config = InferenceConfig.read(data["parameters"])
-        if config.language == "xx":
+        if config.language == "cy":
             raise InvalidParameter("language: is not one of the model's")
         return config
 

@@ -192,7 +192,7 @@ def test_a_handler_that_does_not_load_is_a_runtime_error(tmp_path):
 
 
 def test_parameters_that_the_models_do_not_take_are_a_runtime_error(tmp_path):
-    wrong = replace(task(tmp_path), parameters={"language": "xx"})
+    wrong = replace(task(tmp_path), parameters={"language": "cy"})
     with pytest.raises(RuntimeError, match="INVALID_PARAMETER: language: is not one of"):
         Worker(wrong, "worker")
 

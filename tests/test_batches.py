@@ -323,8 +323,9 @@ def test_a_retry_that_never_fits_is_refused_to_its_request(monkeypatch):
     assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
 
 
-def test_rejected_texts_of_a_session_are_decoded_again_together():
+def test_rejected_texts_of_a_session_are_decoded_again_together(monkeypatch):
     """Those that are rejected later join those that wait, or that run again already."""
+    monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
     fallback = Fallback(Retry(3), logprob_threshold=0.0, no_speech_threshold=1.0)
     engine, windows, steps = DecodeEngine(models_of(TINY, 142)), [], []
     for number, window in enumerate(windows_of(4)):

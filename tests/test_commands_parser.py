@@ -215,7 +215,7 @@ def test_help_has_examples_that_are_right_and_names_the_variables(name, monkeypa
     with pytest.raises(SystemExit, match="0"):
         read(["--help"])
     text = capsys.readouterr().out
-    if "--model" in text:
+    if "\n  --model" in text:
         assert "[ASR_MODEL]" in text
         assert "A name in brackets is the variable" in text
     assert max(map(len, text.splitlines())) <= 120

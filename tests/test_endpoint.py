@@ -45,6 +45,7 @@ RESPONSE_KEYS = {
     "language_probability",
     "duration",
     "warnings",
+    "unwritten",
 }
 LIMITS = AudioLimits(7200, 500_000_000)
 

@@ -275,8 +275,9 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
                 )
 
 
-def test_a_draft_is_no_part_of_a_second_attempt():
+def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):
     """Which is of beams, without timestamps."""
+    monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
     engine = engine_of()
     retrying = Fallback(Retry(3), logprob_threshold=0.0, no_speech_threshold=1.0)
     options = DecodeOptions(fallback=retrying, words=True)

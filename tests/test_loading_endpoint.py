@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import loading
+from asr.model.cpu_threads import CpuThreads
 from config import ModelSettings
 from loading import load_endpoint
 from runtime import server_logs
@@ -63,7 +64,8 @@ class FirstStarts:
 
     def __call__(self, models, cuda_graphs, limits):
         self.starts.append(cuda_graphs)
-        return SimpleNamespace(warm_up=lambda: self.warm_up(cuda_graphs))
+        engine = SimpleNamespace(threads=CpuThreads(1))
+        return SimpleNamespace(warm_up=lambda: self.warm_up(cuda_graphs), engine=engine)
 
     def warm_up(self, cuda_graphs):
         if cuda_graphs:

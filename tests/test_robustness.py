@@ -364,6 +364,7 @@ def check_response(response: Any) -> None:
         "language_probability",
         "duration",
         "warnings",
+        "unwritten",
     }
     times = [time for chunk in response["chunks"] for time in chunk["timestamp"]]
     assert times == sorted(times)

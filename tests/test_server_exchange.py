@@ -132,7 +132,7 @@ def test_a_request_id_is_taken_over_where_it_is_one(given, taken):
         ("PUT", "/predict", 405, "METHOD_NOT_ALLOWED"),
         ("GET", "/predict", 405, "METHOD_NOT_ALLOWED"),
         ("DELETE", "/v1/models", 405, "METHOD_NOT_ALLOWED"),
-        ("GET", "/docs", 404, "NOT_FOUND"),
+        ("GET", "/redoc", 404, "NOT_FOUND"),
     ],
 )
 def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):

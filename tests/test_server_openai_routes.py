@@ -20,7 +20,6 @@ from openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
 from pydantic import TypeAdapter
 from renamed import renamed
 
-from answer.response import response
 from errors import InvalidAudio, ModelError, OutOfMemory
 from server.errors import Busy
 from testing.audio_files import speech
@@ -138,6 +137,7 @@ def test_verbose_json(client, endpoint):
         "duration": 31.5,
         "text": TEXT,
         "usage": {"type": "duration", "seconds": 31.5},
+        "unwritten": [],
     }
     assert segments[2] == {
         "id": 2,
@@ -189,7 +189,14 @@ def test_translations(client, endpoint):
     assert (endpoint.asked.config.task, endpoint.asked.config.prompt) == ("translate", "A talk.")
     verbose = ask_for(file=SOUND, model="whisper-1", response_format="verbose_json")
     TranslationVerbose.model_validate_json(verbose.text, strict=True)
-    assert {*json.loads(verbose.text)} == {"task", "language", "duration", "text", "segments"}
+    assert {*json.loads(verbose.text)} == {
+        "task",
+        "language",
+        "duration",
+        "text",
+        "segments",
+        "unwritten",
+    }
     assert verbose.parse().language == "english"
     with pytest.raises(openai.BadRequestError) as refused:
         ask_for(file=SOUND, model="whisper-1", response_format="diarized_json")
@@ -317,14 +324,9 @@ UNWRITTEN = [{"start": 1.5, "end": 19.7}]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("unwritten", [None, [], UNWRITTEN])
+@pytest.mark.parametrize("unwritten", [[], UNWRITTEN])
 def test_speech_without_words_is_in_a_verbose_answer(client, monkeypatch, stream, unwritten):
-    """As far as the endpoint's own answer tells of it."""
-
-    def made(*given):
-        return response(*given) | ({} if unwritten is None else {"unwritten": unwritten})
-
-    monkeypatch.setattr("server.openai_api.bodies.response", made)
+    monkeypatch.setattr("server.openai_api.bodies.unwritten_json", lambda *_: unwritten)
     if stream:
         *_, answer = streamed(client, response_format="verbose_json")
     else:

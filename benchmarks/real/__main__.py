@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -117,9 +117,16 @@ def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> lis
     return engines
 
 
+def _model(text: str) -> str:
+    try:
+        return read_model(text)
+    except ArgumentTypeError as error:
+        raise ValueError(f"--model={text}: {error}") from error
+
+
 def _setting(options: Namespace) -> Setting:
     """What the engines have in common; the model is fetched and converted where need be."""
-    chosen = ModelSettings.for_models(read_model(options.model))
+    chosen = ModelSettings.for_models(_model(options.model))
     model = Path(with_local_models(chosen).asr_model.name)
     return Setting(
         model=model,

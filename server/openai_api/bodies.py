@@ -10,7 +10,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from answer.response import Answer, clamp_times, known_speakers_json, response, unspoken_json
+from answer.response import (
+    Answer,
+    clamp_times,
+    known_speakers_json,
+    response,
+    unspoken_json,
+    unwritten_json,
+)
 from answer.subtitles import Rendering
 from diarization_utils import segment_per_chunk
 from payload.languages import language_name
@@ -76,13 +83,8 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         body["words"] = _words(chunks)
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
-    return body | known_speakers(answer) | unspoken(answer, asked) | unwritten(answer, asked)
-
-
-def unwritten(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """The spans of speech without words, in seconds, if the native answer has them."""
-    told = response(answer, asked.request.config).get("unwritten")
-    return {} if told is None else {"unwritten": told}
+    body["unwritten"] = unwritten_json(answer.transcript.unwritten, body["duration"])
+    return body | known_speakers(answer) | unspoken(answer, asked)
 
 
 def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:

@@ -31,6 +31,7 @@ RESPONSE_KEYS = {
     "language_probability",
     "duration",
     "warnings",
+    "unwritten",
 }
 
 
