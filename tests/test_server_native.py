@@ -161,7 +161,7 @@ def test_json_without_its_type_is_told_which_to_send(app, audio, kind):
 def test_the_query_string_is_read_as_text(app, audio):
     reply = post(app, audio, query=b"batch_size=2&assisted=0&output=srt&output=vtt&stream=false")
     assert list(reply.json["output"]) == ["srt", "vtt"]
-    assert reply.json["warnings"] == []
+    assert all(each.startswith("unwritten") for each in reply.json["warnings"])
     wrong = post(app, audio, query=b"batch_size=many")
     assert (wrong.status, wrong.code) == (400, "INVALID_PARAMETER")
 
