@@ -106,7 +106,7 @@ class Transcription(Recognition[Transcript]):
         unwritten: tuple[Unwritten, ...] = ()
         if self._schedule.detected:
             words = [word for chunk in chunks for word in chunk.words]
-            unwritten = unwritten_speech(words, speech, self._schedule.count_speech)
+            unwritten = unwritten_speech(words, speech, self._schedule.speech_before)
         if unwritten:
             seconds = sum(each.end - each.start for each in unwritten)
             warnings += (f"unwritten: {seconds:.1f} s of detected speech have no words",)

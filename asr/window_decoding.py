@@ -146,7 +146,7 @@ class WindowDecoding:
         """
         words = [word for chunk in chunks for word in chunk.words]
         first, last = max(window.start / SAMPLE_RATE, self._before.begin), stop / SAMPLE_RATE
-        gaps = find_unwritten(words, first, last, self._schedule.count_speech)
+        gaps = find_unwritten(words, first, last, self._schedule.speech_before)
         if self._in_order:
             gaps = [gap for gap in gaps if gap.stop == len(words)]
         kept, place = list[Chunk](), 0

@@ -203,6 +203,10 @@ def test_speech_is_counted_in_samples():
         some.count_speech(round(1.5 * SAMPLE_RATE), round(3.25 * SAMPLE_RATE)) == 0.75 * SAMPLE_RATE
     )
     assert some.count_speech(round(5.5 * SAMPLE_RATE), round(6 * SAMPLE_RATE)) == 0
+    times = np.linspace(0, 10, 101) * SAMPLE_RATE
+    counted = [some.count_speech(0, round(time)) for time in times]
+    assert some.speech_before(times).tolist() == pytest.approx(counted)
+    assert planner(10).speech_before(times).tolist() == [0.0] * 101
 
 
 def test_loudness_is_the_mean_square_of_each_frame_whatever_block_it_is_in():

@@ -122,10 +122,9 @@ class Schedule:
         """How long somebody speaks in a window."""
         return self._planner.count_speech(window.start, window.stop) / SAMPLE_RATE
 
-    def count_speech(self, start: float, end: float) -> float:
-        """The seconds of speech between two times of the recording in seconds."""
-        samples = round(start * SAMPLE_RATE), round(end * SAMPLE_RATE)
-        return self._planner.count_speech(*samples) / SAMPLE_RATE
+    def speech_before(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the seconds of speech before each of the `times` (n,) of the recording, (n,)."""
+        return self._planner.speech_before(times * SAMPLE_RATE) / SAMPLE_RATE
 
     def pop_ready(self, count: int) -> list[Window]:
         """Take up to `count` windows that depend on none still to be decoded; none when all are

@@ -183,6 +183,13 @@ class WindowPlanner:
         inside = self._speech[first:last].clip(start, stop)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
+    def speech_before(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how many samples before each of the `positions` (n,) are speech, (n,)."""
+        lengths = np.zeros_like(self._speech)
+        lengths[:, 1] = self._speech[:, 1] - self._speech[:, 0]
+        edges, passed = self._speech.ravel(), np.cumsum(lengths)
+        return np.interp(positions, edges, passed) if len(edges) else np.zeros_like(positions)
+
     def quietest(self, start: int, stop: int) -> int:
         """The quietest point between two samples."""
         return self._loudness.quietest(start, stop)

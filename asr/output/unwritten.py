@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from transcript import Unwritten, Word
 
-CountSpeech = Callable[[float, float], float]
+# From times in seconds, in order, to the seconds of speech before each.
+SpeechBefore = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 FEWEST = 1.5  # seconds
 LONGEST_WORD = 1.0  # seconds
 SHORTEST_PAUSE = 1.0  # seconds between two spans that are told apart
@@ -32,34 +36,30 @@ class Gap:
 
 
 def find_unwritten(
-    words: Sequence[Word],
-    start: float,
-    end: float,
-    count_speech: CountSpeech,
+    words: Sequence[Word], start: float, end: float, speech_before: SpeechBefore
 ) -> list[Gap]:
-    """The unwritten spans from `start` to `end` seconds, in order.
-
-    `words` are in order of time. `count_speech` returns the seconds of speech between two times.
+    """Return the unwritten spans from `start` to `end` seconds, in order, of a text with these
+    `words`, which are in order of time.
     """
     edges = [start]
     for word in words:
         begin = max(edges[-1], min(word.start, end))
         edges += [begin, max(begin, min(word.end, end))]
     edges.append(max(edges[-1], end))
-    # Pauses and words by turns, pauses first.
-    excess = [
-        count_speech(*edges[place : place + 2]) - place % 2 * LONGEST_WORD
-        for place in range(len(edges) - 1)
-    ]
-    return [Gap(edges[first], edges[stop], first // 2, stop // 2) for first, stop in _runs(excess)]
+    excess = np.diff(speech_before(np.array(edges)))
+    excess[1::2] -= LONGEST_WORD  # of words, which stand between two pauses
+    runs = _runs(excess.tolist())
+    return [Gap(edges[first], edges[stop], first // 2, stop // 2) for first, stop in runs]
 
 
 def unwritten_speech(
-    words: Sequence[Word], speech: Sequence[tuple[float, float]], count_speech: CountSpeech
+    words: Sequence[Word], speech: Sequence[tuple[float, float]], speech_before: SpeechBefore
 ) -> tuple[Unwritten, ...]:
-    """What a whole transcript leaves out of the spans of `speech`, in seconds and in order."""
+    """Return the parts of the spans of `speech`, in seconds and in order, for which a transcript
+    has no words.
+    """
     found: list[Unwritten] = []
-    for gap in find_unwritten(words, 0.0, speech[-1][1] if speech else 0.0, count_speech):
+    for gap in find_unwritten(words, 0.0, speech[-1][1] if speech else 0.0, speech_before):
         spans: list[Unwritten] = []
         for start, end in speech:
             if start >= gap.end or end <= gap.start:
@@ -74,8 +74,9 @@ def unwritten_speech(
 
 
 def _runs(excess: Sequence[float]) -> list[tuple[int, int]]:
-    """The places from which to which values add up to FEWEST or more. Two runs are one unless the
-    values between them add up to -FEWEST or less.
+    """Return the places from which to which values add up to FEWEST or more.
+
+    Two runs are one unless the values between them add up to -FEWEST or less.
     """
     found: list[tuple[int, int]] = []
     start = stop = 0
