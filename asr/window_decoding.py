@@ -15,7 +15,7 @@ from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from asr.given_text import Heard
 from asr.language_timeline import HeardWindow
-from asr.output.chunks import ChunkReader
+from asr.output.chunks import ChunkReader, ReadWindow
 from asr.output.unwritten import find_unwritten
 from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from transcript import Chunk
@@ -117,16 +117,16 @@ class WindowDecoding:
             seconds = schedule.speech_seconds(window)
             self.of_language.append(HeardWindow.of(window, result, seconds))
         reader = self._plan.at(window.start).reader
-        read = reader.read(window, result, request.samples)
+        read, chunks = reader.read(window, result, request.samples), self._instead.pop(window, [])
+        fruitless = read.length <= sum(len(each.tokens) for each in chunks)
+        if fruitless:
+            read = ReadWindow()
         start = schedule.complete(window, read.seek, bool(read.unfinished), read.looped)
-        kept = read.kept(bool(read.unfinished) and start < window.stop)
-        chunks = reader.chunks(window, kept, request.samples, result)
-        before = self._instead.pop(window, [])
-        found = _length(chunks) > _length(before)
-        if window.retries and not found:
-            chunks = before
+        if not fruitless:
+            kept = read.kept(bool(read.unfinished) and start < window.stop)
+            chunks = reader.chunks(window, kept, request.samples, result)
         if schedule.detected and not window.tentative:
-            stop, retries = min(start, window.stop), 1 if found else FRUITLESS
+            stop, retries = min(start, window.stop), FRUITLESS if fruitless else 1
             chunks = self._decode_unwritten(window, chunks, stop, retries, reader)
         if self._before.begin:
             chunks = [each for chunk in chunks for each in reader.since(chunk, self._before.begin)]
@@ -162,10 +162,6 @@ class WindowDecoding:
                 self._instead[each] = _words_of(chunks, place, stop, reader)
                 place = stop
         return [*kept, *_words_of(chunks, place, len(words), reader)] if gaps else [*chunks]
-
-
-def _length(chunks: Sequence[Chunk]) -> int:
-    return sum(len(chunk.tokens) for chunk in chunks)
 
 
 def _words_of(chunks: Sequence[Chunk], first: int, stop: int, reader: ChunkReader) -> list[Chunk]:

@@ -60,6 +60,11 @@ class ReadWindow:
     seek: int | None = None
     looped: bool = False
 
+    @property
+    def length(self) -> int:
+        """The number of tokens of all segments."""
+        return sum(len(each.tokens) for each in (*self.closed, *self.unfinished))
+
     def kept(self, decoded_again: bool) -> tuple[Segment, ...]:
         """The segments that stay, where the unfinished one will be decoded again or will not."""
         return self.closed if decoded_again else self.closed + self.unfinished
