@@ -328,7 +328,7 @@ def test_while_models_load_health_is_answered_and_all_else_is_503_with_a_code():
 def test_a_start_that_fails_while_health_is_answered_is_one_line_and_frees_the_port(monkeypatch):
     told = []
 
-    def load(models, settings, notice):
+    def load(models, settings):
         told.append(httpx2.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code)
         raise StartError("ASR_MODEL: no such model")
 
