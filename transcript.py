@@ -121,9 +121,9 @@ class Chunk:
     """One of Whisper's segments; `text` keeps the leading space that the tokenizer gave it.
 
     `avg_logprob`, `no_speech_prob` and `compression_ratio` are OpenAI's, of the window that the
-    chunk was decoded in, at `temperature`; the window begins at `window_start` seconds. `words` is
-    empty unless words were requested. `tokens` are the ids of the text, and `log_probs` their
-    natural logarithms, as `asr.engine.request.DecodeResult` counts them.
+    chunk was decoded in, at `temperature`; the window begins at `window_start` seconds. `tokens`
+    are the ids of the text, and `log_probs` their natural logarithms, as
+    `asr.engine.request.DecodeResult` counts them.
     """
 
     text: str

@@ -132,8 +132,9 @@ def test_names_change_nothing_but_labels_wherever_they_stand(answer, plain):
 
 
 def test_no_clips_is_the_answer_of_today(demo_handler, hum):
-    today = demo_handler({"inputs": hum, "parameters": {"output": ["rttm"]}})
-    parameters = {"known_speakers": [], "known_speaker_threshold": 0.9, "output": ["rttm"]}
+    asked = {"output": ["rttm"], "assisted": False}  # drafts may round a probability differently
+    today = demo_handler({"inputs": hum, "parameters": asked})
+    parameters = {**asked, "known_speakers": [], "known_speaker_threshold": 0.9}
     assert json.dumps(demo_handler({"inputs": hum, "parameters": parameters})) == json.dumps(today)
     assert list(today)[-1] == "output"
 

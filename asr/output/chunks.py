@@ -37,9 +37,9 @@ CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was close
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
 # Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
 ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
-# Of speech that was left out the first time, what was said has at least -0.76, or where it was
-# translated -1.02 at a no-speech probability of 0.02. What was made up for noise and other voices,
-# such as "Thank you very much.", has at most -0.79 at 0.25 and -0.83 at 0.15.
+# Speech that the first attempt left out: most correct texts have at least -0.76, translated ones
+# -1.02 at a no-speech probability of 0.02. Texts that Whisper makes up for noise and other voices,
+# such as "Thank you very much.", have at most -0.79 at 0.25 and -0.83 at 0.15.
 RETRY_LOGPROB, RETRY_NO_SPEECH, RETRY_SPEECH_LOGPROB = -0.78, 0.1, -1.1
 # Where no speech was found: music alone has at most -0.69 and at least 0.33, sentences understood
 # over it down to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a
