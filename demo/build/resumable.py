@@ -20,9 +20,9 @@ from torch import Tensor, nn
 class Stateful(Protocol):
     """Part of the training state: a model or an optimizer."""
 
-    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...  # noqa: D102
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
 
 
 SAVE_EVERY, REPORT_EVERY = 100, 20
