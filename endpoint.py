@@ -1,29 +1,25 @@
-"""The endpoint: one path of a request, for the handler, the server and archives alike.
+"""The machinery of a request: the threads it passes, and its steps, for handler and server alike.
 
-A request is parsed, the clips of known speakers are enrolled, its audio is decoded, speech is
-recognised while somebody else finds out who speaks when, words are given to speakers. Whatever
-computes runs in few threads: the recogniser's for all requests at once, one for diarization, in
-which shorter recordings go between two batches of a longer one, and few that prepare: they read
-audio, find speech and put answers together, without threads beneath them. The event loop only
-waits. Everywhere short recordings go first, by seconds of audio (`runtime.shortest_first`).
+Everything that computes runs in few threads: one engine thread decodes the windows of all requests
+together, one thread diarizes, and a few preparation threads decode audio, find speech and put
+answers together, without OpenMP threads of their own. The event loop only waits. In every queue
+short recordings go first, by seconds of audio (`runtime.shortest_first`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from typing import Self, TypeVar
 
 import torch
 
 from answer.attribution import attributed
-from answer.response import Answer, response
+from answer.response import Answer
 from asr import Progress, Recogniser, Transcription, recognise
 from audio.crosstalk import without_crosstalk
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
@@ -32,9 +28,9 @@ from diarization.diarizer import Diarization, Diarizer
 from diarization.known_speakers import KnownVoices
 from diarization.session_speakers import SessionSpeakers
 from diarization.thread import DiarizationClient, DiarizationThread
-from errors import EndpointError, InvalidParameter, Unsupported
+from errors import InvalidParameter, Unsupported
 from payload.reference_clips import ReferenceClip
-from runtime.error_edge import end_process, endpoint_errors
+from runtime.error_edge import endpoint_errors
 from runtime.openmp import set_threads
 from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
 from transcript import Transcript
@@ -47,8 +43,6 @@ from transcription_request import (
     wanted_speakers,
     wanted_transcription,
 )
-
-logger = logging.getLogger("endpoint")
 
 # Until a file is opened it is taken for 16-bit samples at 16 kHz: the first look at it is short.
 GUESSED_BYTES_PER_SECOND = 32_000
@@ -93,100 +87,24 @@ class Endpoint:
     ) -> None:
         self.recogniser, self.diarizer, self.limits = recogniser, diarizer, limits
         self.outstanding = 0  # accepted requests that are not answered
-        self._preparation = ShortestFirst(
+        self.preparation = ShortestFirst(
             "preparation",
             max(1, threads // PROCESSORS_PER_THREAD),
             max_decoded_bytes,
             partial(set_threads, 1),
         )
-        self._diarization = DiarizationThread(threads, device)
+        self.diarization = DiarizationThread(threads, device)
 
     @property
     def held_audio_bytes(self) -> int:
         """How much decoded audio there is."""
-        return self._preparation.held_bytes
+        return self.preparation.held_bytes
 
     def close(self) -> None:
         """End the threads; requests that still run fail."""
         self.recogniser.close()
-        self._preparation.shutdown()
-        self._diarization.shutdown()
-
-    async def respond(self, data: object) -> dict[str, Any]:
-        """Answer a request's body, a dict of `inputs` and `parameters`, with plain values.
-
-        Raises ClientError, or ServerError, and nothing else. Ends the process where nothing will be
-        recognised any more; `server.lifecycle` does it where there are more clients to be told.
-        """
-        started = time.perf_counter()
-        try:
-            with endpoint_errors():
-                request = await asyncio.to_thread(self.parse, data)
-                answer = await self.answer(request)
-                seconds = time.perf_counter() - started
-                logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
-                return await asyncio.to_thread(response, answer, request.config)
-        except EndpointError:
-            if self.recogniser.failed:
-                end_process("speech recognition has stopped")
-            raise
-
-    async def answer(self, request: TranscriptionRequest) -> Answer:
-        """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
-        return await answer_of(self.stream(request))
-
-    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
-        """What becomes of a request: Decoded, any number of Progress, and Finished.
-
-        Raises EndpointError; closing the iterator frees its rows.
-        """
-        self.outstanding += 1
-        diarizer = None if request.speakers is None else self.diarizer
-        speakers = DiarizationClient(self._diarization, diarizer)
-        try:
-            self.recogniser.check_alive()
-            known = await self._enrol(speakers, request.config)
-            guess = len(request.upload) / GUESSED_BYTES_PER_SECOND
-            with self._preparation.recording(guess) as recording:
-                audio = await self._prepare(recording, self._decode(request), decodes=True)
-                yield Decoded(audio.duration)
-                if request.speakers is not None:
-                    speakers.begin(recording, audio.channels, request.speakers)
-                starting = self._starting_steps(audio, request)
-                transcriptions = await self._prepare(recording, starting)
-                heard: list[Transcript] = []
-                async with aclosing(recognise(self.recogniser, transcriptions)) as events:
-                    async for event in events:
-                        if isinstance(event, Progress):
-                            yield event
-                        else:
-                            heard = event
-                found = await speakers.found([each.speech for each in heard])
-                finish = partial(self._finish, request, audio, heard, found, known)
-                yield Finished(await self._prepare(recording, in_one_step(finish)))
-        finally:
-            speakers.leave()
-            self.outstanding -= 1
-
-    async def session_speakers(
-        self, clips: Sequence[ReferenceClip], threshold: float | None
-    ) -> SessionSpeakers:
-        """Finds who speaks in a live session, those heard in `clips` by name; `threshold` is as a
-        request's `known_speaker_threshold`.
-
-        Raises Unsupported without a diarizer, InvalidReference for a clip that is no use, and what
-        `Diarizer.diarize` raises.
-        """
-        if self.diarizer is None:
-            raise Unsupported("speakers: no diarization model is loaded")
-        can = self.diarizer.capabilities
-        config = InferenceConfig(known_speakers=[*clips], known_speaker_threshold=threshold)
-        client = DiarizationClient(self._diarization, self.diarizer)
-        known = await self._enrol(client, config)
-        stream = self.diarizer.stream() if can.streams else None
-        return SessionSpeakers(client, known, threshold, stream, unused_wishes(config, can))
-
-    # The steps
+        self.preparation.shutdown()
+        self.diarization.shutdown()
 
     def parse(self, data: object, as_text: bool = False) -> TranscriptionRequest:
         """Check a request's body: a dict of `inputs` and `parameters`.
@@ -210,9 +128,59 @@ class Endpoint:
         warnings += unused_wishes(config, can)
         return TranscriptionRequest(Upload(inputs), config, options, speakers, warnings)
 
-    async def _enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
-        """The voices of a request's clips, before its audio is touched; their names alone where
-        nobody hears them. Each is a recording of its own: others have their turn between two.
+    async def answer(self, request: TranscriptionRequest) -> Answer:
+        """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
+        return await answer_of(self.stream(request))
+
+    async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
+        """The events of a request: Decoded, any number of Progress, and Finished.
+
+        Raises EndpointError; closing the iterator frees the request's rows.
+        """
+        with self.call(request) as call:
+            await call.enrol()
+            yield Decoded(await call.decode())
+            call.diarize()
+            async for progress in call.recognise():
+                yield progress
+            yield Finished(await call.attribute())
+
+    @contextmanager
+    def call(self, request: TranscriptionRequest) -> Iterator[Call]:
+        """The steps of a request; at the end of the block its rows, samples and turns are freed."""
+        self.outstanding += 1
+        try:
+            with Call(self, request) as call:
+                yield call
+        finally:
+            self.outstanding -= 1
+
+    async def session_speakers(
+        self, clips: Sequence[ReferenceClip], threshold: float | None
+    ) -> SessionSpeakers:
+        """Return what finds the speakers of a live session, and names those of the `clips`;
+        `threshold` is a request's `known_speaker_threshold`.
+
+        Raises Unsupported without a diarizer, InvalidReference for a useless clip, and the errors
+        of `Diarizer.diarize`.
+        """
+        if self.diarizer is None:
+            raise Unsupported("speakers: no diarization model is loaded")
+        can = self.diarizer.capabilities
+        config = InferenceConfig(known_speakers=[*clips], known_speaker_threshold=threshold)
+        client = DiarizationClient(self.diarization, self.diarizer)
+        known = await self.enrol(client, config)
+        stream = self.diarizer.stream() if can.streams else None
+        return SessionSpeakers(client, known, threshold, stream, unused_wishes(config, can))
+
+    async def prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
+        """Run `steps` in a preparation thread and return their result. Raises EndpointError."""
+        submitted = self.preparation.submit(recording, _guarded(steps), decodes)
+        return await asyncio.wrap_future(submitted)
+
+    async def enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
+        """Embed the voices of a request's reference clips; return names alone if the request wants
+        no speakers. Each clip is a recording of its own: other requests have turns between two.
         """
         clips, find_speech = config.known_speakers, self.recogniser.find_speech
         enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)
@@ -220,22 +188,80 @@ class Endpoint:
             return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
         for clip in clips:
             guess = len(clip.reference) / GUESSED_BYTES_PER_SECOND
-            with self._preparation.recording(guess) as recording:
-                samples = await self._prepare(recording, enrolment.decode(clip), decodes=True)
+            with self.preparation.recording(guess) as recording:
+                samples = await self.prepare(recording, enrolment.decode(clip), decodes=True)
                 await speakers.hear(enrolment, recording, clip.name, samples)
         return enrolment.known
 
-    def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:
-        """The audio, all of which counts as held in the end; clips leave fewer bytes. Of channels
-        that are heard apart each has its own speech alone.
+
+class Call:
+    """The steps of one request, in the order of `Endpoint.stream`.
+
+    Raises EndpointError in each step. Leaving the `with` block frees the request's samples and
+    rows and cancels its diarization.
+    """
+
+    def __init__(self, endpoint: Endpoint, request: TranscriptionRequest) -> None:
+        self._endpoint, self._request = endpoint, request
+        diarizer = None if request.speakers is None else endpoint.diarizer
+        self._speakers = DiarizationClient(endpoint.diarization, diarizer)
+        self._known = KnownVoices(())
+        self._transcripts: list[Transcript] = []
+
+    def __enter__(self) -> Self:
+        self._resources = ExitStack()
+        self._resources.callback(self._speakers.leave)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._resources.close()
+
+    async def enrol(self) -> None:
+        """Embed the reference clips of known speakers, before the request's audio is read."""
+        self._endpoint.recogniser.check_alive()
+        self._known = await self._endpoint.enrol(self._speakers, self._request.config)
+
+    async def decode(self) -> float:
+        """Decode the audio to float32 samples at 16 kHz; return its duration in seconds."""
+        guess = len(self._request.upload) / GUESSED_BYTES_PER_SECOND
+        preparation = self._endpoint.preparation
+        self._recording = self._resources.enter_context(preparation.recording(guess))
+        steps = self._decoding_steps()
+        self._audio = await self._endpoint.prepare(self._recording, steps, decodes=True)
+        return self._audio.duration
+
+    def diarize(self) -> None:
+        """Begin to diarize in the diarization thread, if the request wants speakers."""
+        if self._request.speakers is not None:
+            self._speakers.begin(self._recording, self._audio.channels, self._request.speakers)
+
+    async def recognise(self) -> AsyncGenerator[Progress]:
+        """Transcribe every channel; yield the progress of all channels together."""
+        endpoint = self._endpoint
+        transcriptions = await endpoint.prepare(self._recording, self._starting_steps())
+        async with aclosing(recognise(endpoint.recogniser, transcriptions)) as events:
+            async for event in events:
+                if isinstance(event, Progress):
+                    yield event
+                else:
+                    self._transcripts = event
+
+    async def attribute(self) -> Answer:
+        """Wait for the speaker turns, then give every word its speaker."""
+        found = await self._speakers.found([each.speech for each in self._transcripts])
+        finish = in_one_step(partial(self._finish, found))
+        return await self._endpoint.prepare(self._recording, finish)
+
+    def _decoding_steps(self) -> Steps[Audio]:
+        """Decode the audio, without crosstalk if its channels are transcribed separately.
 
         Raises InvalidAudio, AudioTooLong, InvalidParameter.
         """
-        config = request.config
-        limits = self.limits.less(config.reference_bytes)
-        data = decode_base64(request.upload.take(), limits)
+        config = self._request.config
+        limits = self._endpoint.limits.less(config.reference_bytes)
+        data = decode_base64(self._request.upload.take(), limits)
         audio = yield from decoding_steps(data, config.sampling_rate, limits, config.separate)
-        del data  # before channels are compared
+        del data  # frees the file before channels are compared
         yield DecodingStep(audio.seconds, audio.seconds)
         if not config.separate:
             return audio
@@ -244,34 +270,21 @@ class Endpoint:
             raise InvalidParameter(f"channel_names: should be as many as the audio's {count}")
         return (yield from without_crosstalk(audio))
 
-    def _starting_steps(
-        self, audio: Audio, request: TranscriptionRequest
-    ) -> Steps[dict[int | None, Transcription]]:
-        """A transcription of each channel, of None where channels are mixed."""
+    def _starting_steps(self) -> Steps[dict[int | None, Transcription]]:
+        """Find speech and plan windows: a Transcription by channel; by None for mixed audio."""
+        separate, options = self._request.config.separate, self._request.options
         started: dict[int | None, Transcription] = {}
-        for channel, samples in enumerate(audio.channels):
-            steps = self.recogniser.starting_steps(samples, request.options)
-            started[channel if request.config.separate else None] = yield from steps
+        for channel, samples in enumerate(self._audio.channels):
+            steps = self._endpoint.recogniser.starting_steps(samples, options)
+            started[channel if separate else None] = yield from steps
             yield None
         return started
 
-    def _finish(
-        self,
-        request: TranscriptionRequest,
-        audio: Audio,
-        heard: Sequence[Transcript],
-        found: Sequence[Diarization | None],
-        known: KnownVoices,
-    ) -> Answer:
-        """What was found on all channels, and every warning."""
-        answer = attributed(audio.duration, heard, found, known, request.config)
-        warnings = (*request.warnings, *audio.warnings, *answer.warnings)
-        return replace(answer, warnings=warnings + _undrafted(request.config, heard))
-
-    async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
-        """What `steps` return in a thread that prepares. Raises EndpointError."""
-        submitted = self._preparation.submit(recording, _guarded(steps), decodes)
-        return await asyncio.wrap_future(submitted)
+    def _finish(self, found: Sequence[Diarization | None]) -> Answer:
+        config, audio = self._request.config, self._audio
+        answer = attributed(audio.duration, self._transcripts, found, self._known, config)
+        warnings = (*self._request.warnings, *audio.warnings, *answer.warnings)
+        return replace(answer, warnings=warnings + _undrafted(config, self._transcripts))
 
 
 async def answer_of(events: AsyncGenerator[Event]) -> Answer:

@@ -15,7 +15,7 @@ from asr import MAX_ROWS, Limits
 from config import ModelSettings, misspelt_variables
 from endpoint import Endpoint
 from errors import StartError
-from loading import load_endpoint
+from handler import load_endpoint
 from model_sources.choice import Screen, choose
 from server.app import create_app
 from server.jobs.store import JobStore

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from errors import StartError
-from loading import load_endpoint
+from handler import load_endpoint
 from runtime import device
 from runtime.device import choose_device, choose_dtype, prepare_device
 

@@ -25,6 +25,7 @@ from audio.decode import AudioLimits
 from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, SpeakerHints
 from endpoint import Endpoint
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
+from handler import respond
 from runtime.error_edge import EXIT_STATUS, end_process
 from transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 from transcription_request import ignored_names
@@ -88,7 +89,7 @@ class Waits(StandInDiarizer):
 
 
 def ask(endpoint: Endpoint, data: object) -> dict:
-    return asyncio.run(endpoint.respond(data))
+    return asyncio.run(respond(endpoint, data))
 
 
 class Asked(Endpoint):

@@ -243,14 +243,14 @@ def test_between_two_clips_others_have_their_turn(endpoint, with_clips, recordin
         assert go_on.wait(60)
 
     monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
-    submit = endpoint._diarization.submit
+    submit = endpoint.diarization.submit
 
     def submitting(*arguments):
         if begun.is_set():
             waits.set()
         return submit(*arguments)
 
-    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
 
     async def both():
         enrols = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5, 6)))
@@ -283,7 +283,7 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clip
         go_on.set()
 
     asyncio.run(leave())
-    endpoint._diarization.submit(Recording(0.0), over.set).result(60)
+    endpoint.diarization.submit(Recording(0.0), over.set).result(60)
     assert over.is_set()
     assert endpoint.diarizer.heard == [4]
     assert endpoint.held_audio_bytes == 0
@@ -308,14 +308,14 @@ def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, with_clip
         assert go_on.wait(60)
 
     monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
-    submit = endpoint._diarization.submit
+    submit = endpoint.diarization.submit
 
     def submitting(*arguments):
         if begun.is_set():
             waits.set()
         return submit(*arguments)
 
-    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
 
     async def cancel():
         one = asyncio.ensure_future(endpoint.answer(with_clips(2, 4)))
@@ -577,14 +577,14 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, mo
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
     monkeypatch.setattr("endpoint.decoding_steps", decoded)
-    submit = endpoint._diarization.submit
+    submit = endpoint.diarization.submit
 
     def submitting(*arguments):
         if begun.is_set():
             held.set()
         return submit(*arguments)
 
-    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
 
     def is_freed():
         """Once the preparing thread is through, and the cancelled task is collected."""
@@ -626,14 +626,14 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
         return Speakers().diarize(samples, hints, cancelled)
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
-    submit = endpoint._diarization.submit
+    submit = endpoint.diarization.submit
     arrived = asyncio.Queue()
 
     def submitting(*arguments):
         arrived.put_nowait(None)
         return submit(*arguments)
 
-    monkeypatch.setattr(endpoint._diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
 
     async def all_three():
         asked = []

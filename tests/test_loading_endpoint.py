@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import loading
+import handler
 from asr.model.cpu_threads import CpuThreads
 from config import ModelSettings
-from loading import load_endpoint
+from handler import load_endpoint
 from runtime import server_logs
 
 
@@ -79,10 +79,10 @@ def first_starts(monkeypatch):
     def make(error):
         starts, restarts = FirstStarts(error), []
         monkeypatch.setattr("asr.startup.Transcriber", starts)
-        monkeypatch.setattr(loading, "restart_without_graphs", restarts.append)
+        monkeypatch.setattr("loading.restart_without_graphs", restarts.append)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         on_cuda = SimpleNamespace(device=torch.device("cuda"))
-        monkeypatch.setattr(loading, "load_whisper", lambda *_: on_cuda)
+        monkeypatch.setattr(handler, "load_whisper", lambda *_: on_cuda)
         return starts, restarts
 
     return make
@@ -122,14 +122,14 @@ def engine_threads() -> list[threading.Thread]:
 def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whisper_folder):
     """Diarization's too; whoever asks for the endpoint computes nothing."""
     loaded_in = []
-    for name in ("load_whisper", "start", "load_diarizer"):
-        load = getattr(loading, name)
+    for name in ("load_whisper", "start_engine", "load_diarizer"):
+        load = getattr(handler, name)
 
         def noted(*arguments, load=load):
             loaded_in.append(threading.current_thread())
             return load(*arguments)
 
-        monkeypatch.setattr(loading, name, noted)
+        monkeypatch.setattr(handler, name, noted)
     settings = ModelSettings.for_demo()
     before = engine_threads()
     made = load_endpoint(settings)
@@ -139,14 +139,14 @@ def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whis
     assert not engine.is_alive()
 
 
-@pytest.mark.parametrize("fails", ["load_whisper", "start", "load_diarizer"])
+@pytest.mark.parametrize("fails", ["load_whisper", "start_engine", "load_diarizer"])
 def test_a_start_that_fails_leaves_no_thread(monkeypatch, whisper_folder, fails):
     def fail(*_):
         ended.append(threading.current_thread())
         raise ValueError("no model")
 
     ended = []
-    monkeypatch.setattr(loading, fails, fail)
+    monkeypatch.setattr(handler, fails, fail)
     settings = ModelSettings(asr_model=str(whisper_folder), diarization_model=str(whisper_folder))
     with pytest.raises(SystemExit, match=r"START_FAILED: .*ValueError: no model"):
         load_endpoint(settings)

@@ -40,7 +40,7 @@ from diarization.nemotron_diarizer import (
 )
 from diarization.nemotron_features import MelFeatures
 from errors import ModelError, OutOfMemory, StartError
-from loading import load_endpoint
+from handler import load_endpoint, respond
 from runtime import versions
 from runtime.model_errors import loading
 from testing.audio_files import speech, wav_file
@@ -739,7 +739,7 @@ def test_an_endpoint_answers_with_it(folder):
         },
     }
     try:
-        response = asyncio.run(endpoint.respond(body))
+        response = asyncio.run(respond(endpoint, body))
     finally:
         endpoint.close()
     assert {entry["speaker"] for entry in response["speakers"]} <= {

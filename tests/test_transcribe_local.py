@@ -18,11 +18,11 @@ def loaded(monkeypatch, tiny_endpoint) -> list[ModelSettings]:
     """The settings of every endpoint that is made; each is the tiny one."""
     made: list[ModelSettings] = []
 
-    def load(settings: ModelSettings) -> Endpoint:
+    def load(settings: ModelSettings, serves: bool) -> Endpoint:
         made.append(settings)
         return tiny_endpoint
 
-    monkeypatch.setattr("loading.load_endpoint", load)
+    monkeypatch.setattr("handler.load_endpoint", load)
     return made
 
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from audio.decode import check_container
 from config import ModelSettings
 from errors import EndpointError, StartError
-from runtime.event_loop import EventLoopThread
-from runtime.imports import modules_that_stay
 from transcribe.client import Failed, OnProgress, Unusable, failure
 
 if TYPE_CHECKING:
-    from endpoint import Endpoint
+    from handler import EndpointHandler
 
 
 class ProgressLog(logging.Handler):
@@ -38,8 +36,7 @@ class LocalEndpoint:
 
     def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:
         self._choose, self._names = choose, dict(names)
-        self._endpoint: Endpoint | None = None
-        self._event_loop = EventLoopThread("endpoint")
+        self._handler: EndpointHandler | None = None
 
     def models(self) -> dict[str, Any]:
         """The models' names; once they are loaded, of those that were to be had."""
@@ -63,25 +60,23 @@ class LocalEndpoint:
         """
         try:
             with _progress_told(on_progress):
-                request = {"inputs": data, "parameters": dict(parameters)}
-                return self._event_loop.run(self._loaded().respond(request))
+                return self._loaded()({"inputs": data, "parameters": dict(parameters)})
         except EndpointError as error:
             raise failure(str(error)) from error
 
-    def _loaded(self) -> Endpoint:
-        """The endpoint, which is imported here because that takes seconds."""
-        if self._endpoint is None:
+    def _loaded(self) -> EndpointHandler:
+        """The handler, imported on first use because the import takes seconds."""
+        if self._handler is None:
             try:
                 settings = self._choose()
                 if settings.diarization_model is None:
                     self._names["diarization_model"] = None
-                with modules_that_stay():
-                    from loading import load_endpoint
+                from handler import EndpointHandler
 
-                self._endpoint = load_endpoint(settings)
+                self._handler = EndpointHandler(settings=settings)
             except (StartError, SystemExit) as error:
                 raise Unusable(str(error).removeprefix(f"{StartError.code}: ")) from error
-        return self._endpoint
+        return self._handler
 
 
 @contextmanager
