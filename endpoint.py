@@ -34,8 +34,8 @@ from diarization.session_speakers import SessionSpeakers
 from diarization.thread import DiarizationClient, DiarizationThread
 from errors import EndpointError, InvalidParameter, Unsupported
 from payload.reference_clips import ReferenceClip
-from runtime.error_edge import end_process, endpoint_errors
-from runtime.openmp import set_threads
+from runtime.device import set_threads
+from runtime.errors import end_process, endpoint_errors
 from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
 from transcript import Transcript
 from transcription_request import (

@@ -12,8 +12,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from config import ModelSettings
+from runtime import modules_that_stay
 from runtime.event_loop import EventLoopThread
-from runtime.imports import modules_that_stay
 
 with modules_that_stay():
     from loading import load_endpoint

@@ -28,9 +28,7 @@ from diarization.loading import load_diarizer
 from endpoint import Endpoint
 from errors import EndpointError, StartError
 from runtime.device import choose_device, choose_dtype, prepare_device
-from runtime.device_errors import is_device_lost
-from runtime.error_edge import causes
-from runtime.model_errors import loading
+from runtime.errors import causes, is_device_lost, loading
 from runtime.restart import restart_without_graphs
 from runtime.server_logs import hide_bodies, keep_one_line
 from runtime.versions import describe_versions

@@ -70,9 +70,6 @@ WITH_TORCH = {
     "live.turn_detection",
     "loading",
     "runtime.device",
-    "runtime.device_errors",
-    "runtime.error_edge",
-    "runtime.openmp",
     "transcription_request",
 }
 # Packages that mypy and coverage may leave out.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from audio.decode import check_container
 from config import ModelSettings
 from errors import EndpointError, StartError
+from runtime import modules_that_stay
 from runtime.event_loop import EventLoopThread
-from runtime.imports import modules_that_stay
 from transcribe.client import Failed, OnProgress, Unusable, failure
 
 if TYPE_CHECKING:
