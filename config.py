@@ -30,10 +30,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from model_reference import REPOSITORY as REPOSITORY
 from model_reference import ModelReference as ModelReference
-from payload.base64_text import Base64Text
+from payload.encodings import Base64Text
 from payload.languages import Language
-from payload.reference_clips import Name, ReferenceClips, check_names
-from payload.vad_parameters import OptionalVadParameters
+from payload.parameters import Name, OptionalVadParameters, ReferenceClips, check_names
 
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")

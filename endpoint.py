@@ -33,7 +33,7 @@ from diarization.known_speakers import KnownVoices
 from diarization.session_speakers import SessionSpeakers
 from diarization.thread import DiarizationClient, DiarizationThread
 from errors import EndpointError, InvalidParameter, Unsupported
-from payload.reference_clips import ReferenceClip
+from payload.parameters import ReferenceClip
 from runtime.device import set_threads
 from runtime.errors import end_process, endpoint_errors
 from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step

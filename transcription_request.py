@@ -15,7 +15,7 @@ from asr import DecodeOptions, TranscriptionOptions, VadOptions, with_thresholds
 from config import InferenceConfig
 from diarization.diarizer import Capabilities, SpeakerHints
 from errors import InvalidParameter, InvalidRequest
-from payload.base64_text import Base64Text
+from payload.encodings import Base64Text
 from payload.languages import script_warning
 
 BODY_KEYS = ("inputs", "parameters")

@@ -48,7 +48,7 @@ def describe_versions(modules: Container[str] = sys.modules) -> str:
 
 
 def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
-    """Return `av.open(file)`; before PyAV 19, tags that are not UTF-8 must be allowed explicitly."""
+    """Return `av.open(file)`; before PyAV 19, only an option accepts tags that are not UTF-8."""
     import av
 
     opener: Any = av.open

@@ -25,7 +25,7 @@ from config import (
 )
 from deployment.memory import PUBLISHED
 from model_reference import KNOWN
-from payload.vad_parameters import VadParameters
+from payload.parameters import VadParameters
 from server.settings import ServerSettings
 
 DEFAULTS = {
