@@ -22,12 +22,13 @@ from asr import (
     with_assistant,
 )
 from audio.decode import AudioLimits
-from config import ModelReference, ModelSettings, misspelt_variables, nvidia_device_present
+from config import ModelReference, ModelSettings, misspelt_variables
 from diarization.diarizer import Diarizer
 from diarization.loading import load_diarizer
 from endpoint import Endpoint
 from errors import EndpointError, StartError
 from runtime.device import choose_device, choose_dtype, prepare_device
+from runtime.environment import nvidia_device_present
 from runtime.errors import causes, is_device_lost, loading
 from runtime.restart import restart_without_graphs
 from runtime.server_logs import hide_bodies, keep_one_line

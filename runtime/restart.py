@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from config import turn_graphs_off
+from runtime.environment import turn_graphs_off
 
 logger = logging.getLogger("endpoint")
 

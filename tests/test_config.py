@@ -21,11 +21,11 @@ from config import (
     InferenceConfig,
     ModelReference,
     ModelSettings,
-    nvidia_device_present,
 )
 from deployment.memory import PUBLISHED
 from model_reference import KNOWN
 from payload.parameters import VadParameters
+from runtime.environment import nvidia_device_present, prepare_ray
 from server.settings import ServerSettings
 
 DEFAULTS = {
@@ -693,7 +693,7 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
 def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "info")
-    config.prepare_ray()
+    prepare_ray()
     assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert config.os.environ["RAY_BACKEND_LOG_LEVEL"] == "info"
 
