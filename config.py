@@ -1,9 +1,10 @@
-"""Settings: `ModelSettings` from the deployer's environment, `InferenceConfig` from one request.
+"""Settings from the deployer's environment, and parameters of one request.
 
-Every value is checked before a model runs. A wrong value raises a ValueError of one line, which
-names the variable or parameter and never repeats the value. To add a request parameter, add a field
-to `InferenceConfig` and use it where `config` is at hand. Other modules read variables only through
-`EnvironmentSettings`, of which `server.settings` has the server's.
+`ModelSettings` reads the environment. `InferenceConfig` checks a request's parameters: to add a
+parameter, add a field there and use the field. Every value is checked before a model runs. A wrong
+value raises a ValueError of one line, which names the variable or parameter and never repeats the
+value. Other settings of the environment are subclasses of `EnvironmentSettings`, the server's for
+example.
 """
 
 from __future__ import annotations
@@ -72,31 +73,6 @@ NO_TELEMETRY = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 os.environ.update(NO_TELEMETRY)
-
-
-def named_models() -> dict[str, str]:
-    """Return the models that the environment names, by the field of ModelSettings."""
-    given = {name.lower(): value for name, value in os.environ.items() if value.strip()}
-    fields = [name.lower() for name in MODEL_VARIABLES]
-    return {field: given[field] for field in fields if field in given}
-
-
-def misspelt_variables(
-    *settings: type[EnvironmentSettings], given: Iterable[str] | None = None
-) -> list[str]:
-    """Return a warning for each variable with a name similar to one of the `settings`.
-
-    Looks at the `given` names, by default those of the environment.
-    """
-    ours = {field.upper() for each in settings for field in each.model_fields}
-    lines = []
-    for name in sorted(set(os.environ if given is None else given) - ours):
-        if len(name) < SHORTEST_NAME or name.upper() in ours:
-            continue
-        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
-        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, SIMILARITY))[:1]:
-            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest}?")
-    return lines
 
 
 def _parse_reference(value: object) -> object:
@@ -181,6 +157,31 @@ class ModelSettings(EnvironmentSettings):
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
 
 
+def named_models() -> dict[str, str]:
+    """Return the models that the environment names, by the field of ModelSettings."""
+    given = {name.lower(): value for name, value in os.environ.items() if value.strip()}
+    fields = [name.lower() for name in MODEL_VARIABLES]
+    return {field: given[field] for field in fields if field in given}
+
+
+def misspelt_variables(
+    *settings: type[EnvironmentSettings], given: Iterable[str] | None = None
+) -> list[str]:
+    """Return a warning for each variable with a name similar to one of the `settings`.
+
+    Looks at the `given` names, by default those of the environment.
+    """
+    ours = {field.upper() for each in settings for field in each.model_fields}
+    lines = []
+    for name in sorted(set(os.environ if given is None else given) - ours):
+        if len(name) < SHORTEST_NAME or name.upper() in ours:
+            continue
+        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
+        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, SIMILARITY))[:1]:
+            lines.append(f"{name} is not a variable of this endpoint; did you mean {nearest}?")
+    return lines
+
+
 def _split_list(value: object) -> object:
     """Split `"srt, vtt"` into `["srt", "vtt"]`."""
     if not isinstance(value, str):
@@ -204,7 +205,7 @@ def _require_one_number(value: object) -> object:
     """Refuse several temperatures, which are openai/whisper's schedule of retries."""
     if isinstance(value, list):
         raise PydanticCustomError(
-            "temperature", "should be one number; what is rejected is decoded again by beams"
+            "temperature", "should be one number; rejected windows are decoded again by beam search"
         )
     return value
 
@@ -272,7 +273,7 @@ class InferenceConfig(BaseModel):
         renamed = _other_names(parameters, booleans)
         for name, (other, value) in renamed.items():
             if given.get(name, value) not in (value, None):
-                raise ValueError(f"{other}: is {name} here; give one of them")
+                raise ValueError(f"{other}: is another name of {name}; give one of them")
             given[name] = value
         _check_sizes(given)
         if as_text:
@@ -336,9 +337,9 @@ class InferenceConfig(BaseModel):
         if self.text is not None and not any(map(str.isalnum, self.text)):
             raise PydanticCustomError("text", "text: should have words")
         if self.text is not None and self.task == "translate":
-            raise PydanticCustomError("text", "text: is what is said, and cannot be translated")
+            raise PydanticCustomError("text", "text: can be aligned, but not translated")
         if self.text is not None and self.separate:
-            raise PydanticCustomError("text", "text: is of one channel, not of separate ones")
+            raise PydanticCustomError("text", "text: can be aligned with mixed channels alone")
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
 """Turns what libraries and devices raise into the errors of `errors.py`.
 
-`endpoint_errors` guards a request, `loading` guards the load of one model. Neither lets a traceback
-or a path out. Importing this module loads neither torch nor transformers nor the Hub's client.
+`endpoint_errors` guards a request, so that no traceback and no path reaches a client. `loading`
+guards the load of one model. Importing this module loads neither torch nor transformers nor the
+Hub's client.
 """
 
 from __future__ import annotations
