@@ -21,7 +21,7 @@ BODY_KEYS = ("inputs", "parameters")
 MOST_NAMES = 100  # keys of a body, and of its parameters; unknown ones are ignored
 # Of unknown names, a warning repeats so many, and so many characters of each.
 MOST_SHOWN, LONGEST_NAME = 8, 40
-# Outputs that are made of words, and outputs that have times or one line for each segment.
+# Outputs that are made of words, and those that tell times and segments.
 BY_WORD = {"srt", "vtt"}
 TIMED = BY_WORD | {"tsv", "txt"}
 
@@ -142,11 +142,11 @@ def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[st
 
 
 def wanted_transcription(config: InferenceConfig, by_speaker: bool) -> TranscriptionOptions:
-    """Return the options for speech recognition.
+    """What speech recognition is asked for.
 
-    Speakers and subtitles need word times, even if the client does not ask for them. Tables and
-    plain text have a line for each segment and need timestamps; without timestamps a whole window
-    would be one line.
+    Speakers are given to words and subtitles are made of words, so both need word times even where
+    the client does not ask for them. Tables and plain text have a line a segment and need
+    timestamps; without them a whole window would be one line.
     """
     by_word = config.return_timestamps == "word" or not BY_WORD.isdisjoint(config.output)
     words = by_word or by_speaker or config.text is not None

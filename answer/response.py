@@ -111,7 +111,6 @@ def unspoken_json(
 
 
 def unwritten_json(unwritten: Sequence[Unwritten], duration: float) -> list[dict[str, Any]]:
-    """Return the entries of `unwritten`."""
     return [
         {"start": round(each.start, 2), "end": min(round(each.end, 2), duration)}
         | _channel_json(each.channel)
@@ -120,7 +119,6 @@ def unwritten_json(unwritten: Sequence[Unwritten], duration: float) -> list[dict
 
 
 def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
-    """Return the entries of `known_speakers`."""
     return [
         {
             "name": each.name,
