@@ -48,7 +48,9 @@ def describe_versions(modules: Container[str] = sys.modules) -> str:
 
 
 def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
-    """Return `av.open(file)`; before PyAV 19, only an option accepts tags that are not UTF-8."""
+    """`av.open`, for files whose tags are not UTF-8 too: PyAV 19 reads them in any case, before it
+    has to be asked to.
+    """
     import av
 
     opener: Any = av.open
@@ -225,10 +227,11 @@ def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: AN
 
 
 def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
-    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4.
+    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4: also
+    `exclusive_speaker_diarization`, in which one speaker talks at a time.
 
-    As in 4, `exclusive_speaker_diarization` is reconstructed from the same clusters with at most
-    one speaker a frame, and `speaker_embeddings` has a row for each of the turns' labels.
+    As in pyannote.audio 4, the same clusters are reconstructed with at most one speaker a frame,
+    and `speaker_embeddings` has a row for each of the turns' labels.
     """
     reconstruct, annotate, apply = pipeline.reconstruct, pipeline.to_annotation, pipeline.apply
     kept: dict[str, Any] = {}
