@@ -1,9 +1,10 @@
-"""Settings: `ModelSettings` from the deployer's environment, `InferenceConfig` from one request.
+"""Settings from the deployer's environment, and parameters of one request.
 
-Every value from outside is checked before any model runs. A wrong value raises a ValueError of one
-line that names the variable or parameter and never repeats the value. No other module reads
-environment variables, or sets those that libraries read, save by `EnvironmentSettings`, of which
-`server.settings` has the server's.
+`ModelSettings` reads the environment. `InferenceConfig` checks a request's parameters: to add a
+parameter, add a field there and use the field. Every value is checked before a model runs. A wrong
+value raises a ValueError of one line, which names the variable or parameter and never repeats the
+value. Other settings of the environment are subclasses of `EnvironmentSettings`, the server's for
+example.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -30,114 +30,49 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from model_reference import REPOSITORY as REPOSITORY
 from model_reference import ModelReference as ModelReference
-from payload.base64_text import Base64Text
+from payload.encodings import Base64Text
 from payload.languages import Language
-from payload.reference_clips import Name, ReferenceClips, check_names
-from payload.vad_parameters import OptionalVadParameters
+from payload.parameters import Name, OptionalVadParameters, ReferenceClips, check_names
 
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 # Diarization models distinguish a handful of speakers; a larger number is a mistake.
 MAX_SPEAKERS = 100
-# Longer than any model's context; the transcriber cuts what its model cannot take and warns.
+# More than any model's context; the transcriber cuts what its model cannot take and warns.
 MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
-# What is counted before anything looks into it: characters of a text (all hot words, with commas,
-# fit), and entries of a list.
+# Checked before a value is parsed: characters of a text (all hot words with commas fit), and
+# entries of a list.
 MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
-MAX_SCRIPT_CHARACTERS = 2**18  # of what is said in a recording: twice what two hours hold
-CACHE = "asr-diarization-endpoint"
-# A variable of so many letters that is so much like one of ours is taken for it misspelt: one
-# letter is wrong, missing or too many, or two are swapped. PAGER is another program's.
-SHORTEST_NAME, NEARLY = 6, 0.9
+MAX_SCRIPT_CHARACTERS = 2**18  # of the parameter `text`: twice the words of two hours
+# A variable of at least so many letters that is so similar to one of ours counts as misspelt: one
+# letter is wrong, missing or too many, or two are swapped. PAGER belongs to another program.
+SHORTEST_NAME, SIMILARITY = 6, 0.9
 # `int` refuses text of more than 4300 digits.
 LARGE = 10**4000
 INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 BOOLEANS = {"true": True, "false": False}
-# In a query string, where there is only text, as pydantic reads it.
+# A query string has only text; these are the booleans that pydantic reads.
 TEXT_BOOLEANS = BOOLEANS | {
     **dict.fromkeys(("1", "on", "t", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "n", "no"), False),
 }
-# What openai/whisper and faster-whisper call these parameters.
+# Names of openai/whisper and faster-whisper for these parameters.
 OTHER_NAMES = {
     "beam_size": "num_beams",
     "initial_prompt": "prompt",
     "log_prob_threshold": "logprob_threshold",
     "word_timestamps": "return_timestamps",
 }
-# For the whole process, and here, because every entry point imports this module before pyannote,
-# which imports onnxruntime where it is installed: that writes an identity below the home folder and
-# calls its maker. huggingface_hub obeys unless a server imported it before us.
+# For the whole process. Set here, because every entry point imports this module before pyannote,
+# which imports onnxruntime if it is installed, which writes an identity into the home folder and
+# calls its maker. huggingface_hub obeys unless a server imported it before this module.
 NO_TELEMETRY = {
     "PYANNOTE_METRICS_ENABLED": "false",
     "ORT_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 os.environ.update(NO_TELEMETRY)
-
-
-def turn_graphs_off() -> bool:
-    """Set CUDA_GRAPHS=0 for what this process begins; False where it is so already."""
-    before, os.environ["CUDA_GRAPHS"] = os.environ.get("CUDA_GRAPHS"), "0"
-    return before != "0"
-
-
-def prepare_ray() -> None:
-    """Turn off what Ray reports about its use and, unless the user names a level, what it logs to
-    the terminal. Call it before Ray is imported.
-    """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-
-
-def prepare_ray_serve() -> None:
-    """As `prepare_ray`, and name what answers in Serve's proxies where no replica does."""
-    prepare_ray()
-    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = "server.ray_serve:proxy_middlewares"
-
-
-def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
-    """Tell whether this machine has an NVIDIA GPU, usable by torch or not.
-
-    A GPU shows as `/dev/nvidia0` (a container may be given another number). The variable
-    NVIDIA_VISIBLE_DEVICES counts where it names devices; `all` does not, because CUDA's container
-    images set that on machines without a GPU too.
-    """
-    if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
-        return True
-    return os.environ.get("NVIDIA_VISIBLE_DEVICES", "").strip() not in ("", "all", "none", "void")
-
-
-def cache_folder() -> Path:
-    """Where the demo keeps what it has fetched, by the rules of XDG; it may not exist yet."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # A relative path is to be ignored, says the specification.
-    return (named if named.is_absolute() else Path.home() / ".cache") / CACHE
-
-
-def named_models() -> dict[str, str]:
-    """What the environment names as models, by the field of ModelSettings; empty ones are none."""
-    given = {name.lower(): value for name, value in os.environ.items() if value.strip()}
-    fields = [name.lower() for name in MODEL_VARIABLES]
-    return {field: given[field] for field in fields if field in given}
-
-
-def misspelt_variables(
-    *settings: type[EnvironmentSettings], given: Iterable[str] | None = None
-) -> list[str]:
-    """A line for each of the `given` variables, by default all of the environment, that is nearly
-    one of the `settings`, but is not read.
-    """
-    ours = {field.upper() for each in settings for field in each.model_fields}
-    lines = []
-    for name in sorted(set(os.environ if given is None else given) - ours):
-        if len(name) < SHORTEST_NAME or name.upper() in ours:
-            continue
-        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
-        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, NEARLY))[:1]:
-            lines.append(f"{name} is no variable of this endpoint; did you mean {nearest}?")
-    return lines
 
 
 def _parse_reference(value: object) -> object:
@@ -149,9 +84,10 @@ Model = Annotated[ModelReference, NoDecode, BeforeValidator(_parse_reference)]
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings from environment variables with the fields' names in capitals; an empty one counts
-    as unset. No `.env` file is read, because a server may start in a folder that is not the
-    deployer's.
+    """Settings from environment variables, named like the fields in capitals.
+
+    An empty variable counts as unset. No `.env` file is read, because a server may start in a
+    folder that is not the deployer's.
     """
 
     model_config = SettingsConfigDict(
@@ -160,7 +96,7 @@ class EnvironmentSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
-        """Read the environment, save for what is given.
+        """Read the environment, except for the fields that are `given`.
 
         Raises ValueError naming the variable and what is wrong with it.
         """
@@ -185,15 +121,12 @@ class ModelSettings(EnvironmentSettings):
 
     @classmethod
     def for_demo(cls) -> Self:
-        """Use the demo models of this repository, unless the environment names a model.
-
-        Demo models are never mixed with others: one variable is enough to use none of them.
-        """
+        """Use the demo models, unless the environment names a model: they are never mixed."""
         return cls.from_environment() if named_models() else cls.for_embedded()
 
     @classmethod
     def for_embedded(cls) -> Self:
-        """Use the demo models of this repository, whatever the environment names."""
+        """Use the demo models, whatever the environment names."""
         return cls.for_models(
             *(str(DEMO_MODELS / folder) for folder in ("asr", "assistant", "diarization"))
         )
@@ -205,7 +138,7 @@ class ModelSettings(EnvironmentSettings):
         assistant_model: str | None = None,
         diarization_model: str | None = None,
     ) -> Self:
-        """Use the models named here and none of the environment's; the rest comes from it."""
+        """Use these models and none of the environment's; read the other settings from it."""
         return cls.from_environment(
             asr_model=asr_model,
             assistant_model=assistant_model,
@@ -214,7 +147,7 @@ class ModelSettings(EnvironmentSettings):
 
     @property
     def models(self) -> tuple[ModelReference, ...]:
-        """Those that are loaded, in the order of MODEL_VARIABLES."""
+        """The models to load, in the order of MODEL_VARIABLES."""
         named = (self.asr_model, self.assistant_model, self.diarization_model)
         return tuple(model for model in named if model is not None)
 
@@ -224,8 +157,33 @@ class ModelSettings(EnvironmentSettings):
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
 
 
+def named_models() -> dict[str, str]:
+    """Return the models that the environment names, by the field of ModelSettings."""
+    given = {name.lower(): value for name, value in os.environ.items() if value.strip()}
+    fields = [name.lower() for name in MODEL_VARIABLES]
+    return {field: given[field] for field in fields if field in given}
+
+
+def misspelt_variables(
+    *settings: type[EnvironmentSettings], given: Iterable[str] | None = None
+) -> list[str]:
+    """Return a warning for each variable with a name similar to one of the `settings`.
+
+    Looks at the `given` names, by default those of the environment.
+    """
+    ours = {field.upper() for each in settings for field in each.model_fields}
+    lines = []
+    for name in sorted(set(os.environ if given is None else given) - ours):
+        if len(name) < SHORTEST_NAME or name.upper() in ours:
+            continue
+        swapped = [each for each in sorted(ours) if sorted(each) == sorted(name.upper())]
+        for nearest in (swapped or get_close_matches(name.upper(), ours, 1, SIMILARITY))[:1]:
+            lines.append(f"{name} is not a variable of this endpoint; did you mean {nearest}?")
+    return lines
+
+
 def _split_list(value: object) -> object:
-    """Split the text `"srt, vtt"` into `["srt", "vtt"]`."""
+    """Split `"srt, vtt"` into `["srt", "vtt"]`."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]
@@ -244,10 +202,10 @@ OutputFormats = Annotated[
 
 
 def _require_one_number(value: object) -> object:
-    """Several are openai/whisper's schedule of retries."""
+    """Refuse several temperatures, which are openai/whisper's schedule of retries."""
     if isinstance(value, list):
         raise PydanticCustomError(
-            "temperature", "should be one number; what is rejected is decoded again by beams"
+            "temperature", "should be one number; rejected windows are decoded again by beam search"
         )
     return value
 
@@ -261,8 +219,8 @@ HotWords = Annotated[list[HotWord], BeforeValidator(_split_list), AfterValidator
 class InferenceConfig(BaseModel):
     """One request's `parameters`; unknown names are ignored.
 
-    Types are strict (True is not 1, 24.0 is not 24), but numbers and booleans may come as text:
-    "24" for an integer, "1.5" for a float, "true" or "False" for a boolean.
+    Types are strict (True is not 1, 24.0 is not 24), but text is accepted for numbers and
+    booleans: "24", "1.5", "true", "False".
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
@@ -306,16 +264,16 @@ class InferenceConfig(BaseModel):
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
         """Check `parameters` of a JSON body or, with `as_text`, of a query string.
 
-        A query string has only text, so there "1" or "yes" is a boolean too. Values that a server
-        has already converted are turned back into text, and None counts as not given. Raises
-        ValueError naming the first wrong parameter and what it should be.
+        In a query string "1" or "yes" is a boolean too, values that a server has already converted
+        become text again, and None counts as not given. Raises ValueError naming the first wrong
+        parameter and what it should be.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
         booleans = TEXT_BOOLEANS if as_text else BOOLEANS
         renamed = _other_names(parameters, booleans)
         for name, (other, value) in renamed.items():
             if given.get(name, value) not in (value, None):
-                raise ValueError(f"{other}: is {name} here; give one of them")
+                raise ValueError(f"{other}: is another name of {name}; give one of them")
             given[name] = value
         _check_sizes(given)
         if as_text:
@@ -333,7 +291,7 @@ class InferenceConfig(BaseModel):
 
     @classmethod
     def _typed(cls, name: str, value: object, booleans: Mapping[str, bool]) -> object:
-        """Convert text to the boolean or number that parameter `name` takes; else as it is."""
+        """Convert text to a boolean or number if the parameter `name` takes one."""
         if not isinstance(value, str):
             return value
         annotation = cls.model_fields[name].annotation
@@ -348,24 +306,26 @@ class InferenceConfig(BaseModel):
 
     @classmethod
     def unknown(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """Names that are no parameters, in the order given."""
+        """Return the names that are not parameters, in the order given."""
         known = cls.model_fields.keys() | OTHER_NAMES.keys()
         return tuple(name for name in parameters if name not in known)
 
     @property
     def reference_bytes(self) -> int:
-        """At most so many bytes are in the clips of `known_speakers`."""
+        """The most bytes that the clips of `known_speakers` can decode to."""
         return sum(3 * len(clip.reference) // 4 for clip in self.known_speakers)
 
     @property
     def separate(self) -> bool:
-        """Whether channels are heard apart."""
+        """Whether each channel is recognised on its own."""
         return self.channels == "separate"
 
     @property
     def tells_voices_apart(self) -> bool:
-        """Whether diarization is asked for. A separate channel is its speaker, so that there it is
-        only where `diarize` itself is given, or what is of no use without.
+        """Whether diarization is asked for.
+
+        A separate channel is its speaker. So with separate channels, `diarize` or a parameter that
+        needs diarization must be given.
         """
         if not self.diarize or not self.separate:
             return self.diarize
@@ -377,9 +337,9 @@ class InferenceConfig(BaseModel):
         if self.text is not None and not any(map(str.isalnum, self.text)):
             raise PydanticCustomError("text", "text: should have words")
         if self.text is not None and self.task == "translate":
-            raise PydanticCustomError("text", "text: is what is said, and cannot be translated")
+            raise PydanticCustomError("text", "text: can be aligned, but not translated")
         if self.text is not None and self.separate:
-            raise PydanticCustomError("text", "text: is of one channel, not of separate ones")
+            raise PydanticCustomError("text", "text: can be aligned with mixed channels alone")
         return self
 
     @model_validator(mode="after")
@@ -405,8 +365,9 @@ class InferenceConfig(BaseModel):
 def _other_names(
     parameters: Mapping[str, Any], booleans: Mapping[str, bool]
 ) -> dict[str, tuple[str, Any]]:
-    """The parameters that are given by another program's name: our name, and that name with the
-    value. Raises ValueError for `word_timestamps` that is no boolean.
+    """Return the parameters given by another program's name: our name -> (that name, the value).
+
+    Raises ValueError if `word_timestamps` is not a boolean.
     """
     found = {}
     for other, name in OTHER_NAMES.items():
@@ -422,7 +383,7 @@ def _other_names(
 
 
 def _check_sizes(parameters: Mapping[str, object]) -> None:
-    """Refuse what is too much to look into. Clips, whose base64 is long, check their own."""
+    """Raise ValueError for values too large to parse. Clips, whose base64 is long, check theirs."""
     for name, value in parameters.items():
         if isinstance(value, list) and len(value) > MAX_ENTRIES:
             raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
@@ -434,7 +395,7 @@ def _check_sizes(parameters: Mapping[str, object]) -> None:
 
 
 def _text(value: object) -> object:
-    """A number, a boolean or a list of texts as a query string has them; else as it is."""
+    """Return a number, a boolean or a list of texts as text; other values as they are."""
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
     number = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGE)
@@ -444,8 +405,8 @@ def _text(value: object) -> object:
 def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> str:
     """Describe pydantic's first error in one line.
 
-    A parameter of several types has one error a type; they are joined by "or". An object in a list
-    is named by its place.
+    A parameter of several types has one error for each type; "or" joins them. An object in a list
+    is named by its index.
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     nested = len(details[0]["loc"]) == 3 and isinstance(details[0]["loc"][1], int)
@@ -457,5 +418,5 @@ def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> 
     ]
     text = " or ".join(messages)
     text = text.replace("Input should", "should").replace("Field required", "is required")
-    place = f"[{location[1]}].{location[2]}" if nested else ""
-    return f"{rename(str(location[0]))}{place}: {text}" if location else text
+    index = f"[{location[1]}].{location[2]}" if nested else ""
+    return f"{rename(str(location[0]))}{index}: {text}" if location else text

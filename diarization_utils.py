@@ -1,13 +1,13 @@
-"""Who said what: words of a transcript are assigned to speakers by the times of speaker turns.
+"""Which speaker said which word: assigns a transcript's words to speakers by times of turns.
 
-The functions are pure, of times and names. They do not depend on how turns or words were found, and
-no text is read.
+`attribute` gives every word a speaker; `speaker_segments` and `segment_per_chunk` join words to
+segments. All functions are pure and use only times and names, never the text, and do not depend on
+how words and turns were found.
 
-Two facts shape the method. Turns have less exact ends than words, so that a word at the edge of a
-turn, or inside a very short turn, is weak evidence. And people seldom take turns inside one of
-Whisper's segments, which end where sentences do. So the speakers of all words of a segment are
-chosen together by Viterbi's algorithm, with speakers as states: the most speech during the words,
-minus a cost for each change of speaker.
+The ends of turns are less exact than those of words, so a word at the edge of a turn, or in a very
+short turn, is weak evidence. And people seldom take turns within one of Whisper's segments, which
+end where sentences do. So Viterbi's algorithm chooses the speakers of all words of a segment
+together: most speech during the words, minus a cost for each change of speaker.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ from viterbi import likeliest_path
 
 # All in seconds, except MIN_OVERLAP.
 # Cost of a change of speaker within a chunk, in speech of the new speaker. No word counts for more:
-# a longer one is often stretched over what Whisper did not write, as another's end of a sentence.
+# a longer word is often stretched over speech that Whisper did not write, such as the end of
+# another speaker's sentence.
 CHANGE_COST = 0.4
-# A word may be assigned to a turn no farther away than this: twice the 0.25 s of tolerance with
-# which diarization is scored.
+# A word is assigned to a turn up to this far away: twice the tolerance of 0.25 s with which
+# diarization is scored.
 MAX_DISTANCE = 0.5
-# A gap in one speaker's turns within a chunk is filled up to this length. Pauses within a sentence
-# are as long, and seldom does another speaker answer in them.
+# A gap of up to this length in a speaker's turns within a chunk is filled: pauses within a sentence
+# are as long, and another speaker seldom answers in them.
 MAX_GAP = 2.0
-# The share of a word during which two speakers speak that makes it an overlapped word.
-MIN_OVERLAP = 0.2
-# A pause longer than this ends a speaker segment.
-MAX_PAUSE = 2.0
-# A word without duration is widened to this, so that it can lie within a turn.
-MIN_DURATION = 0.01
+MIN_OVERLAP = 0.2  # a word is overlapped if two speakers speak during this share of it
+MAX_PAUSE = 2.0  # a longer pause ends a speaker segment
+MIN_DURATION = 0.01  # a word without duration counts as this long, so that it can lie in a turn
 
 Seconds = NDArray[np.float64]
 Intervals = tuple[Seconds, Seconds]  # starts and ends, each (n,), in order and disjoint
@@ -50,15 +48,20 @@ def attribute(
 ) -> tuple[Chunk, ...]:
     """Assign every word of `chunks` to a speaker, and mark words during which two speakers speak.
 
-    `turns` may overlap; `exclusive` turns have one speaker at a time. A word counts half for each
-    of the two in which its speaker speaks, and by shares of CHANGE_COST if it is longer. A word in
-    a turn always gets a speaker, and so does one within MAX_DISTANCE of a turn, where nearer turns
-    count more. A word farther from every turn gets None, with one exception: the assigned words
-    next to it in its chunk, before and after, are of the same speaker and at most MAX_GAP apart. A
-    gap in the diarization is likelier then. A word without time (NaN) gets the speaker of the word
-    before it in its chunk; at the chunk's start, of the first word with a time. A chunk without
-    words is taken as one word. No word is lost, doubled, moved or retimed. O((n + m) log m) per
-    speaker for n words and m turns.
+    `turns` may overlap; `exclusive` turns have one speaker at a time. Speech during a word counts
+    half for each of the two, and at most CHANGE_COST in all. Outside of turns, nearer turns count
+    more.
+
+    - A word in a turn, or within MAX_DISTANCE of a turn, gets a speaker.
+    - A word farther from every turn gets None, unless the nearest assigned words before and after
+      it in its chunk have the same speaker and are at most MAX_GAP apart: then a gap in the
+      diarization is likelier.
+    - A word without a time (NaN) gets the speaker of the word before it in its chunk, or, at the
+      chunk's start, of the first word with a time.
+    - A chunk without words counts as one word.
+
+    No word is lost, doubled, moved or retimed. Takes O((n + m) log m) for each speaker, with n
+    words and m turns.
     """
     units = [chunk.words or (as_word(chunk),) for chunk in chunks]
     words = iter(_attribute_words(units, turns, exclusive))
@@ -69,16 +72,15 @@ def attribute(
 
 
 def as_word(chunk: Chunk) -> Word:
-    """All of a chunk without word times."""
+    """Return all of a chunk as one word."""
     return Word(chunk.text, chunk.start, chunk.end, language=chunk.language)
 
 
 def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Join attributed words into segments of one speaker and language, without pauses of over
-    MAX_PAUSE, or in which a word is said on another channel.
+    """Join attributed words to segments of one speaker and one language, by start.
 
-    The texts of all segments of a channel, joined, equal the texts of its chunks' words, joined.
-    Those of several channels are in order of their starts.
+    A pause longer than MAX_PAUSE, or with a word on another channel, ends a segment. The joined
+    texts of a channel's segments are the joined texts of its words.
     """
     channels = by_channel(chunks)
     segments: list[SpeakerSegment] = []
@@ -89,7 +91,7 @@ def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
 
 
 def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
-    """Which of `words` are overlapped by `others`."""
+    """Return for each of `words` whether `others` overlap it."""
     starts = np.array([word.start for word in words], float)
     ends = np.maximum([word.end for word in words], starts + MIN_DURATION)
     seconds = _speech_seconds(_merged([(word.start, word.end) for word in others]), starts, ends)
@@ -99,7 +101,7 @@ def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
 def _join(
     chunks: Sequence[Chunk], others: Sequence[tuple[float, float]], channel: int | None
 ) -> list[SpeakerSegment]:
-    """One channel's segments; `others` are the times of other channels' words, in order."""
+    """Return one channel's segments; `others` are the times of other channels' words, in order."""
     groups: list[list[Word]] = []
     for word in chain.from_iterable(chunk.words for chunk in chunks):
         if groups and _continues(groups[-1][-1], word, others):
@@ -110,17 +112,19 @@ def _join(
 
 
 def _continues(before: Word, word: Word, others: Sequence[tuple[float, float]]) -> bool:
-    # Written so that a time of NaN is no pause.
+    """Return whether `word` belongs to the segment that ends with `before`."""
     same = (word.speaker, word.language) == (before.speaker, before.language)
     following = bisect_left(others, (before.end, before.end))
     between = following < len(others) and others[following][1] <= word.start
+    # A time of NaN makes this comparison false: there is no pause.
     return same and not between and not word.start - before.end > MAX_PAUSE
 
 
 def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Make each attributed chunk a segment of the speaker who speaks most in it, by time.
+    """Make each attributed chunk a segment of the speaker who speaks longest in it.
 
-    A segment lasts from its first word to its last, whose times are more exact than the chunk's.
+    A segment lasts from its first word to its last, because these times are more exact than the
+    chunk's.
     """
     return [
         replace(
@@ -141,7 +145,7 @@ def _segment(words: Sequence[Word], channel: int | None) -> SpeakerSegment:
 
 
 def _main_speaker(words: Sequence[Word]) -> str | None:
-    """The speaker of the longest total duration (the first of equals); None if no word has one."""
+    """Return the speaker with the longest words in total, the first of equals; None without one."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for word in words:
         if word.speaker is not None:
@@ -152,7 +156,11 @@ def _main_speaker(words: Sequence[Word]) -> str | None:
 def _attribute_words(
     units: Sequence[Sequence[Word]], turns: Sequence[SpeakerTurn], exclusive: Sequence[SpeakerTurn]
 ) -> list[Word]:
-    """All words of `units`, one unit for each chunk, with speaker and overlap."""
+    """Return the words of all units, one unit for each chunk, with speaker and overlap.
+
+    The evidence that a speaker said a word is the seconds of the speaker's speech during the word,
+    minus the seconds to the speaker's nearest turn.
+    """
     words = list(chain.from_iterable(units))
     names = _speakers_in_order([*turns, *exclusive])
     if not names or not words:
@@ -182,7 +190,7 @@ def _attribute_words(
 
 
 def _speakers_in_order(turns: Sequence[SpeakerTurn]) -> list[str]:
-    """Each speaker once, by the start of the first turn."""
+    """Return each speaker once, by start of the first turn."""
     by_start = sorted(turns, key=lambda turn: turn.start)
     return list(dict.fromkeys(turn.speaker for turn in by_start))
 
@@ -190,9 +198,10 @@ def _speakers_in_order(turns: Sequence[SpeakerTurn]) -> list[str]:
 def _unassign_distant(
     likeliest: Sequence[str], distance: Seconds, starts: Seconds, ends: Seconds
 ) -> list[str | None]:
-    """The speakers of a chunk's words, None where every turn is too far; see `attribute`.
+    """Return the speakers of a chunk's n words, None for words too far from every turn.
 
-    `distance` (n,) is each word's distance to the nearest turn, NaN for words without a time.
+    `distance` (n,) is in seconds to the nearest turn, NaN for a word without a time. `attribute`
+    states the rules.
     """
     timed = np.flatnonzero(~np.isnan(distance))
     if not len(timed):
@@ -204,18 +213,18 @@ def _unassign_distant(
     for before, after in pairwise(near):
         if likeliest[before] == likeliest[after] and starts[after] - ends[before] <= MAX_GAP:
             speakers[before:after] = [likeliest[before]] * (after - before)
-    # For each word, the last word with a time up to it; before all of them, the first.
+    # For each word, the last word with a time up to it; for words before all of these, the first.
     positions = np.searchsorted(timed, np.arange(len(distance)), side="right") - 1
     return [speakers[index] for index in timed[np.maximum(positions, 0)]]
 
 
 def _intervals_of(name: str, turns: Sequence[SpeakerTurn]) -> Intervals:
-    """When the speaker `name` speaks: the turns of that speaker, merged where they overlap."""
+    """Return when the speaker `name` speaks."""
     return _merged([(turn.start, turn.end) for turn in turns if turn.speaker == name])
 
 
 def _merged(overlapping: Sequence[tuple[float, float]]) -> Intervals:
-    """Spans of time, merged where they overlap."""
+    """Merge spans that overlap."""
     spans = np.array(sorted(overlapping), float).reshape(-1, 2)
     latest_end = np.maximum.accumulate(spans[:, 1])
     # True where a turn starts after all earlier ones have ended.
@@ -224,7 +233,7 @@ def _merged(overlapping: Sequence[tuple[float, float]]) -> Intervals:
 
 
 def _overlap(speakers: Sequence[Intervals]) -> Intervals:
-    """When two or more of `speakers` speak."""
+    """Return when two or more of `speakers` speak."""
     starts = np.concatenate([starts for starts, _ in speakers])
     ends = np.concatenate([ends for _, ends in speakers])
     times = np.concatenate([starts, ends])
@@ -236,10 +245,10 @@ def _overlap(speakers: Sequence[Intervals]) -> Intervals:
 
 
 def _speech_seconds(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
-    """Seconds of speech during each word.
+    """Return the seconds of speech during each word.
 
-    The total speech up to a moment is piecewise linear in time, with knots at the ends of the
-    intervals: two interpolations replace a comparison of every word with every interval.
+    The total speech up to a moment is piecewise linear in time, with knots at the ends of
+    intervals. So two interpolations replace a comparison of every word with every interval.
     """
     if not len(intervals[0]):
         return np.zeros_like(starts)
@@ -251,7 +260,7 @@ def _speech_seconds(intervals: Intervals, starts: Seconds, ends: Seconds) -> Sec
 
 
 def _distances(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
-    """Seconds from each word to the nearest interval; 0 where they overlap."""
+    """Return the seconds from each word to the nearest interval, 0 if they overlap."""
     following = np.searchsorted(intervals[1], starts, side="right")
     to_following = np.append(intervals[0], np.inf)[following] - ends
     to_preceding = starts - np.append(-np.inf, intervals[1])[following]

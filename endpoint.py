@@ -29,9 +29,9 @@ from diarization.known_speakers import KnownVoices
 from diarization.session_speakers import SessionSpeakers
 from diarization.thread import DiarizationClient, DiarizationThread
 from errors import InvalidParameter, Unsupported
-from payload.reference_clips import ReferenceClip
-from runtime.error_edge import endpoint_errors
-from runtime.openmp import set_threads
+from payload.parameters import ReferenceClip
+from runtime.device import set_threads
+from runtime.errors import endpoint_errors
 from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
 from transcript import Transcript
 from transcription_request import (

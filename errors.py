@@ -1,4 +1,4 @@
-"""The errors of the endpoint: what a client reads is a stable code and one line, never a traceback.
+"""The endpoint's errors: a client reads a stable code and one line, never a traceback.
 
     EndpointError
     |-- ClientError(ValueError)      the request's fault: the servers answer 400
@@ -13,8 +13,7 @@
     |   `-- OutOfMemory              OUT_OF_MEMORY       not even one window fits into memory
     `-- StartError                   START_FAILED        a model or setting that stops the process
 
-The constructor alone formats messages (code first, ASCII, at most 500 characters), so that no
-caller can break that promise.
+Only the constructor formats messages: code first, one line of ASCII, at most 500 characters.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_MESSAGE_CHARACTERS = 500
 
 
 class EndpointError(Exception):
-    """A failure with a stable code; `str()` of it is what the client reads."""
+    """A failure with a stable code; the client reads its `str()`."""
 
     code: ClassVar[str] = "ERROR"
 
@@ -36,17 +35,17 @@ class EndpointError(Exception):
 
 
 class ClientError(EndpointError, ValueError):
-    """The request is at fault. A ValueError, which the servers answer with status 400."""
+    """The request is at fault; the servers answer a ValueError with status 400."""
 
 
 class InvalidRequest(ClientError):
-    """The body is not of the documented shape."""
+    """The body does not have the documented shape."""
 
     code = "INVALID_REQUEST"
 
 
 class InvalidParameter(ClientError):
-    """A parameter has a wrong type, is out of bounds or contradicts another."""
+    """A parameter has a wrong type, is out of bounds or contradicts another parameter."""
 
     code = "INVALID_PARAMETER"
 
@@ -58,7 +57,7 @@ class InvalidAudio(ClientError):
 
 
 class InvalidReference(ClientError):
-    """A clip is of no use; the message begins with its place, as in `known_speakers[1]: `."""
+    """A clip is of no use; the message names it, as in `known_speakers[1]: `."""
 
     code = "INVALID_REFERENCE"
 
@@ -70,28 +69,28 @@ class AudioTooLong(ClientError):
 
 
 class Unsupported(ClientError):
-    """The request is well formed and asks for something this endpoint does not offer."""
+    """The request is well formed, but this endpoint does not offer what it asks for."""
 
     code = "UNSUPPORTED"
 
 
 class ServerError(EndpointError):
-    """The endpoint is at fault. Not a ValueError, so that the servers answer with status 500."""
+    """The endpoint is at fault; the servers answer with status 500, as it is no ValueError."""
 
 
 class ModelError(ServerError):
-    """A model raised an exception, or returned something that cannot be right."""
+    """A model raised an exception, or returned an impossible result."""
 
     code = "MODEL_ERROR"
 
 
 class OutOfMemory(ServerError):
-    """The device has too little memory, even for a batch of one window."""
+    """The device has too little memory even for a batch of one window."""
 
     code = "OUT_OF_MEMORY"
 
 
 class StartError(EndpointError):
-    """The process cannot serve: a model or a setting is missing, refused or does not fit."""
+    """The process cannot serve: a model or a setting is missing, refused or unsuitable."""
 
     code = "START_FAILED"

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 # hf-serve imports this file by its path and leaves the repository off the import path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from config import ModelSettings, nvidia_device_present
+from config import ModelSettings
+from runtime import modules_that_stay
+from runtime.environment import nvidia_device_present
 from runtime.event_loop import EventLoopThread
-from runtime.imports import modules_that_stay
 
 with modules_that_stay():
     import torch
@@ -36,7 +37,7 @@ with modules_that_stay():
     from endpoint import Endpoint
     from loading import checkpoint, exit_on_failure, read_settings, request_errors
     from runtime.device import choose_device, choose_dtype, prepare_device
-    from runtime.model_errors import loading
+    from runtime.errors import loading
 
 if TYPE_CHECKING:
     from diarization.diarizer import Diarizer

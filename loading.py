@@ -11,8 +11,7 @@ from asr import Checkpoint
 from config import ModelReference, ModelSettings, misspelt_variables
 from endpoint import Endpoint
 from errors import EndpointError, StartError
-from runtime.device_errors import is_device_lost
-from runtime.error_edge import causes, end_process, endpoint_errors
+from runtime.errors import causes, end_process, endpoint_errors, is_device_lost
 from runtime.restart import restart_without_graphs
 from runtime.server_logs import hide_bodies, keep_one_line
 from runtime.versions import describe_versions

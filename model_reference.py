@@ -1,6 +1,6 @@
-"""Where a model is: a folder, or an id on the Hub, also by the short names that people know.
+"""References to models: a folder, a Hub ID, or a short name such as `large-v3`.
 
-Only the standard library is imported here: command lines are read before anything is installed.
+This module imports only the standard library: command lines are read before anything is installed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ KNOWN = (
     "pyannote/speaker-diarization-community-1",
     "nvidia/Nemotron-3-Diarization",
 )
-# Hub ids by their lower-case names without the owner, with and without "whisper-". For
-# openai/whisper "large" is the third version; on the Hub whisper-large is the first.
+# Hub IDs by lower-case name without the owner, with and without "whisper-". "large" is the third
+# version in openai/whisper, but the Hub's whisper-large is the first.
 SHORT_NAMES = (
     {each.split("/")[1].lower(): each for each in KNOWN}
     | {each.split("/")[1].removeprefix("whisper-").lower(): each for each in KNOWN}
@@ -48,7 +48,7 @@ SHORT_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """A hub id with an optional revision, or a folder's absolute path."""
+    """A Hub ID with an optional revision, or a folder's absolute path."""
 
     name: str
     revision: str | None = None
@@ -58,11 +58,11 @@ class ModelReference:
 
     @classmethod
     def parse(cls, text: str, repository: Path = REPOSITORY) -> Self:
-        """Read `owner/name`, `owner/name@revision`, a short name (`large-v3`), or a folder relative
-        to `repository`.
+        """Parse `owner/name`, `owner/name@revision`, a short name or a folder, which may be
+        relative to `repository`.
 
-        A folder that exists takes precedence over a hub id, as in transformers. Raises ValueError
-        for any other text; the message suggests a known model with a similar name.
+        An existing folder takes precedence over a Hub ID, as in transformers. Raises ValueError for
+        other text, and suggests a known model with a similar name.
         """
         text = text.strip()
         folder = repository / Path(text).expanduser()
@@ -79,6 +79,5 @@ class ModelReference:
 
 
 def _suggestion(name: str) -> str:
-    """The known model with the most similar name; empty if none is similar."""
     nearest = get_close_matches(name.lower().replace("_", "-"), SHORT_NAMES, 1, 0.75)
     return f"; did you mean {SHORT_NAMES[nearest[0]]}?" if nearest else ""

@@ -1,7 +1,6 @@
-"""The values that modules exchange: words, chunks, speakers and transcripts.
+"""The values that modules exchange: words, chunks, speakers, transcripts.
 
-Times are floats, in seconds from the start of the client's audio. Nothing here depends on windows,
-sampling rates or models. Times are rounded only in the response.
+Times are floats, in seconds from the start of the client's audio; only the response rounds them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
-# What ends a sentence in the scripts that Whisper writes.
+# Ends of sentences in the scripts that Whisper writes.
 SENTENCE_ENDS = (
     *".?!…。",
     "\N{FULLWIDTH QUESTION MARK}",
@@ -31,14 +30,13 @@ SENTENCE_ENDS = (
     "\N{TIBETAN MARK SHAD}",
 )
 
-
-# Titles before a name, and what else may have a capital letter behind it within a sentence.
+# Titles before a name, and other abbreviations that a capital letter may follow in a sentence.
 ABBREVIATIONS = re.compile(
     "Mr|Mrs|Ms|Mx|Dr|Dra|Drs|Prof|Profa|Rev|Fr|Hr|St|Ste|Sr|Sra|Srta|Jr|Hon|Gov|Gen|Col|Maj|Capt|Lt|"
     "Sgt|Sen|Rep|Pres|Mgr|Sig|Dott|Avv|Ing|Dipl|Ud|Uds|Vd|Vds|Exmo|Exma|dhr|mevr|mw|"
     "vs|approx|ca|bzw|inkl|exkl|evtl|ggf|vgl|sog|Str|Mio|Mrd|z|d|u|г|др|гр|ул|им|проф|κ|د|डॉ"  # noqa: RUF001
 )
-# These before a number only: "No." before a word is an answer.
+# Abbreviations before a number only: "No." before a word is an answer.
 BEFORE_NUMBERS = re.compile(
     "No|Nos|no|Nr|nr|Art|Abs|Abb|Kap|Fig|Vol|vol|Ch|Sec|p|pp|pág|núm|стр|ст|гл|рис"
 )
@@ -46,12 +44,12 @@ ABBREVIATION_PAUSE = 0.5  # seconds of silence after which an abbreviation ends 
 
 
 def ends_sentence(text: str) -> bool:
-    """Whether a sentence ends with this text, closing quotes and brackets apart."""
+    """Return whether a sentence ends with this text, ignoring closing quotes and brackets."""
     return _without_quotes(text).endswith(SENTENCE_ENDS)
 
 
 def _without_quotes(text: str) -> str:
-    """The text without the quotes and brackets that close at its end."""
+    """Strip space, closing quotes and closing brackets from the end."""
     text = text.rstrip()
     while text and (text[-1] in "\"'" or unicodedata.category(text[-1]) in ("Pe", "Pf", "Pi")):
         text = text[:-1]
@@ -59,7 +57,7 @@ def _without_quotes(text: str) -> str:
 
 
 def _without_opening(text: str) -> str:
-    """The text without the spaces and punctuation that it begins with."""
+    """Strip space and punctuation from the start."""
     text = text.lstrip()
     while text and unicodedata.category(text[0])[0] == "P":
         text = text[1:]
@@ -67,8 +65,9 @@ def _without_opening(text: str) -> str:
 
 
 def is_abbreviation(text: str, following: str) -> bool:
-    """Whether `text` ends with an abbreviation, an initial ("J.") or a number ("3."), so that its
-    full stop need not end a sentence before the text `following`.
+    """Return whether the full stop of `text` need not end a sentence before `following`.
+
+    That is so after an abbreviation, an initial ("J.") or a number ("3.").
     """
     last = _without_quotes(text).rsplit(maxsplit=1)[-1:]
     if not last or not last[0].endswith(".") or last[0].endswith(".."):
@@ -89,14 +88,13 @@ def is_abbreviation(text: str, following: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One spoken word, `start` and `end` in seconds, and its speaker where that is known.
+    """One spoken word, `start` and `end` in seconds, and its speaker if known.
 
     `text` keeps the space before the word and the punctuation around it: the texts of a chunk's
     words, joined, are the chunk's text. `probability` is the mean of the main model's probabilities
-    of the word's tokens. `overlap` marks a word during which another speaker speaks too.
-    `language` is the code of the language it was heard in, None unless languages were looked for
-    within the recording; so are those of the classes below. Their `channel` is counted from 0, None
-    where channels were heard together.
+    of the word's tokens. `overlap` marks a word during which another speaker speaks too. Here and
+    below, `language` is the code of the item's language, None unless languages are looked for
+    within the recording, and `channel` counts from 0, None if channels are mixed.
     """
 
     text: str
@@ -109,7 +107,7 @@ class Word:
 
 
 def sentence_ends_between(word: Word, following: Word) -> bool:
-    """Whether a sentence ends with `word`; an abbreviation ends one only before a pause."""
+    """Return whether a sentence ends with `word`; an abbreviation ends one only before a pause."""
     pause = following.start - word.end
     return ends_sentence(word.text) and (
         pause >= ABBREVIATION_PAUSE or not is_abbreviation(word.text, following.text)
@@ -118,12 +116,11 @@ def sentence_ends_between(word: Word, following: Word) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One of Whisper's segments; `text` keeps the leading space that the tokenizer gave it.
+    """One of Whisper's segments; `text` keeps the tokenizer's leading space.
 
-    `avg_logprob`, `no_speech_prob` and `compression_ratio` are OpenAI's, of the window that the
-    chunk was decoded in, at `temperature`; the window begins at `window_start` seconds. `tokens`
-    are the ids of the text, and `log_probs` their natural logarithms, as
-    `asr.engine.request.DecodeResult` counts them.
+    `avg_logprob`, `no_speech_prob`, `compression_ratio` and `temperature` are openai/whisper's, of
+    the window that the chunk was decoded in, which begins at `window_start` seconds. `tokens` are
+    the text's token ids, and `log_probs` their natural logarithms.
     """
 
     text: str
@@ -153,7 +150,7 @@ class SpeakerTurn:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One of the channels that were heard apart: its name, and its language as a Transcript's."""
+    """The name of a channel that was recognised separately, and its Transcript's language."""
 
     name: str
     language: str | None
@@ -162,10 +159,10 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class KnownSpeaker:
-    """Whom a client knows by name, and the speaker who sounds most like it.
+    """A name that the client gave, and the speaker with the most similar voice.
 
-    `label` is what diarization calls that speaker, who has the name if it `matched`. `similarity`
-    is the cosine of their voices. Both are None where no voice could be compared.
+    `label` is the diarization's label of that speaker, who gets the name if it `matched`.
+    `similarity` is the cosine of the two voices. Both are None if no voices could be compared.
     """
 
     name: str
@@ -176,7 +173,7 @@ class KnownSpeaker:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerSegment:
-    """Consecutive text of one speaker; `speaker` is None where no turn covers it."""
+    """Consecutive text of one speaker; `speaker` is None if no turn covers it."""
 
     speaker: str | None
     text: str
@@ -187,19 +184,18 @@ class SpeakerSegment:
     channel: int | None = None
 
 
-# Items with text that know their channel.
+# Items with text, words and a channel.
 Block = TypeVar("Block", Chunk, SpeakerSegment)
 
 
 @dataclass(slots=True)
 class DecodeStats:
-    """Counts and times of decoding one request, for benchmarks and logs.
+    """Counts and wall-clock seconds of decoding one request, for benchmarks and logs.
 
-    `drafted` counts draft tokens up to and including the first rejected one of each row and step;
-    those after it are not counted. `drafted_rows` counts pairs of a row and a step that drafted for
-    it. `retries` counts windows decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a
-    draft length to the number of steps that used it. A step shared with other requests counts for
-    each of them. Seconds are wall-clock time on the host.
+    `drafted` counts draft tokens up to the first rejected one of each row and step, and that one.
+    `drafted_rows` counts pairs of a row and a step that had a draft. `retries` counts windows that
+    were decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a draft length to the number
+    of steps with it. A step shared with other requests counts for each of them.
     """
 
     steps: int = 0
@@ -215,16 +211,16 @@ class DecodeStats:
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted draft tokens as a share of `drafted`; None where nothing was drafted."""
+        """Accepted draft tokens as a share of `drafted`; None without drafts."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean tokens that a row gained in a step that drafted for it; 1 where no step did."""
+        """Mean tokens that a row gained in a step with a draft; 1 without drafts."""
         return 1 + self.accepted / max(1, self.drafted_rows)
 
     def add(self, more: DecodeStats) -> None:
-        """Count what another request took, too."""
+        """Add the counts and seconds of another request."""
         for each in fields(self):
             before, added = getattr(self, each.name), getattr(more, each.name)
             total = Counter(before) + Counter(added) if isinstance(added, dict) else before + added
@@ -233,7 +229,7 @@ class DecodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Unspoken:
-    """Words of a client's text that nobody speaks; they stand behind so many spoken ones."""
+    """Words of a client's text that nobody speaks; `before` spoken words precede them."""
 
     words: tuple[str, ...]
     before: int
@@ -252,12 +248,12 @@ class Unwritten:
 class Transcript:
     """The result of speech recognition: chunks in order of time, and warnings for the client.
 
-    `language` is Whisper's code ("en"), of several languages that of most speech; None if none was
+    `language` is Whisper's code ("en") of the language with most speech; None if no language was
     requested and nothing was transcribed. `language_probability` is its probability among all
-    languages; None where it was not detected. `speech` holds the spans of detected speech, (start,
-    end) in seconds, in order and disjoint; speaker turns are clipped to them. `unspoken` is what a
-    client's own text has beyond the words of the chunks, `unwritten` the speech beyond them.
-    `stats` is ignored when transcripts are compared.
+    languages, None if it was not detected. `speech` are the spans of detected speech, (start, end)
+    in seconds, in order and disjoint; speaker turns are clipped to them. `unspoken` are words of a
+    client's text that no chunk has, `unwritten` is speech without words. Comparisons ignore
+    `stats`.
     """
 
     chunks: tuple[Chunk, ...]
@@ -271,12 +267,12 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The texts of all chunks, joined; spaces are the tokenizer's."""
+        """The joined texts of all chunks, with the tokenizer's spaces."""
         return "".join(chunk.text for chunk in self.chunks)
 
 
 def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
-    """The blocks of each channel that has any."""
+    """Group blocks by their channel, in order of first appearance."""
     channels: defaultdict[int | None, list[Block]] = defaultdict(list)
     for block in blocks:
         channels[block.channel].append(block)

@@ -1,8 +1,7 @@
-"""From a request's body to what is asked for: the first step, which computes nothing.
+"""Parses a request: its body becomes the audio as sent, the checked parameters, and options.
 
-The body is split into the audio as it came and `InferenceConfig`. What speech recognition and
-diarization are asked for follows from that and from what the loaded models can do, once: nothing
-after this step decides it again.
+The options for speech recognition and diarization follow from the parameters and from what the
+loaded models can do. They are decided here, once.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from asr import DecodeOptions, TranscriptionOptions, VadOptions, with_thresholds
 from config import InferenceConfig
 from diarization.diarizer import Capabilities, SpeakerHints
 from errors import InvalidParameter, InvalidRequest
-from payload.base64_text import Base64Text
+from payload.encodings import Base64Text
 from payload.languages import script_warning
 
 BODY_KEYS = ("inputs", "parameters")
-# Of a body, and of its parameters; those that nobody knows are ignored.
-MOST_NAMES = 100
-# What a warning repeats of names that the client made up.
+MOST_NAMES = 100  # keys of a body, and of its parameters; unknown ones are ignored
+# Of unknown names, a warning repeats so many, and so many characters of each.
 MOST_SHOWN, LONGEST_NAME = 8, 40
 # Outputs that are made of words, and those that tell times and segments.
 BY_WORD = {"srt", "vtt"}
@@ -32,8 +30,9 @@ Inputs = str | Base64Text | bytes
 
 @dataclass(slots=True)
 class Upload:
-    """An audio file as it came, until it is taken to be decoded. Many know a request until it is
-    answered, and none of them shall hold on to hundreds of megabytes for so long.
+    """An audio file as sent, which decoding takes out of it.
+
+    A request is referenced until it is answered, and its file may have hundreds of megabytes.
     """
 
     _inputs: Inputs | None = field(repr=False)
@@ -44,20 +43,19 @@ class Upload:
         self._size = len(self._inputs)
 
     def __len__(self) -> int:
-        """How many bytes came, or characters."""
         return self._size
 
     def take(self) -> Inputs:
-        """The file, which is nowhere else from here on; once."""
+        """Return the file and forget it; call this once."""
         inputs, self._inputs = self._inputs, None
         assert inputs is not None, "a request is answered once"
         return inputs
 
 
 class TranscriptionRequest(NamedTuple):
-    """One request, checked: the audio file as it came, its parameters, what speech recognition is
-    asked for, what is known of its speakers (None where they are not looked for), and a warning of
-    everything in it that is ignored.
+    """One checked request.
+
+    `speakers` is None if no speakers are looked for. `warnings` name everything that is ignored.
     """
 
     upload: Upload
@@ -70,8 +68,7 @@ class TranscriptionRequest(NamedTuple):
 def read_body(
     data: object, as_text: bool = False
 ) -> tuple[Inputs, InferenceConfig, tuple[str, ...]]:
-    """Split a body into the audio as it came, the checked parameters, and a warning for every group
-    of ignored names and for a language's script.
+    """Return a body's audio as sent, its checked parameters, and warnings of what is ignored.
 
     `as_text` reads parameters as those of a query string or form. Raises InvalidRequest for a wrong
     shape and InvalidParameter for a wrong parameter.
@@ -90,8 +87,7 @@ def read_body(
     if len(parameters) > MOST_NAMES:
         raise InvalidRequest(f"parameters: should be at most {MOST_NAMES}")
     try:
-        # Bytes come from the older toolkit, which takes their parameters from the query string, as
-        # text.
+        # The toolkit sends bytes, with parameters from the query string.
         config = InferenceConfig.read(parameters, as_text=as_text or isinstance(inputs, bytes))
     except ValueError as error:
         raise InvalidParameter(str(error)) from error
@@ -105,7 +101,7 @@ def read_body(
 
 
 def ignored_names(kind: str, names: Sequence[object]) -> str:
-    """Names the first few in ASCII and cut short: a client may have put anything there."""
+    """Return a warning of the first names, in ASCII and cut: a client may have sent anything."""
     escaped = [ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_SHOWN]]
     shown = ", ".join(name[:LONGEST_NAME] for name in escaped)
     more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
@@ -113,8 +109,9 @@ def ignored_names(kind: str, names: Sequence[object]) -> str:
 
 
 def wanted_speakers(config: InferenceConfig, can: Capabilities | None) -> SpeakerHints | None:
-    """What is known of the speakers, as far as a diarizer takes it; None where nobody looks for
-    them, or there is no diarizer, which `can` do nothing.
+    """Return the hints that the diarizer takes, None if speakers are not looked for.
+
+    `can` is None if no diarizer is loaded.
     """
     if can is None or not config.tells_voices_apart:
         return None
@@ -122,8 +119,9 @@ def wanted_speakers(config: InferenceConfig, can: Capabilities | None) -> Speake
 
 
 def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[str, ...]:
-    """Warns of wishes about speakers that nobody will look at: for want of a diarizer, or of what
-    it `can` do.
+    """Return warnings of parameters about speakers that are ignored.
+
+    `can` is None if no diarizer is loaded.
     """
     if can is None:
         no_turns = no_hints = no_voices = "no diarization model is loaded"
@@ -180,7 +178,7 @@ def wanted_transcription(config: InferenceConfig, by_speaker: bool) -> Transcrip
 
 
 def _vad_options(config: InferenceConfig) -> VadOptions | None:
-    """What counts as speech; None: everything does."""
+    """Return the options of the speech detector; None if everything counts as speech."""
     if config.vad_filter is False:
         return None
     given = config.vad_parameters
@@ -188,5 +186,4 @@ def _vad_options(config: InferenceConfig) -> VadOptions | None:
 
 
 def _hints(config: InferenceConfig) -> SpeakerHints:
-    """What a request says about the number of its speakers."""
     return SpeakerHints(config.num_speakers, config.min_speakers, config.max_speakers)

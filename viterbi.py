@@ -1,6 +1,4 @@
-"""The likeliest sequence of states over time, where each change costs the same: of languages over
-windows, of speakers over words.
-"""
+"""Viterbi's algorithm for equal costs of change: languages over windows, speakers over words."""
 
 from __future__ import annotations
 
@@ -9,10 +7,10 @@ from numpy.typing import NDArray
 
 
 def likeliest_path(evidence: NDArray[np.float64], change_cost: float) -> list[int]:
-    """The state of each of n steps with the largest sum of `evidence` (n, states), less
-    `change_cost` for every change (Viterbi 1967).
+    """Return the n states with the largest sum of `evidence` (n, states), less `change_cost` for
+    every change of state (Viterbi 1967).
 
-    As every change costs the same, only one from the best state so far can be worth it.
+    Because every change costs the same, the best change starts from the best state so far.
     """
     stay = np.arange(evidence.shape[1])
     total, backpointers = evidence[0], []

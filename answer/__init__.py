@@ -1,1 +1,1 @@
-"""What a client gets: the JSON object and the files in it."""
+"""The answer to a request: who said what, as a JSON object and as files."""

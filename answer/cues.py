@@ -1,14 +1,14 @@
-"""Cues, the subtitles that are on the screen at a time: made of words, not of chunks, so that one
-never has two speakers, and its text is never too wide.
+"""Cues: the subtitles that are on the screen at a time.
 
-By default a cue is never too long either. It appears with its first word and disappears with its
-last; a short one stays longer to be read, up to the next cue, and where the audio ends too soon for
-that it appears earlier. No cue lasts beyond the audio. The limits are common to most style guides
-(Netflix's "Timed Text Style Guide": 42 characters a line, two lines, 5/6 of a second to 7 seconds).
+Cues are made of words, not of chunks, so that a cue has one speaker and no line is too wide. By
+default a cue is shown from the start of its first word to the end of its last. A short cue stays
+longer, up to the next cue, to be read; if the audio ends too soon, it appears earlier. The limits
+are those of most style guides (Netflix's "Timed Text Style Guide": 42 characters a line, two lines,
+5/6 of a second to 7 seconds).
 
-Who asks for a limit of openai/whisper's gets its cues (`utils.py`, `SubtitlesWriter`): one for each
-of Whisper's segments, or with a width and a number of lines text that flows on until both are used
-up, from the first word's beginning to the last one's end. Another speaker begins a segment.
+A client that sets one of openai/whisper's limits gets openai/whisper's cues (`utils.py`,
+`SubtitlesWriter`): one for each segment, where a change of speaker starts a segment; or, with a
+width and a number of lines, text that flows on until both are used up.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from math import inf
 
+from config import InferenceConfig
 from transcript import Word, sentence_ends_between
 
 MAX_COLUMNS, MAX_LINES = 42, 2
 MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0
 TICK = 0.001  # seconds; the resolution of SRT and VTT
 MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
-# The same where text flows on, from one word's beginning to the next one's: openai/whisper's.
-LONG_PAUSE = 3.0
+LONG_PAUSE = 3.0  # seconds between starts of words; openai/whisper's limit for text that flows on
 
 Line = Sequence[Word]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How subtitles look; the first four are options of openai/whisper.
+    """How subtitles look; all but `speakers` are options of openai/whisper.
 
-    A line has at most `max_line_width` characters, name included, but for a longer word. A cue has
-    at most `max_line_count` lines and, where it is made of one segment, `max_words_per_line` words.
-    `highlight_words` underlines each word while it is said. `speakers` is whether cues name them.
+    A line has at most `max_line_width` characters, name included, unless one word is longer. A cue
+    has at most `max_line_count` lines and, if made of one segment, `max_words_per_line` words.
+    `highlight_words` underlines each word while it is spoken. `speakers` shows speakers' names.
     """
 
     max_line_width: int | None = None
@@ -49,18 +49,22 @@ class Layout:
 
     @property
     def is_limited(self) -> bool:
-        """Whether cues are those of openai/whisper."""
+        """Whether to make cues as openai/whisper does."""
         return (self.max_line_width, self.max_line_count, self.max_words_per_line) != (None,) * 3
 
 
 DEFAULT_LAYOUT = Layout()
+# The request's parameter for each field of Layout.
+LAYOUT = {each.name: each.name for each in fields(Layout)} | {"speakers": "subtitle_speakers"}
+
+
+def layout_of(config: InferenceConfig) -> Layout:
+    return Layout(**{field: getattr(config, name) for field, name in LAYOUT.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """One subtitle: its lines of words, when it appears and disappears, and whether its text begins
-    with the speaker's name.
-    """
+    """One subtitle, shown from `start` to `end` seconds; `named` puts the speaker's name first."""
 
     words: tuple[Line, ...]
     start: float
@@ -69,14 +73,12 @@ class Cue:
 
     @property
     def speaker(self) -> str | None:
-        """Who says it, where that is known."""
         return self.words[0][0].speaker
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its text."""
         return tuple(
-            _join(line, self.named and place == 0) for place, line in enumerate(self.words)
+            _join(line, self.named and number == 0) for number, line in enumerate(self.words)
         )
 
 
@@ -87,12 +89,12 @@ def make_cues(
     layout: Layout = DEFAULT_LAYOUT,
     segments: Collection[int] = (),
 ) -> list[Cue]:
-    """Make cues of `words` (in order of time) within the limits above and `duration` seconds.
+    """Return the cues of `words`, which are in order of time, within `duration` seconds.
 
-    With `named`, a cue begins with its speaker's name. One of Whisper's `segments` begins behind so
-    many letters of all the words. Times are whole milliseconds, and cues never overlap. Each lasts
-    a millisecond at least: where the audio ends, earlier cues are shortened for that, and if all of
-    it is too short, cues share it equally.
+    `segments` are the numbers of letters after which Whisper's segments begin (`segment_starts`).
+    Times are whole milliseconds, and cues never overlap. Each cue lasts a millisecond or more: at
+    the end of the audio, earlier cues are shortened for that, and if the whole audio is too short,
+    cues share it equally.
     """
     shortest, longest = (0.0, inf) if layout.is_limited else (MIN_SECONDS, MAX_SECONDS)
     texts: list[tuple[Line, ...]]
@@ -119,10 +121,10 @@ def make_cues(
 def _start_times(
     groups: Sequence[Line], duration: float, shortest: float, longest: float
 ) -> list[float]:
-    """When each cue should appear: with its first word, or earlier if the audio ends too soon.
+    """Return when each cue should appear: with its first word, or earlier at the end of the audio.
 
-    The cues that begin less than `shortest` seconds before the end share the time between the end
-    of the speech before them and the end of the audio.
+    Cues that begin less than `shortest` seconds before the end share the time from the end of the
+    speech before them to the end of the audio.
     """
     starts = [group[0].start for group in groups]
     on_time = sum(start <= duration - shortest for start in starts)
@@ -140,17 +142,17 @@ def _start_times(
 def _fill_cues(
     words: Iterable[Word], named: bool, layout: Layout, segments: Collection[int]
 ) -> Iterator[list[list[Word]]]:
-    """The lines of each cue, as openai/whisper fills them."""
+    """Yield the lines of each cue as openai/whisper fills them."""
     width, count = layout.max_line_width or inf, layout.max_line_count or inf
     flows = inf not in (width, count)
     cue: list[list[Word]] = []
-    letters = place = 0
+    letters = in_segment = 0
     for word in _timed_words(words):
         before = cue[-1][-1] if cue else None
         another = before is not None and before.speaker != word.speaker
-        place = 0 if another or letters in segments else place + 1
+        in_segment = 0 if another or letters in segments else in_segment + 1
         letters += _count_letters(word.text)
-        begins = another or (not flows and place % (layout.max_words_per_line or inf) == 0)
+        begins = another or (not flows and in_segment % (layout.max_words_per_line or inf) == 0)
         pause = flows and before is not None and word.start - before.start > LONG_PAUSE
         longer = len(_join([*cue[-1], word], named and len(cue) == 1)) if cue else 0
         if cue and (begins or pause or (longer > width and len(cue) >= count)):
@@ -164,7 +166,7 @@ def _fill_cues(
 
 
 def segment_starts(texts: Iterable[str]) -> frozenset[int]:
-    """Behind how many letters of all of them each of these texts begins."""
+    """Return after how many letters of all `texts` each of them begins."""
     return frozenset(accumulate(map(_count_letters, texts), initial=0))
 
 
@@ -173,13 +175,13 @@ def _count_letters(text: str) -> int:
 
 
 def _timed_words(words: Iterable[Word]) -> Iterator[Word]:
-    """The words without empty ones; blocks that came as one have their times by their letters."""
+    """Yield the words; a block that is one Word is split, and its words share its time."""
     for word in words:
         yield from _share_time(word, re.findall(r"\s*\S+\s*", word.text))
 
 
 def _group_words(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
-    """Group the words that share a cue."""
+    """Yield the words of each cue."""
     group: list[Word] = []
     for word in _split_words(words, named):
         if group and (
@@ -193,7 +195,7 @@ def _group_words(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
 
 
 def _begins_cue(group: Line, word: Word) -> bool:
-    """Whether `word` must not join `group`: another speaker, a pause, a sentence, or too long."""
+    """Return whether `word` must begin a cue after `group`."""
     before = group[-1]
     return (
         word.speaker != before.speaker
@@ -204,7 +206,7 @@ def _begins_cue(group: Line, word: Word) -> bool:
 
 
 def _fill_lines(words: Line, named: bool) -> list[Line]:
-    """Break words into lines of at most MAX_COLUMNS, each as full as possible."""
+    """Break words into lines of at most MAX_COLUMNS, filled greedily."""
     lines: list[Line] = []
     first = 0
     for index in range(1, len(words)):
@@ -216,7 +218,7 @@ def _fill_lines(words: Line, named: bool) -> list[Line]:
 
 
 def _break_lines(group: Line, named: bool) -> tuple[Line, ...]:
-    """One line if the words fit, else the two lines whose wider one is narrowest."""
+    """Return one line if the words fit, else the two lines whose wider line is narrowest."""
     lines = _fill_lines(group, named)
     if len(lines) == 1:
         return tuple(lines)
@@ -230,14 +232,14 @@ def _break_lines(group: Line, named: bool) -> tuple[Line, ...]:
 
 
 def _split_words(words: Iterable[Word], named: bool) -> Iterator[Word]:
-    """The words without empty ones; those too wide for a line become several."""
+    """Yield the words that are not empty; split those too wide for a line."""
     for word in words:
         columns = MAX_COLUMNS - display_width(name_prefix(word, named))
         yield from _share_time(word, _split_text(word.text, columns))
 
 
 def _share_time(word: Word, parts: Sequence[str]) -> Iterator[Word]:
-    """The parts of a word; they share its time in proportion to their letters."""
+    """Yield the parts as words that share the time of `word` in proportion to their letters."""
     seconds_per_letter = (word.end - word.start) / max(1, sum(map(len, parts)))
     start = word.start
     for part in parts:
@@ -247,9 +249,9 @@ def _share_time(word: Word, parts: Sequence[str]) -> Iterator[Word]:
 
 
 def _split_text(text: str, columns: int) -> list[str]:
-    """`text` if it fits `columns`; else split at spaces, and within what is too wide for any line.
+    """Split text wider than `columns` at spaces, and its parts that are too wide for any line.
 
-    Blocks without word times come as one long text. Parts of a quarter line fill lines well.
+    A block without word times is one long text.
     """
     if display_width(text.strip()) <= columns:
         return [text] if text.strip() else []
@@ -260,7 +262,7 @@ def _split_text(text: str, columns: int) -> list[str]:
 
 
 def _cut_up(text: str) -> list[str]:
-    """Parts of a quarter line each, none of which begins with a mark of the letter before."""
+    """Cut into quarter lines, which fill lines well, but never before a combining mark."""
     parts = [""]
     for letter in text:
         if len(parts[-1]) >= MAX_COLUMNS // 4 and unicodedata.category(letter)[0] not in "MZ":
@@ -270,20 +272,19 @@ def _cut_up(text: str) -> list[str]:
 
 
 def _join(words: Line, named: bool) -> str:
-    """The words on one line, after their speaker's name if `named`."""
+    """Return the words on one line, after their speaker's name if `named`."""
     return name_prefix(words[0], named) + on_one_line("".join(word.text for word in words))
 
 
 def name_prefix(word: Word, named: bool) -> str:
-    """What stands before the first word of a cue."""
     return f"{word.speaker}: " if named and word.speaker else ""
 
 
 def on_one_line(text: str) -> str:
-    """Replace line breaks and tabs, which have a meaning in every format here, by spaces."""
+    """Replace line breaks and tabs, which mean something in every format, by single spaces."""
     return " ".join(text.split())
 
 
 def display_width(text: str) -> int:
-    """Columns of `text` on the screen; East Asian wide characters take two."""
+    """Return the columns of `text` on a screen; East Asian wide characters take two."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -1,4 +1,4 @@
-"""Answers in JSON files: of which recording one is, how it was made, and what follows from it.
+"""Answers kept in JSON files: of which recording each is, how it was made, what follows from it.
 
 `scripts/transcribe` and `python -m archive` write two objects beside the endpoint's answer:
 
@@ -6,29 +6,27 @@
                  or a digest of the path
     "made_with"  the names of the models, and the parameters of the request
 
-A recording is done if such an answer is of this recording, if it was made with the models and the
-parameters that are asked for, and if the formats that are asked for exist or follow from it.
+A recording is done if an answer is of this recording, was made with the models and parameters that
+are asked for, and has the formats that are asked for or the words to make them from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from answer.cues import Layout
+from answer.cues import LAYOUT, Layout, layout_of
 from answer.subtitles import FORMATS, Rendering, render
 from config import InferenceConfig
 from transcript import Chunk, SpeakerSegment, Word
 
-# The parameter of each field of Layout: these follow from an answer, as `output` does.
-LAYOUT = {each.name: each.name for each in fields(Layout)} | {"speakers": "subtitle_speakers"}
-# These change how fast an answer is found.
+# Parameters that change only how fast an answer is found.
 SPEED = ("batch_size", "assisted", "assistant_model")
-# How much `return_timestamps` gives; an answer that gives more gives less, too.
+# How detailed the times of `return_timestamps` are; an answer serves requests for less detail too.
 DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
-# These need the times of words; RTTM is made of turns, which an answer has in no other form.
+# Formats made of words, and of segments. RTTM is made of turns, which a JSON answer does not have.
 BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
 NOT_SAID = "does not say how it was made"
 NO_WORDS = "has no word times"
@@ -38,24 +36,22 @@ Answer = dict[str, Any]
 
 
 def for_keeping(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a request whose answer is kept: with word times, unless they say otherwise,
-    so that subtitles in any layout follow from the answer.
-    """
+    """Ask for word times by default, because subtitles in any layout can be made from them."""
     return {"return_timestamps": "word", **parameters}
 
 
 def path_digest(path: str) -> str:
-    """What tells one path from another without showing where somebody keeps recordings."""
+    """Return what tells paths apart without showing where somebody keeps recordings."""
     return _digest(path)[:20]
 
 
 def is_of(
     answer: Mapping[str, Any], size: int, modified: int, same_path: bool, digest: Callable[[], str]
 ) -> bool:
-    """Whether an answer is of the recording of this size and time of change.
+    """Return whether an answer is of the recording with this size and time of change.
 
-    A recording at the `same_path` is taken for unchanged if both are equal. Otherwise `digest`,
-    which reads all of the recording, decides; not if the sizes differ.
+    If both and the path are equal, the recording counts as unchanged. Otherwise, if the sizes are
+    equal, `digest`, which reads the whole recording, decides.
     """
     kept = answer.get("recording")
     if not isinstance(kept, dict) or "sha256" not in kept or kept.get("size") != size:
@@ -69,21 +65,19 @@ def is_of(
 class Request:
     """What a run asks for every recording.
 
-    `models` has names by the field of ModelSettings, or what a server tells of its models; None if
-    it does not tell.
+    `models` has names by the field of ModelSettings, or what a server says of its models; None if
+    the server does not say.
     """
 
     models: Mapping[str, Any] | None
     parameters: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """An answer's `made_with`."""
+        """Return the `made_with` of an answer."""
         return {"models": self.models, "parameters": _without_clips(self.parameters)}
 
     def why_not(self, answer: Mapping[str, Any]) -> str:
-        """Why an answer does not give what is asked for, formats aside: what follows "the answer".
-        Empty if it does.
-        """
+        """Return why an answer, formats aside, does not serve, as the end of a sentence; or ""."""
         made = answer.get("made_with")
         if not isinstance(made, dict) or not {"models", "parameters"} <= made.keys():
             return NOT_SAID
@@ -99,20 +93,18 @@ class Request:
         return NO_WORDS if wanted_detail > detail else ""
 
     def laid_out(self, answer: Answer, formats: Collection[str]) -> Answer:
-        """The answer with these formats in its `output`, as far as they follow from it.
+        """Return the answer with those of `formats` in its `output` that can be made from it.
 
-        If subtitles are among the formats, those that are there get the layout that is asked for.
+        If subtitles are among the formats, existing ones get the layout that is asked for.
         """
         made, output = answer["made_with"], dict(answer.get("output") or {})
         layout, before = _layout(self.parameters), made["parameters"]
         if not BY_WORD.isdisjoint(formats) and _layout(before) != layout:
-            there = BY_WORD.intersection(output)
+            existing = BY_WORD.intersection(output)
             output = {name: text for name, text in output.items() if name not in BY_WORD}
             others = {name: each for name, each in before.items() if name not in LAYOUT.values()}
-            asked = {
-                name: each for name, each in self.parameters.items() if name in LAYOUT.values()
-            }
-            made, formats = {**made, "parameters": others | asked}, {*formats, *there}
+            parameters = others | _layout_parameters(self.parameters)
+            made, formats = {**made, "parameters": parameters}, {*formats, *existing}
         missing = {*formats} - output.keys()
         if not missing:
             return answer
@@ -123,12 +115,12 @@ class Request:
 
 
 def _follows(answer: Answer, name: str) -> bool:
-    """Whether a format can be made of an answer's words, or of its segments."""
+    """Return whether a format can be made from an answer's words or segments."""
     return "words" in answer if name in BY_WORD else name in BY_SEGMENT
 
 
 def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with a digest in place of each voice and of a text, which may be long."""
+    """Return the parameters with a digest in place of each reference clip and of a text."""
     kept = {name: value for name, value in parameters.items() if name != "output"}
     if isinstance(text := kept.get("text"), str):
         kept["text"] = f"sha256 {_digest(text)}"
@@ -145,8 +137,9 @@ def _digest(text: str) -> str:
 
 
 def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The value of every parameter that changes what an answer says, defaults included; and how
-    much it tells of times. Raises ValueError.
+    """Return the values, defaults included, that decide what an answer says, and its DETAIL.
+
+    Raises ValueError.
     """
     given = dict(parameters)
     clips, text = given.pop("known_speakers", None) or [], given.pop("text", None)
@@ -159,9 +152,7 @@ def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def _changed_models(before: object, now: object, voices: bool) -> Iterator[str]:
-    """What differs in the models that an answer is made with, of which the pipeline counts if
-    `voices` are told apart.
-    """
+    """Yield the differences between models; the diarization model counts if `voices` is true."""
     if not isinstance(before, dict) or not isinstance(now, Mapping):
         if before != now:
             yield "not all servers name theirs"
@@ -172,14 +163,16 @@ def _changed_models(before: object, now: object, voices: bool) -> Iterator[str]:
             yield f"{name} was {before.get(name) or 'none'}"
 
 
+def _layout_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in parameters.items() if name in LAYOUT.values()}
+
+
 def _layout(parameters: Mapping[str, Any]) -> Layout:
-    given = {name: parameters[name] for name in LAYOUT.values() if name in parameters}
-    config = InferenceConfig.read(given)
-    return Layout(**{field: getattr(config, name) for field, name in LAYOUT.items()})
+    return layout_of(InferenceConfig.read(_layout_parameters(parameters)))
 
 
 def _rendering(answer: Answer, layout: Layout) -> Rendering:
-    """What the answer's formats are made from, but for RTTM."""
+    """Return what all formats but RTTM are made from."""
     words = iter([_word(each) for each in answer.get("words", ())])
     segments, chunks = [], []
     for each in answer["speakers"]:
@@ -194,7 +187,7 @@ def _rendering(answer: Answer, layout: Layout) -> Rendering:
 
 
 def _words_of(text: str, words: Iterator[Word]) -> Iterator[Word]:
-    """The words that a chunk's text is made of."""
+    """Yield the next `words` until they make up a chunk's text."""
     left = len(text)
     while left > 0 and (word := next(words, None)) is not None:
         left -= len(word.text)

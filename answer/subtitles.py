@@ -1,4 +1,4 @@
-"""A transcript as a file: subtitles (SRT, VTT), tables (TSV, RTTM) and plain text."""
+"""Renders an answer as a file: subtitles (SRT, VTT), tables (TSV, RTTM) and plain text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from answer.cues import (
 )
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 
-RECORDING = "audio"  # the file name in RTTM, as the recording has none here
-# With these a cell begins that a spreadsheet computes, those of full width in some languages.
+RECORDING = "audio"  # the recording's name in RTTM
+# A spreadsheet computes cells that begin with these; full-width ones in some languages.
 FORMULA_BEGINNINGS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What the formats are made from; times are seconds within an audio of `duration`."""
+    """What all formats are made from; times are seconds, within `duration`."""
 
     duration: float
     chunks: Sequence[Chunk]
@@ -36,7 +36,7 @@ class Rendering:
 
     @property
     def blocks(self) -> list[SpeakerSegment]:
-        """The segments by speaker or, without any, the chunks as segments of no speaker."""
+        """The speakers' segments; without any, the chunks as segments without a speaker."""
         if self.segments:
             return list(self.segments)
         return [
@@ -48,7 +48,7 @@ class Rendering:
 
     @property
     def words(self) -> list[Word]:
-        """All words; a block without word times counts as one word."""
+        """All words; a block without word times is one Word."""
         words: list[Word] = []
         for block in self.blocks:
             words += block.words or (Word(block.text, block.start, block.end, block.speaker),)
@@ -56,7 +56,7 @@ class Rendering:
 
     @property
     def channels(self) -> list[Rendering]:
-        """The same of each channel alone, without turns."""
+        """One rendering for each channel, without turns."""
         chunks, segments = by_channel(self.chunks), by_channel(self.segments)
         return [
             replace(self, chunks=chunks[each], segments=segments[each], turns=())
@@ -64,8 +64,9 @@ class Rendering:
         ]
 
     def cues(self, named: bool) -> list[Cue]:
-        """All words as subtitles, by their starts; those of one channel never overlap. With
-        `named`, their texts begin with the speaker's name.
+        """Return the cues of all words by start; cues of one channel never overlap.
+
+        With `named`, texts begin with the speaker's name if the layout shows names.
         """
         named = named and self.layout.speakers
         cues = [
@@ -83,15 +84,15 @@ class Rendering:
 
 
 def render(name: str, rendering: Rendering) -> str:
-    """The transcript in the format `name`, a key of FORMATS: every word once, in order."""
+    """Return the text of a file in the format `name`, a key of FORMATS."""
     return FORMATS[name](rendering)
 
 
 def _srt(rendering: Rendering) -> str:
-    """SubRip, which has no escapes.
+    """Render SubRip, which has no escapes.
 
-    Players take `<b>` for a tag, `{...}` and backslashes for SubStation codes, and `-->` for a line
-    of times. VLC decodes `&lt;`; MPC-HC and pysubs2 print it. So these characters are replaced by
+    Players read `<b>` as a tag, `{...}` and backslashes as SubStation codes, and `-->` as a line of
+    times. VLC decodes `&lt;`; MPC-HC and pysubs2 print it. So these characters are replaced by
     similar ones of the same width.
     """
     blocks = []
@@ -102,7 +103,7 @@ def _srt(rendering: Rendering) -> str:
 
 
 def _vtt(rendering: Rendering) -> str:
-    """WebVTT with voice tags; escapes keep text from being read as tags or as a line of times."""
+    """Render WebVTT with voice tags, and with escapes, so that no text is read as a tag or time."""
     blocks = ["WEBVTT\n"]
     for start, end, speaker, text in _shown(rendering, False, _escape):
         voice = f"<v {_escape(speaker)}>" if speaker and rendering.layout.speakers else ""
@@ -113,10 +114,10 @@ def _vtt(rendering: Rendering) -> str:
 def _shown(
     rendering: Rendering, named: bool, escape: Callable[[str], str]
 ) -> list[tuple[int, int, str | None, str]]:
-    """Each text that is on the screen for a while: from and to which millisecond, and whose it is.
+    """Return the texts on the screen as (first millisecond, last, speaker, text), by start.
 
-    A cue is one text or, where words are highlighted, one for each word and pause in it. They are
-    in order of their starts: those of channels that speak at once alternate.
+    A cue is one text or, if words are highlighted, one text for each word and pause in it. Texts of
+    channels that speak at once alternate.
     """
     shown: list[tuple[int, int, str | None, str]] = []
     for cue in rendering.cues(named):
@@ -132,42 +133,41 @@ def _shown(
 
 
 def _moments(cue: Cue) -> Iterator[tuple[int, int, int | None]]:
-    """From and to which millisecond each word of a cue is spoken, and between them none."""
+    """Yield (first ms, last ms, index) of the words of a cue; the index of a pause is None."""
     first, last = _milliseconds(cue.start), _milliseconds(cue.end)
     now = first
-    for place, word in enumerate(word for line in cue.words for word in line):
+    for index, word in enumerate(word for line in cue.words for word in line):
         start = min(max(now, _milliseconds(word.start)), last)
         end = min(max(start, _milliseconds(word.end)), last)
         if start == end:
             continue
         if start > now:
             yield now, start, None
-        yield start, end, place
+        yield start, end, index
         now = end
     if now < last or now == first:
         yield now, last, None
 
 
 def _cue_text(cue: Cue, spoken: int | None, escape: Callable[[str], str]) -> str:
-    """The lines of a cue, in which the word at the place `spoken` is underlined."""
+    """Return the lines of a cue, with the word of index `spoken` underlined."""
     lines: list[str] = []
-    place = 0
+    index = 0
     for line in cue.words:
         text = ""
         for word in line:
-            said = escape(word.text)
-            bare = said.strip()
-            text += said.replace(bare, f"<u>{bare}</u>", 1) if place == spoken else said
-            place += 1
+            escaped = escape(word.text)
+            bare = escaped.strip()
+            text += escaped.replace(bare, f"<u>{bare}</u>", 1) if index == spoken else escaped
+            index += 1
         lines.append(escape(name_prefix(line[0], cue.named and not lines)) + on_one_line(text))
     return "\n".join(lines)
 
 
 def _tsv(rendering: Rendering) -> str:
-    """The columns of openai/whisper (start and end in milliseconds, text), then the speaker.
+    """Render the columns of openai/whisper (start and end in milliseconds, text) and the speaker.
 
-    Fields are quoted where CSV readers need it. Spreadsheets open such files and would compute what
-    was said, or a speaker's name; an apostrophe in front keeps it text (OWASP's "CSV Injection").
+    A cell that a spreadsheet would compute begins with an apostrophe (OWASP's "CSV Injection").
     """
     file = io.StringIO()
     rows = csv.writer(file, delimiter="\t", lineterminator="\n")
@@ -184,21 +184,21 @@ def _cell(text: str) -> str:
 
 
 def _rttm(rendering: Rendering) -> str:
-    """NIST's Rich Transcription Time Marked: all speaker turns, overlapping ones too.
+    """Render all speaker turns as NIST's Rich Transcription Time Marked.
 
-    Its fields end at spaces, so that names have underscores there.
+    Fields end at spaces, so names have underscores instead.
     """
     lines = []
     for turn in rendering.turns:
         times = f"{turn.start:.3f} {turn.end - turn.start:.3f}"
         name = "_".join(turn.speaker.split())
-        channel = (turn.channel or 0) + 1  # counted from 1, says NIST
+        channel = (turn.channel or 0) + 1  # NIST counts from 1
         lines.append(f"SPEAKER {RECORDING} {channel} {times} <NA> <NA> {name} <NA> <NA>\n")
     return "".join(lines)
 
 
 def _txt(rendering: Rendering) -> str:
-    """A line for each block, after its speaker's name if known."""
+    """Render a line for each block, after its speaker's name if known."""
     lines = []
     for block in rendering.blocks:
         name = f"{block.speaker}: " if block.speaker else ""
@@ -207,7 +207,7 @@ def _txt(rendering: Rendering) -> str:
 
 
 def _clock(time: int, separator: str) -> str:
-    """Hours, minutes, seconds and, after `separator`, milliseconds of so many: 00:01:02,345."""
+    """Format milliseconds as 00:01:02,345 with this `separator`."""
     rest, milliseconds = divmod(time, 1000)
     minutes, seconds_left = divmod(rest, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds_left:02d}{separator}{milliseconds:03d}"

@@ -23,13 +23,13 @@ from typing import Any
 from archive.manifest import Recording
 from archive.records import Record
 from archive.worker import Task, Worker
-from config import prepare_ray
+from runtime.environment import prepare_ray
 
 # A worker on the CPU has at least so many cores by default, where a machine has them.
 CORES_A_WORKER = 4
 # Bytes of shared memory of the cluster on this machine. Addresses and records go through it.
 OBJECT_STORE = 256 * 2**20
-# What Ray says of `config.prepare_ray`'s level of its log.
+# What Ray says of `runtime.environment.prepare_ray`'s level of its log.
 LEVEL_LINE = b"Set ray log level from environment variable"
 # Seconds in which a cluster's machine must answer.
 PATIENCE = 20.0

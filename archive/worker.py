@@ -280,7 +280,7 @@ def _end_with_the_process() -> None:
     """End the process at once where it is about to end, its device lost or its engine stopped: that
     is no fault of the recording's, and another process has to try again.
     """
-    from runtime.error_edge import process_ends
+    from runtime.errors import process_ends
 
     if process_ends():
         os._exit(EXIT_STATUS)

@@ -11,7 +11,7 @@ from functools import partial
 
 from asr.recogniser import Job, Progress, Recogniser
 from asr.transcription import Transcription
-from runtime.error_edge import endpoint_errors
+from runtime.errors import endpoint_errors
 from transcript import Transcript
 
 

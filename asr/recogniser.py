@@ -36,7 +36,7 @@ from asr.recognition import Recognition
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription
 from errors import ModelError
-from runtime.openmp import set_threads
+from runtime.device import set_threads
 from transcript import Chunk
 
 logger = logging.getLogger("endpoint")

@@ -15,7 +15,7 @@ import torch
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.transcriber import Transcriber
-from runtime.device_errors import is_device_lost
+from runtime.errors import is_device_lost
 from runtime.restart import ADVICE
 
 logger = logging.getLogger("endpoint")

@@ -49,7 +49,7 @@ from audio.container_bombs import refuse_mp4_bomb, without_id3
 from audio.filters import filtered
 from audio.timeline import BARE, TOLERANCE, ByteClock, Timeline
 from errors import AudioTooLong, InvalidAudio
-from payload.base64_text import Base64Text, address_in, base64_digits, decode_digits
+from payload.encodings import Base64Text, address_in, base64_digits, decode_digits
 from runtime.versions import open_container
 from timebase import SAMPLE_RATE
 

@@ -11,7 +11,7 @@ import torch
 
 from diarization.diarizer import DiarizationCancelled, Diarizer, SpeakerHints
 from errors import ModelError, OutOfMemory
-from runtime.device_errors import is_out_of_memory
+from runtime.errors import is_out_of_memory
 from timebase import SAMPLE_RATE
 
 WARM_UP_SECONDS = 10  # one window of pyannote's published pipelines

@@ -22,7 +22,7 @@ from audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_step
 from diarization.diarizer import Diarizer, Span, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, alike, unit
 from errors import ClientError, InvalidReference
-from payload.reference_clips import ReferenceClip
+from payload.parameters import ReferenceClip
 from runtime.shortest_first import Steps
 from timebase import SAMPLE_RATE
 

@@ -34,7 +34,7 @@ from diarization.long_recordings import spare_memory
 from diarization.networks import has_networks, load_network
 from diarization.same_voice import same_voice
 from errors import StartError
-from runtime.device_errors import is_out_of_memory
+from runtime.errors import is_out_of_memory
 from runtime.versions import build_pyannote_pipeline, load_pyannote_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn

@@ -27,8 +27,8 @@ from diarization.diarizer import (
     SpeakerHints,
 )
 from diarization.enrolment import Enrolment, FindSpeech
-from runtime.error_edge import endpoint_errors
-from runtime.openmp import compute_beside
+from runtime.device import compute_beside
+from runtime.errors import endpoint_errors
 from runtime.shortest_first import Recording, ShortestFirst, in_one_step
 
 T = TypeVar("T")

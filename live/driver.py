@@ -24,7 +24,7 @@ from live.settings import AudioFormat, LiveSettings
 from live.speakers import OpenSpeakers
 from live.turn_detection import TurnDetector
 from live.wanted_speakers import WantedSpeakers
-from runtime.error_edge import endpoint_errors
+from runtime.errors import endpoint_errors
 from transcript import Transcript
 
 T = TypeVar("T")

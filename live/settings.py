@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from payload.reference_clips import ReferenceClip
+from payload.parameters import ReferenceClip
 
 Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 

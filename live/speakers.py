@@ -23,7 +23,7 @@ from diarization.diarizer import Diarization, Span
 from diarization_utils import attribute, speaker_segments
 from live.audio_buffer import AudioBuffer
 from live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
-from payload.reference_clips import ReferenceClip
+from payload.parameters import ReferenceClip
 from transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
 
 if TYPE_CHECKING:

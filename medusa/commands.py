@@ -18,7 +18,7 @@ import torch
 from asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from asr.checkpoint.assistants import main_digest
 from asr.checkpoint.loading import WhisperModels
-from config import REPOSITORY, ModelReference, nvidia_device_present
+from config import REPOSITORY, ModelReference
 from medusa.acceptance import Acceptance, measure
 from medusa.card import CARD, TrainingFacts, acceptance_table, write_card
 from medusa.evaluation import summary, transcribe_both, write_csv
@@ -37,6 +37,7 @@ from medusa.training import (
 )
 from payload.languages import ENGLISH
 from runtime.device import choose_device, prepare_device
+from runtime.environment import nvidia_device_present
 
 WORK = REPOSITORY / "build" / "medusa"
 

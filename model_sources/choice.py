@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from config import DEMO_MODELS, ModelReference, ModelSettings, cache_folder, named_models
+from config import DEMO_MODELS, ModelReference, ModelSettings, named_models
 from errors import EndpointError, StartError
 from model_sources import speaker_models, whisper_base
+from runtime.environment import cache_folder
 
 VOCABULARY_SIZE = 133
 SMALL_VOCABULARY = (

@@ -14,7 +14,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.utils.tqdm import enable_progress_bars
 
 from config import MODEL_VARIABLES, ModelReference, ModelSettings
-from runtime.model_errors import loading
+from runtime.errors import loading
 
 # What transformers reads of a Whisper: many repositories hold the weights in other formats too.
 WHISPER_FILES = ("*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors")

@@ -1,1 +1,1 @@
-"""What the body of a request is read with."""
+"""Decodes and checks what clients send: JSON, base64, languages, known speakers."""

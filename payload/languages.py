@@ -1,10 +1,10 @@
-"""Whisper's languages, and what clients call them.
+"""Whisper's languages, and the names by which clients may call them.
 
-A client may write Whisper's code, an ISO 639 code of two or three letters (old ones, too), a BCP 47
-tag or a POSIX locale, or the language's English or own name. `auto` and the like ask for none. The
-names that come first are openai/whisper's; `tests/test_languages.py` compares them with the table
-of transformers. Codes and own names are from langcodes 3.5.1 and CLDR. Which languages a checkpoint
-knows is a fact of its `SpecialTokens`.
+A client may write Whisper's code, an ISO 639 code of two or three letters (also a withdrawn one), a
+BCP 47 tag, a POSIX locale, or the language's English or own name. `auto` and the like ask for
+detection. The first name of each row is openai/whisper's; `tests/test_languages.py` compares the
+rows with transformers' table. Codes and own names are from langcodes 3.5.1 and CLDR. Which
+languages a checkpoint has is a fact of its `SpecialTokens`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 ENGLISH = "en"
-# Each line: Whisper's code; the script it writes, where that is not Latin; names; other codes.
+# Each row: Whisper's code | the script it writes if not Latin | names | other codes.
 _TABLE = """
 en||English|eng
 zh|Hans|Chinese, Mandarin, Mandarin Chinese, 中文, 汉语, 漢語, 普通话, 國語|chi cmn zho
@@ -128,22 +128,13 @@ _NAMES = {code: names.split(", ") for code, _, names, _ in _ROWS}
 _SCRIPTS = {code: (script or "Latn").lower() for code, script, _, _ in _ROWS}
 CODES = tuple(_NAMES)
 
-# Requests for no language: to detect it, and what programs write for a value that is not set.
+# What clients send to ask for detection, and what programs write for a value that is not set.
 _DETECT = ("", "any", "auto", "auto-detect", "autodetect", "automatic", "detect", "detect-language")
 NONE = frozenset({*_DETECT, "mul", "multi", "none", "null", "und", "undefined", "unknown"})
-# Countries that are written for their languages: a refusal names these.
-_COUNTRIES = {
-    "cn": "zh",
-    "cz": "cs",
-    "dk": "da",
-    "gb": "en",
-    "gr": "el",
-    "jp": "ja",
-    "kr": "ko",
-    "ua": "uk",
-    "us": "en",
-    "vn": "vi",
-}
+# Country codes that clients write for languages: a refusal suggests the language.
+_EAST_ASIA = {"cn": "zh", "jp": "ja", "kr": "ko", "vn": "vi"}
+_EUROPE = {"cz": "cs", "dk": "da", "gb": "en", "gr": "el", "ua": "uk"}
+_COUNTRIES = _EAST_ASIA | _EUROPE | {"us": "en"}
 # Names of a language in one script.
 _WRITTEN = {
     **dict.fromkeys(("traditional-chinese", "chinese-traditional", "繁體中文"), "zh-hant"),
@@ -152,32 +143,33 @@ _WRITTEN = {
 }
 # Regions that write another script than the language's usual one.
 _REGIONS = {"zh-tw": "hant", "zh-hk": "hant", "zh-mo": "hant", "pa-pk": "arab"}
-LONGEST = 64  # characters; no name has so many
-_ACCENTS = dict.fromkeys(range(0x300, 0x370))  # of Latin, Greek and Cyrillic letters
-_APOSTROPHES = dict.fromkeys(map(ord, "'`\u2018\u2019\u02bb"))
+LONGEST = 64  # characters; every name is shorter
+# Accents of Latin, Greek and Cyrillic letters, and apostrophes, are dropped.
+_FOLDING: dict[int, str | None] = {
+    **dict.fromkeys([*range(0x300, 0x370), *map(ord, "'`\u2018\u2019\u02bb")]),
+    **dict.fromkeys(map(ord, "_-()"), " "),
+}
 _TAG = re.compile(r"(?P<code>[a-z]{2,3})(?P<rest>(-[a-z0-9]{1,8})*)([.@][\w.@-]*)?", re.ASCII)
-_IN_BRACKETS = re.compile(r"(?P<name>[^()]+)\([^()]*\)")
+_WITH_REMARK = re.compile(r"(?P<name>[^()]+)\([^()]*\)")
 
 
 def language_code(text: str) -> str | None:
-    """Whisper's code ("de") of a code, tag or name ("deu", "de-AT", "Deutsch"); None if it is no
-    language that Whisper knows.
-    """
+    """Return Whisper's code ("de") for a code, tag or name ("deu", "de-AT", "Deutsch"), or None."""
     return _read(text)[0]
 
 
 def language_name(code: str) -> str:
-    """The English name of Whisper's code, capitalised; the code itself if it is unknown."""
+    """Return the English name for Whisper's code, capitalised; the code itself if it is unknown."""
     return _NAMES.get(code, [code])[0].title()
 
 
 def names_none(text: str) -> bool:
-    """Whether the text asks for no language: `auto`, empty, `null`."""
+    """Return whether the text asks for detection: `auto`, empty, `null`."""
     return len(text) <= LONGEST and _folded(text) in NONE
 
 
 def distinct_languages(texts: Iterable[str]) -> list[str]:
-    """The texts without those that ask for no language, or for the language of an earlier one."""
+    """Return the texts without requests for detection and without further names of a language."""
     found: dict[str, str] = {}
     for text in texts:
         if not names_none(text):
@@ -186,9 +178,7 @@ def distinct_languages(texts: Iterable[str]) -> list[str]:
 
 
 def script_warning(text: object) -> str | None:
-    """The warning for a tag that asks for a script ("zh-TW"): Whisper cannot be told which one to
-    write.
-    """
+    """Return the warning for a tag that asks for a script ("zh-TW"), which Whisper cannot obey."""
     code, script = _read(text) if isinstance(text, str) else (None, None)
     if code is None or script is None or script == _SCRIPTS[code]:
         return None
@@ -197,9 +187,9 @@ def script_warning(text: object) -> str | None:
 
 
 def parse_language(value: object) -> object:
-    """Whisper's code of a text, None if it asks for none; other types stay as they are.
+    """Return Whisper's code for a text, None for a request for detection; other types as they are.
 
-    Raises PydanticCustomError, which names the nearest language if one is near.
+    Raises PydanticCustomError, which suggests a language with a similar name.
     """
     if not isinstance(value, str):
         return value
@@ -215,9 +205,7 @@ Language = Annotated[str | None, BeforeValidator(parse_language)]
 
 
 def _read(text: str) -> tuple[str | None, str | None]:
-    """Whisper's code of a text, and the script in lower case that it asks for; None of what there
-    is none.
-    """
+    """Return Whisper's code for a text, and the script in lower case that the text asks for."""
     if len(text) > LONGEST:
         return None, None
     names, codes = _keys()
@@ -227,8 +215,8 @@ def _read(text: str) -> tuple[str | None, str | None]:
         return names[key], None
     tag = _TAG.fullmatch(key)
     if tag is None:
-        bracketed = _IN_BRACKETS.fullmatch(text.strip())
-        return names.get(_folded(bracketed["name"])) if bracketed else None, None
+        remark = _WITH_REMARK.fullmatch(text.strip())
+        return names.get(_folded(remark["name"])) if remark else None, None
     parts = tag["rest"].split("-")[1:]
     code = codes.get(tag["code"])
     if parts and len(parts[0]) == 3 and parts[0].isalpha():  # as yue in zh-yue
@@ -240,20 +228,15 @@ def _read(text: str) -> tuple[str | None, str | None]:
 
 @cache
 def _keys() -> tuple[dict[str, str], dict[str, str]]:
-    """Whisper's codes by folded name, and by every code."""
+    """Return Whisper's codes by folded name, and by every code."""
     names = {_folded(name): code for code, names in _NAMES.items() for name in names}
     codes = {each: row[0] for row in _ROWS for each in (row[0], *row[3].split())}
     return names, codes
 
 
 def _folded(text: str) -> str:
-    """What spellings of a name have in common: no case, accents or apostrophes, and hyphens in
-    place of spaces and underscores.
-    """
-    letters = unicodedata.normalize("NFKD", text.casefold()).translate(_ACCENTS)
-    letters = letters.translate(_APOSTROPHES)
-    for mark in "_-()":
-        letters = letters.replace(mark, " ")
+    """Return the text without case, accents or apostrophes, and with hyphens between words."""
+    letters = unicodedata.normalize("NFKD", text.casefold()).translate(_FOLDING)
     return unicodedata.normalize("NFC", "-".join(letters.split()))
 
 

@@ -1,1 +1,24 @@
-"""The process and what it runs on: device, threads, libraries, logs."""
+"""The process and the machine it runs on: device, threads, memory, libraries, logs, imports."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def modules_that_stay() -> Iterator[None]:
+    """Keep the garbage collector out of a block of imports and of what the block imports.
+
+    The million objects of torch and transformers stay until the process ends. To skip them saves a
+    tenth to a fifth of the import (`python -X importtime -c "import handler"`).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

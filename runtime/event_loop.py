@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none, or must not wait in theirs."""
+"""An event loop in a thread of its own, for callers that have no loop or must not block theirs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 class EventLoopThread:
-    """Runs coroutines for callers of any thread; its own ends when nobody holds on to this."""
+    """Runs coroutines for callers of any thread; the thread ends when this object is collected."""
 
     def __init__(self, name: str) -> None:
         self._loop, unused = asyncio.new_event_loop(), asyncio.Event()
         run = partial(_run, self._loop, unused)
         threading.Thread(target=run, name=name, daemon=True).start()
         end = weakref.finalize(self, self._loop.call_soon_threadsafe, unused.set)
-        end.atexit = False  # no thread begins or ends then
+        end.atexit = False  # at the interpreter's exit no thread is started or ended
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns; it is cancelled where the wait for it is interrupted."""
+        """Return the coroutine's result; cancel the coroutine if waiting for it is interrupted."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -33,10 +33,10 @@ class EventLoopThread:
 
 
 def _run(loop: asyncio.AbstractEventLoop, unused: asyncio.Event) -> None:
-    """Run the loop until it is `unused`.
+    """Run `loop` until `unused` is set, then cancel its tasks and close it.
 
-    asyncio.Runner would then wait for the loop's idle threads with another one, which cannot begin
-    where the interpreter is about to end.
+    asyncio.Runner would also wait for the loop's idle threads with another thread, which cannot
+    start while the interpreter exits.
     """
     try:
         loop.run_until_complete(_until(unused))
@@ -46,9 +46,8 @@ def _run(loop: asyncio.AbstractEventLoop, unused: asyncio.Event) -> None:
 
 
 async def _until(unused: asyncio.Event) -> None:
-    """What has not ended then is cancelled, and has its time to clean up."""
     await unused.wait()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.gather(*left, return_exceptions=True)  # their clean-up

@@ -1,11 +1,9 @@
-"""A process that begins again without CUDA graphs, where the start with them lost the device.
+"""Restarts the process without CUDA graphs if a start with graphs lost the device.
 
-After a CUDA error such as an illegal memory access nothing in the process can use the device any
-more, so that only a new process can try without graphs. Servers of others begin this one, and to
-end it would have the platform begin it again with the same graphs, and so on. So the process is
-replaced in place: same number, same command line, CUDA_GRAPHS=0 in the environment. Python's files
-and sockets close by themselves then, and so do the device's. It is done once, and only by a process
-that its own command line began; a worker that another process made cannot be begun that way.
+After a CUDA error such as an illegal memory access, only a new process can use the device. The
+server that started this process would start it again with the same graphs, over and over. So the
+process replaces itself once: same process ID, same command line, CUDA_GRAPHS=0 in the environment.
+Python's files and sockets and those of the device are closed on exec.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from config import turn_graphs_off
+from runtime.environment import turn_graphs_off
 
 logger = logging.getLogger("endpoint")
 
@@ -24,7 +22,7 @@ ADVICE = "WITHOUT CUDA graphs, decoding will be slower; scripts/gpu-check says m
 
 
 def restart_without_graphs(reason: str) -> None:
-    """Replace this process; returns where that was done already, or cannot be done."""
+    """Replace this process; return if that was done before or cannot be done."""
     if not began_by_command_line() or not turn_graphs_off():
         return
     logger.critical("the start failed (%s): the process begins again %s", reason, ADVICE)
@@ -35,7 +33,10 @@ def restart_without_graphs(reason: str) -> None:
 
 
 def began_by_command_line(processes: Path = Path("/proc")) -> bool:
-    """Whether this process is what its command line says: no worker, forked or spawned."""
+    """Return whether running the command line again would start this process.
+
+    A worker that another process forked or spawned cannot be started that way.
+    """
     if multiprocessing.parent_process() is not None:
         return False
     own, parent = (_command_line(processes / each) for each in ("self", str(os.getppid())))
@@ -44,7 +45,9 @@ def began_by_command_line(processes: Path = Path("/proc")) -> bool:
 
 
 def _command_line(process: Path) -> list[bytes]:
-    """Its words; none where there is no such process, as above the first of a container."""
+    """Return the arguments; empty for a process that is not there: a container's first has no
+    parent.
+    """
     try:
         return (process / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
     except OSError:

@@ -1,16 +1,14 @@
-"""What the two servers may write into the log: no body of a request, and one line for a start that
-fails.
+"""Keeps request bodies out of the two servers' logs, and makes a failed start one line of the log.
 
-Filters stand on the servers' own loggers and know the texts that hf-serve 0.2.0,
-huggingface-inference-toolkit 0.5.6 and uvicorn write there. A text that changes lets its record
-through unfiltered, and the tests, which run the real servers, notice.
+The filters know what hf-serve 0.2.0, huggingface-inference-toolkit 0.5.6 and uvicorn write. If a
+release changes a text, its record passes unfiltered; tests against the real servers notice that.
 """
 
 from __future__ import annotations
 
 import logging
 
-# hf-serve logs every body, the toolkit one without `inputs`; both after these words.
+# By logger: hf-serve logs the whole body after these words, the toolkit a body without `inputs`.
 BODY_FOLLOWS = {
     "hf-serve": "Received request with:",
     "huggingface_inference_toolkit": "Body needs to provide a inputs key, received:",
@@ -18,13 +16,13 @@ BODY_FOLLOWS = {
 
 
 def hide_bodies() -> None:
-    """Cut the request's body, base64 audio and all, off the records in which servers log it."""
+    """Cut request bodies, base64 audio and all, from the servers' log records."""
     for name in BODY_FOLLOWS:
         logging.getLogger(name).addFilter(hide_body)
 
 
 def hide_body(record: logging.LogRecord) -> bool:
-    """Cut one record after the words that announce a body; a filter, which keeps every record."""
+    """Replace the body in one record; a logging filter that keeps every record."""
     announced, found, _ = record.getMessage().partition(BODY_FOLLOWS[record.name])
     if found:
         record.msg, record.args = f"{announced}Received request, body not logged", ()
@@ -32,8 +30,8 @@ def hide_body(record: logging.LogRecord) -> bool:
 
 
 def keep_one_line(reason: str) -> None:
-    """Let uvicorn, in which the toolkit runs, log `reason` where it would log the traceback of the
-    SystemExit that says it, and nothing after it.
+    """Let uvicorn, which runs the toolkit, log `reason` instead of the traceback of the SystemExit
+    that carries it.
     """
 
     def shorten(record: logging.LogRecord) -> bool:

@@ -1,9 +1,8 @@
-"""What differs between the releases of libraries that the two servers' containers hold.
+"""Differences between the library releases in the two servers' containers, one function each.
 
-hf-serve's has Python 3.12 with torch 2.11 or later, transformers 5, huggingface_hub 2 and
-pyannote.audio 4; huggingface-inference-toolkit's has Python 3.11 with torch 2.5, transformers 4.51,
-huggingface_hub 0.30 and pyannote.audio 3.4. Nothing else in the repository asks for a version. Each
-difference is one function here, named after what is wanted; it imports the libraries itself, so
+hf-serve has Python 3.12, torch 2.11 or later, transformers 5, huggingface_hub 2 and pyannote.audio
+4. huggingface-inference-toolkit has Python 3.11, torch 2.5, transformers 4.51, huggingface_hub 0.30
+and pyannote.audio 3.4. No other module asks for a version. The functions import the libraries, so
 that importing this module loads none of them.
 """
 
@@ -29,20 +28,23 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from transformers import WhisperFeatureExtractor
 
-# The servers by the module that a process of theirs has imported.
+# The servers, by the module that their processes have imported.
 SERVERS = {"hf_serve": "hf-serve", "huggingface_inference_toolkit": "huggingface-inference-toolkit"}
 LIBRARIES = ("torch", "transformers", "pyannote.audio")
-# The Hub's file of a repository: https://huggingface.co/owner/name/resolve/main/config.json
+# A file of a Hub repository: https://huggingface.co/owner/name/resolve/main/config.json
 FILE_URL = re.compile(r"https?://[^/]+/(?P<repository>[^/]+/[^/]+)/resolve/")
 
 
 def describe_versions(modules: Container[str] = sys.modules) -> str:
-    """Python, the libraries and, if it is another's, the server of this process, for one line of
-    the log.
-    """
+    """Return the versions of Python, the libraries and the server of this process, for the log."""
     servers = [name for module, name in SERVERS.items() if module in modules]
-    parts = (f"{name} {_version(name)}".strip() for name in (*LIBRARIES, *servers))
-    return ", ".join((f"Python {platform.python_version()}", *parts))
+    parts = [f"Python {platform.python_version()}"]
+    for name in (*LIBRARIES, *servers):
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            parts.append(name)
+    return ", ".join(parts)
 
 
 def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
@@ -58,23 +60,23 @@ def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
 
 
 def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
-    """How `from_pretrained` is told the dtype: `torch_dtype` until transformers 4.56 renamed it."""
+    """Return the dtype argument of `from_pretrained`, renamed in transformers 4.56."""
     return {"dtype" if _release("transformers") >= (4, 56) else "torch_dtype": dtype}
 
 
 def tokenizer_arguments() -> dict[str, Any]:
-    """What `AutoTokenizer.from_pretrained` needs beside the checkpoint.
+    """Return what `AutoTokenizer.from_pretrained` needs beside the checkpoint.
 
-    transformers 5 writes the special tokens into `tokenizer_config.json` as a list under a name
-    that means something else until then, and 4.51 fails at it. They are in `tokenizer.json` too.
+    transformers 5 saves the special tokens in `tokenizer_config.json` as a list. Releases before
+    give the list's name another meaning and fail. The tokens are in `tokenizer.json` too.
     """
     return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
 
 
 def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor:
-    """`AutoFeatureExtractor.from_pretrained` of a Whisper, with the arguments of `source`.
+    """Return `AutoFeatureExtractor.from_pretrained(**source)` of a Whisper checkpoint.
 
-    transformers 5 saves it in the processor's `processor_config.json`, where 4.51 does not look.
+    transformers 5 saves it within `processor_config.json`, where 4.51 does not look.
     """
     from transformers import AutoFeatureExtractor, WhisperFeatureExtractor
     from transformers.utils.hub import cached_file
@@ -97,9 +99,9 @@ def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor
 
 
 def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
-    """The class of the speaker cache of Nemotron-3-Diarization, which transformers 5.18 brought.
+    """Return Nemotron-3-Diarization's speaker cache class.
 
-    Raises StartError about the model `name` where transformers is older.
+    Raises StartError about the model `name` before transformers 5.18.
     """
     if _release("transformers") < (5, 18):
         raise StartError(
@@ -111,20 +113,10 @@ def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
     return Nemotron3DiarizationSpeakerCache
 
 
-def is_accelerator_error(error: BaseException) -> bool:
-    """Whether it is `torch.AcceleratorError`, which torch 2.9 brought.
-
-    Before, an error of CUDA's is a RuntimeError that begins "CUDA error".
-    """
-    import torch
-
-    kind: type[Exception] | None = getattr(torch, "AcceleratorError", None)
-    return kind is not None and isinstance(error, kind)
-
-
 def refused_repository(error: BaseException) -> str | None:
-    """The repository that an exception of huggingface_hub is about: its `repo_id` from 1.0 on, and
-    before that the one in the URL of its response.
+    """Return the repository that an exception of huggingface_hub is about, None if there is none.
+
+    Before huggingface_hub 1.0 only the URL of the response names it.
     """
     named: str | None = getattr(error, "repo_id", None)
     found = FILE_URL.match(str(getattr(getattr(error, "response", None), "url", "")))
@@ -132,13 +124,11 @@ def refused_repository(error: BaseException) -> str | None:
 
 
 def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
-    """`Pipeline.from_pretrained` of pyannote.audio 4, or of 3, whose arguments are others.
+    """Return `Pipeline.from_pretrained` of pyannote.audio 4, or its equivalent for 3; may be None.
 
-    A folder may hold a `config.pyannote-3.yaml` beside its `config.yaml`: clustering in 3 takes
-    embeddings of a few frames too, so that a threshold of 4 may not suit it.
-
-    pyannote.audio 3 prints the Hub's refusals and goes on with None, so its files are fetched here,
-    where the refusals are exceptions. Returns None as pyannote does.
+    A folder may hold a `config.pyannote-3.yaml` beside `config.yaml`, because 3 also clusters
+    embeddings of a few frames and may need another threshold. pyannote.audio 3 prints the Hub's
+    refusals and continues with None, so this function downloads its files and raises them.
     """
     import pyannote.audio
 
@@ -157,10 +147,9 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
 
 
 def build_pyannote_pipeline(folder: Path, load_network: Callable[[Path], Any]) -> Any:  # noqa: ANN401
-    """The SpeakerDiarization of a local folder, as `load_pyannote_pipeline` has it, with networks
-    that `load_network` makes of their folders.
+    """Return the SpeakerDiarization of a local folder, with networks made by `load_network`.
 
-    Raises StartError where the folder's pipeline is of another kind or for another release.
+    Raises StartError if the folder's pipeline is of another class or for another release.
     """
     import yaml
     from pyannote.audio.pipelines import SpeakerDiarization
@@ -184,17 +173,16 @@ def build_pyannote_pipeline(folder: Path, load_network: Callable[[Path], Any]) -
 
 
 def _config_in_folder(folder: Path) -> Path | None:
-    """The pipeline's configuration for this release, if it is in the folder."""
-    newest = _release("pyannote.audio") >= (4, 0)
-    names = ("config.yaml",) if newest else ("config.pyannote-3.yaml", "config.yaml")
+    """Return the configuration for the installed release, None if the folder has none."""
+    before_4 = _release("pyannote.audio") < (4, 0)
+    names = ("config.pyannote-3.yaml", "config.yaml")[0 if before_4 else 1 :]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
-    """The pipeline's configuration with each `$model/part`, which pyannote.audio 4 introduced, as
-    the part's file.
+    """Return a configuration in which each `$model/part`, a notation of 4, is the part's file.
 
-    Raises StartError where the pipeline is one for pyannote.audio 4.
+    Raises StartError if the pipeline needs pyannote.audio 4.
     """
     import yaml
 
@@ -212,10 +200,10 @@ def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
 
 
 def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
-    """Take out the PLDA, which pyannote.audio 3 lacks.
+    """Remove the parameters that pyannote.audio 3 lacks, a PLDA among them.
 
-    Raises StartError where the pipeline clusters by it, or where its parts are in a repository of
-    the Hub, in which pyannote.audio 3 cannot look.
+    Raises StartError if the pipeline clusters by PLDA, or if its parts are in a Hub repository,
+    where pyannote.audio 3 cannot find them.
     """
     in_folder = any("$model/" in str(value) for value in params.values())
     if params.get("clustering") == "VBxClustering" or (in_folder and not Path(name).is_dir()):
@@ -228,10 +216,10 @@ def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
 
 
 def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: ANN401
-    """`window` of a file, (1, samples), by `pyannote.audio.Audio`.
+    """Return `window` of a file, (1, samples), cropped by a `pyannote.audio.Audio`.
 
-    Windows that begin between two samples are as long as all others in pyannote.audio 4; in 3 they
-    may have one more, unless it is told the duration.
+    Unless pyannote.audio 3 is told the duration, a window that begins between two samples may be
+    one sample longer than others.
     """
     exact = {} if _release("pyannote.audio") >= (4, 0) else {"duration": window.duration}
     samples: torch.Tensor = audio.crop(file, window, mode="pad", **exact)[0]
@@ -239,7 +227,7 @@ def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: AN
 
 
 def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
-    """Let a SpeakerDiarization of pyannote.audio 3 return what that of 4 does: besides the turns
+    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4: also
     `exclusive_speaker_diarization`, in which one speaker talks at a time.
 
     As in pyannote.audio 4, the same clusters are reconstructed with at most one speaker a frame,
@@ -279,7 +267,7 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
 def _download_for_pyannote_3(
     repository: str, file: str, revision: str | None, token: str | None
 ) -> Path:
-    """Fetch a file into pyannote.audio 3's own cache, where it looks for it."""
+    """Download a file into the cache in which pyannote.audio 3 looks for it."""
     from huggingface_hub import hf_hub_download
     from pyannote.audio.core import model
 
@@ -294,19 +282,12 @@ def _release(package: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
 def end_capture_allocation(pool: tuple[int, int]) -> None:
-    """Take CUDA's allocator out of a capture that failed, where torch forgets to when the capture's
-    end raises; of no effect where torch has done it.
+    """Take CUDA's allocator out of a failed capture if torch did not, as when the capture's end
+    raised.
 
-    Allocations of this thread would otherwise go on counting as the capture's, and the allocator
-    would free nothing. The operation was renamed in torch 2.8.
+    Otherwise this thread's allocations would still count as the capture's, and the allocator would
+    free nothing. The operation was renamed in torch 2.8.
     """
     import torch
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commands.parser import INTERRUPTED
 from errors import StartError
-from runtime.imports import modules_that_stay
+from runtime import modules_that_stay
 from server.options import read
 from server.settings import ServerSettings
 

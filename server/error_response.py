@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse
 
 from errors import EndpointError
+from runtime.errors import endpoint_errors
 from server.errors import (
     DeadlineExceeded,
     Refusal,
@@ -27,8 +28,6 @@ from server.openai_api.errors import error_body as openai_body
 
 def translated(error: BaseException) -> EndpointError:
     """The error that a client reads; the log says where one that is not ours came from."""
-    from runtime.error_edge import endpoint_errors  # and torch, which Serve's proxies do without
-
     try:
         with endpoint_errors():
             raise error

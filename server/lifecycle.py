@@ -33,7 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from asr import stopped
 from endpoint import Endpoint
 from errors import EndpointError
-from runtime.error_edge import EXIT_STATUS
+from runtime.errors import EXIT_STATUS
 from server.access_log import PAGE
 from server.error_response import error_response
 from server.errors import Draining, InvalidHttp, NotReady

@@ -17,7 +17,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from errors import InvalidRequest
-from payload.base64_text import SLICE
+from payload.encodings import SLICE
 
 # A clip of a known speaker, 30 s of 48 kHz stereo as a data URL, fits twice.
 MAX_FIELD_BYTES = 16 * 2**20

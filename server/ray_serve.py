@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.parser import INTERRUPTED, CommandParser, option
-from config import ModelSettings, prepare_ray_serve
+from config import ModelSettings
 from errors import StartError, Unsupported
-from runtime.imports import modules_that_stay
+from runtime import modules_that_stay
+from runtime.environment import prepare_ray_serve
 from server.error_response import error_response
 from server.errors import NoReplica
 from server.settings import ServerSettings

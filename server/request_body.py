@@ -18,7 +18,7 @@ from starlette.requests import Request
 from config import OTHER_NAMES, InferenceConfig
 from endpoint import Endpoint
 from errors import InvalidRequest
-from payload.bounded_json import MOST_JSON, TooMuchJson, parse_json
+from payload.encodings import MOST_JSON, TooMuchJson, parse_json
 from server.admission import FORM, media_type
 from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
 from server.multipart_form import content, is_text, multipart_form

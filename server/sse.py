@@ -20,7 +20,7 @@ from asr import Progress
 from config import InferenceConfig
 from endpoint import Decoded, Event, Finished
 from errors import EndpointError
-from runtime.error_edge import endpoint_errors
+from runtime.errors import endpoint_errors
 from server.error_response import error_event
 from server.places import Place
 from server.service import Service

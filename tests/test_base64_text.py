@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from payload import base64_text
-from payload.base64_text import Base64Text, base64_digits, decode_digits
+from payload import encodings
+from payload.encodings import Base64Text, base64_digits, decode_digits
 
 SLICE = 12
 HEADER = re.compile(r"\s*data:[^\n]{0,300}?;base64,", re.ASCII | re.IGNORECASE)
@@ -21,7 +21,7 @@ PARTS = ["QUJD", "QQ==", "QUI=", "=", "Q", " ", "\n", "\x1c", "data:a;base64,", 
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch):
-    monkeypatch.setattr(base64_text, "SLICE", SLICE)
+    monkeypatch.setattr(encodings, "SLICE", SLICE)
 
 
 def whole(text: str) -> bytes | type[Exception]:
@@ -65,7 +65,7 @@ def test_a_header_follows_any_white_space():
 
 @pytest.mark.parametrize("kind", ['video/webm;codecs="vp8, opus"', "audio/webm;codecs=vp8,opus"])
 def test_a_media_type_may_have_commas(monkeypatch, kind):
-    monkeypatch.setattr(base64_text, "SLICE", 100)
+    monkeypatch.setattr(encodings, "SLICE", 100)
     assert in_slices(f"data:{kind};base64,QUI=") == b"AB"
 
 

@@ -10,9 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from errors import EndpointError, InvalidRequest
-from payload import bounded_json
-from payload.base64_text import Base64Text
-from payload.bounded_json import TooMuchJson, parse_json
+from payload import encodings
+from payload.encodings import Base64Text, TooMuchJson, parse_json
 from server.request_body import read_json
 
 SLICE = 16
@@ -46,8 +45,8 @@ BETWEEN = st.sampled_from(["", " ", "\n", "\ufeff", "x"])
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch):
-    monkeypatch.setattr(bounded_json, "SLICE", SLICE)
-    monkeypatch.setattr(bounded_json, "LONG", SLICE)
+    monkeypatch.setattr(encodings, "SLICE", SLICE)
+    monkeypatch.setattr(encodings, "LONG", SLICE)
 
 
 def said(parse, body):
@@ -123,7 +122,7 @@ def test_a_small_body_is_parsed_as_ever():
 def test_what_cannot_be_read_is_told_as_in_small_bodies(body, code, monkeypatch):
     told = []
     for long in (SLICE, len(body)):
-        monkeypatch.setattr(bounded_json, "LONG", long)
+        monkeypatch.setattr(encodings, "LONG", long)
         with pytest.raises(EndpointError) as caught:
             read_json(body)
         told.append((type(caught.value), str(caught.value)))
@@ -177,7 +176,7 @@ REPEATED = {
 @pytest.mark.parametrize("name", REPEATED)
 @pytest.mark.parametrize("audio", [b"", b'"inputs": "%b",' % LONG.encode()])
 def test_what_is_much_beside_base64_is_refused_before_it_is_parsed(monkeypatch, name, audio):
-    monkeypatch.setattr(bounded_json, "MOST_JSON", 700)
+    monkeypatch.setattr(encodings, "MOST_JSON", 700)
     sizes = calls_of_json(monkeypatch)
     body = b"{%b" % audio + b'"x": %b}' % REPEATED[name]
     with pytest.raises(TooMuchJson):
@@ -189,11 +188,11 @@ def test_what_is_much_beside_base64_is_refused_before_it_is_parsed(monkeypatch, 
 
 def test_searching_stops_where_the_bound_is_passed(monkeypatch):
     """A refusal looks at no more quotation marks than the bound has characters."""
-    monkeypatch.setattr(bounded_json, "MOST_JSON", 700)
+    monkeypatch.setattr(encodings, "MOST_JSON", 700)
     looks = []
-    find = bounded_json._find_quote
+    find = encodings._find_quote
     monkeypatch.setattr(
-        bounded_json, "_find_quote", lambda *where: looks.append(where) or find(*where)
+        encodings, "_find_quote", lambda *where: looks.append(where) or find(*where)
     )
     for body in (b'["",' * 9_000, b'"' + b'\\"' * 9_000, b'"' + b"\\\\" * 9_000):
         looks.clear()
@@ -212,7 +211,7 @@ def test_clips_as_long_as_they_may_be_are_not_parsed():
 def test_utf_16_is_read_within_the_bound(monkeypatch):
     body = json.dumps({"inputs": LONG}).encode("utf-16")
     assert parse_json(body) == {"inputs": LONG}
-    monkeypatch.setattr(bounded_json, "MOST_JSON", len(body) - 1)
+    monkeypatch.setattr(encodings, "MOST_JSON", len(body) - 1)
     with pytest.raises(InvalidRequest, match="the body is not UTF-8"):
         read_json(body)
 

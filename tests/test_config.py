@@ -21,11 +21,11 @@ from config import (
     InferenceConfig,
     ModelReference,
     ModelSettings,
-    nvidia_device_present,
 )
 from deployment.memory import PUBLISHED
 from model_reference import KNOWN
-from payload.vad_parameters import VadParameters
+from payload.parameters import VadParameters
+from runtime.environment import nvidia_device_present, prepare_ray
 from server.settings import ServerSettings
 
 DEFAULTS = {
@@ -250,7 +250,7 @@ def test_a_number_is_within_its_bounds_or_null(name):
 
 
 def test_a_schedule_of_temperatures_is_refused_with_what_is_done_in_its_place():
-    with pytest.raises(ValueError, match=r"^temperature: should be one number; .* by beams"):
+    with pytest.raises(ValueError, match=r"^temperature: should be one number; .* by beam search"):
         InferenceConfig.read({"temperature": [0.0, 0.2, 0.4]})
 
 
@@ -693,7 +693,7 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
 def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "info")
-    config.prepare_ray()
+    prepare_ray()
     assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert config.os.environ["RAY_BACKEND_LOG_LEVEL"] == "info"
 
@@ -715,5 +715,5 @@ def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
 def test_a_variable_one_letter_off_is_told(monkeypatch, name, meant):
     monkeypatch.setattr(config.os, "environ", {"PATH": "/bin", name: "x"})
     told = config.misspelt_variables(ModelSettings, ServerSettings)
-    expected = f"{name} is no variable of this endpoint; did you mean {meant}?"
+    expected = f"{name} is not a variable of this endpoint; did you mean {meant}?"
     assert told == ([expected] if meant else [])

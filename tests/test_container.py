@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from config import REPOSITORY, ModelSettings, cache_folder
+from config import REPOSITORY, ModelSettings
+from runtime.environment import cache_folder
 from server.settings import ServerSettings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runtime.device_errors import is_device_lost, is_out_of_memory
+from runtime.errors import is_device_lost, is_out_of_memory
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
 TOO_LITTLE_MEMORY = [
@@ -19,7 +19,18 @@ LOST = [
     ACCELERATOR_ERROR("CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: device-side assert triggered"),
 ]
-OTHERS = [ValueError("out of memory"), RuntimeError("shapes do not match"), KeyError("CUDA error")]
+
+
+class AcceleratorError(Exception):
+    """Another library's class of the same name as torch's."""
+
+
+OTHERS = [
+    ValueError("out of memory"),
+    RuntimeError("shapes do not match"),
+    KeyError("CUDA error"),
+    AcceleratorError("CUDA error"),
+]
 
 
 @pytest.mark.parametrize("error", TOO_LITTLE_MEMORY, ids=str)

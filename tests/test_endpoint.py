@@ -26,7 +26,7 @@ from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from endpoint import Endpoint
 from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import respond
-from runtime.error_edge import EXIT_STATUS, end_process
+from runtime.errors import EXIT_STATUS, end_process
 from transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 from transcription_request import ignored_names
 
@@ -510,8 +510,8 @@ LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
 def process_ends(monkeypatch) -> SimpleQueue[int]:
     """With which status, without doing it."""
     statuses = SimpleQueue()
-    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 0.0)
-    monkeypatch.setattr("runtime.error_edge.os._exit", statuses.put)
+    monkeypatch.setattr("runtime.errors.SECONDS_TO_ANSWER", 0.0)
+    monkeypatch.setattr("runtime.errors.os._exit", statuses.put)
     return statuses
 
 
@@ -562,7 +562,7 @@ def test_requests_of_an_endpoint_that_was_closed_end_no_process(endpoint, hum, p
 
 
 def test_the_process_ends_once_however_many_ask(caplog, process_ends, monkeypatch):
-    monkeypatch.setattr("runtime.error_edge.SECONDS_TO_ANSWER", 60.0)
+    monkeypatch.setattr("runtime.errors.SECONDS_TO_ANSWER", 60.0)
     before = threading.active_count()
     for _ in range(3):
         end_process("the device is lost")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from config import DEMO_MODELS, MODEL_VARIABLES, ModelReference, cache_folder
+from config import DEMO_MODELS, MODEL_VARIABLES, ModelReference
 from demo.build.speech import vocabulary
 from errors import StartError
 from model_sources import download, speaker_models, whisper_base
@@ -23,6 +23,7 @@ from model_sources.choice import (
     named,
     source,
 )
+from runtime.environment import cache_folder
 
 WHISPER, SPEAKERS = "index's Whisper base", "index's speakers"
 FETCHING = (

@@ -12,7 +12,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
 
 from errors import StartError
-from runtime.model_errors import loading, verify_checksums
+from runtime.errors import loading, verify_checksums
 
 NAME = "owner/model"
 

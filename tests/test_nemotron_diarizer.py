@@ -42,7 +42,7 @@ from diarization.nemotron_features import MelFeatures
 from errors import ModelError, OutOfMemory, StartError
 from handler import load_endpoint, respond
 from runtime import versions
-from runtime.model_errors import loading
+from runtime.errors import loading
 from testing.audio_files import speech, wav_file
 from transcript import SpeakerTurn
 

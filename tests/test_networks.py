@@ -23,7 +23,7 @@ from diarization.diarizer import SpeakerHints
 from diarization.loading import load_diarizer
 from diarization.networks import has_networks, load_network
 from errors import StartError
-from runtime.model_errors import loading
+from runtime.errors import loading
 from runtime.versions import build_pyannote_pipeline
 
 DEMO = DEMO_MODELS / "diarization"

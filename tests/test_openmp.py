@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from config import REPOSITORY
-from runtime.openmp import compute_beside, set_threads
+from runtime.device import compute_beside, set_threads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
@@ -72,7 +72,7 @@ from config import ModelSettings
 from handler import EndpointHandler
 assert gc.isenabled() and gc.get_freeze_count() > 100_000  # what is imported is not looked through
 import torch
-from runtime.openmp import compute_beside
+from runtime.device import compute_beside
 assert "pyannote.audio" not in sys.modules  # seconds of a start without speakers
 
 def native():

@@ -24,7 +24,7 @@ from diarization.embeddings import share_frames
 from diarization.loading import load_diarizer
 from diarization.pyannote_pipeline import PyannoteDiarizer
 from errors import EndpointError, ModelError, OutOfMemory, StartError
-from runtime.model_errors import loading
+from runtime.errors import loading
 from runtime.versions import load_pyannote_pipeline
 from testing.audio_files import speech
 from transcript import SpeakerTurn

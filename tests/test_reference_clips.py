@@ -7,7 +7,7 @@ import json
 import pytest
 
 from config import InferenceConfig
-from payload.reference_clips import MAX_CLIPS
+from payload.parameters import MAX_CLIPS
 
 
 def named(pairs):

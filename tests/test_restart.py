@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from config import REPOSITORY, turn_graphs_off
+from config import REPOSITORY
 from runtime import restart
+from runtime.environment import turn_graphs_off
 
 SCRIPT = """
 import logging, os, sys, threading

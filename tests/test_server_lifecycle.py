@@ -29,7 +29,7 @@ from websockets.sync.client import connect
 
 from config import REPOSITORY
 from errors import StartError
-from runtime.error_edge import EXIT_STATUS
+from runtime.errors import EXIT_STATUS
 from server.__main__ import main
 from server.app import create_app
 from server.lifecycle import DrainingServer, address, answering_health, bind

@@ -370,7 +370,7 @@ def test_a_wrong_field_is_refused_by_name(endpoint, name):
 
 def test_a_text_is_not_translated(endpoint):
     assert read(endpoint, text="Good\nmorning.").request.config.text == "Good\nmorning."
-    with pytest.raises(InvalidParameter, match="text: is what is said, and cannot be translated"):
+    with pytest.raises(InvalidParameter, match="text: can be aligned, but not translated"):
         read(endpoint, TRANSLATE, text="Good morning.")
 
 

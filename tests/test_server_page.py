@@ -23,7 +23,7 @@ import pytest
 from asgi import FakeEndpoint
 from renamed import renamed
 
-from answer.channels import joined
+from answer.attribution import joined
 from answer.cues import display_width
 from answer.response import Answer, response
 from audio.decode import AudioLimits, decode_audio, decode_base64

@@ -20,7 +20,7 @@ from test_server_lifecycle import fail_to_start
 
 from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS, REPOSITORY
-from runtime.error_edge import EXIT_STATUS
+from runtime.errors import EXIT_STATUS
 from server.jobs.store import JobStore
 from testing.audio_files import speech
 from tests.reliability.traffic import KEY, ForkedServer, forked_servers

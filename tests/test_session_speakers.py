@@ -25,7 +25,7 @@ from live.audio_buffer import AudioBuffer
 from live.driver import LiveDriver
 from live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
 from live.settings import AudioFormat, LiveSettings
-from payload.reference_clips import ReferenceClip
+from payload.parameters import ReferenceClip
 from testing.audio_files import conversation, speech, wav_file
 from transcript import KnownSpeaker, SpeakerTurn
 

@@ -34,7 +34,7 @@ from model_sources.speaker_models import (
     cached,
     from_package_index,
 )
-from runtime.model_errors import loading
+from runtime.errors import loading
 from testing.audio_files import speech
 
 CPU = torch.device("cpu")

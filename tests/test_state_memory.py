@@ -25,7 +25,7 @@ from asr.engine.state_memory import (
     StateMemory,
 )
 from asr.model.decoder import Decoder
-from runtime.device_errors import is_out_of_memory
+from runtime.errors import is_out_of_memory
 from runtime.host_memory import HostMemory
 
 

@@ -630,8 +630,8 @@ def test_variables_one_letter_off_are_told(fake, folder, monkeypatch, capsys):
         monkeypatch.setenv(name, "x")
     assert main(["demo", str(folder / "a.ogg"), "--url", fake.url, "--output-format", "txt"]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "API_KYE is no variable of this endpoint; did you mean API_KEY?",
-        "ASR_MODL is no variable of this endpoint; did you mean ASR_MODEL?",
+        "API_KYE is not a variable of this endpoint; did you mean API_KEY?",
+        "ASR_MODL is not a variable of this endpoint; did you mean ASR_MODEL?",
     ]
 
 

@@ -95,12 +95,6 @@ def test_a_feature_extractor_in_a_processor_of_transformers_5_loads(tmp_path):
     assert (loaded.chunk_length, loaded.feature_size) == (7, stated["feature_size"])
 
 
-def test_only_torchs_own_accelerator_error_is_one():
-    assert not versions.is_accelerator_error(RuntimeError("CUDA error: out of memory"))
-    if hasattr(torch, "AcceleratorError"):
-        assert versions.is_accelerator_error(torch.AcceleratorError("CUDA error"))
-
-
 def test_the_hubs_refusals_name_their_repository():
     assert versions.refused_repository(hub_error(403, "GatedRepo", "some/part")) == "some/part"
     assert versions.refused_repository(ValueError("some/part")) is None

@@ -28,7 +28,7 @@ from commands.options import option_name, parameters
 from commands.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
 from model_sources.choice import Screen, as_given, choose, loaded_models, model_names
-from payload.reference_clips import check_name
+from payload.parameters import check_name
 from server.settings import ServerSettings
 from transcribe.client import Client, Failed, OnProgress, Unusable
 from transcribe.options import read_demo, read_text, read_transcribe

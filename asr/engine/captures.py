@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from runtime.device_errors import is_device_lost, is_out_of_memory
+from runtime.errors import is_device_lost, is_out_of_memory
 from runtime.versions import end_capture_allocation
 
 logger = logging.getLogger("endpoint")

@@ -39,7 +39,7 @@ from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import BaseHead
 from asr.model.encoder import Encoder
-from runtime.device_errors import is_out_of_memory
+from runtime.errors import is_out_of_memory
 
 
 class DecodeEngine:

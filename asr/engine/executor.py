@@ -16,7 +16,7 @@ from asr.engine.scheduler import Load, Scheduler
 from asr.engine.sequence import Lane, Sequence
 from asr.engine.session import Client
 from errors import OutOfMemory
-from runtime.device_errors import is_device_lost, is_out_of_memory
+from runtime.errors import is_device_lost, is_out_of_memory
 
 if TYPE_CHECKING:
     from asr.engine.batch import Batch

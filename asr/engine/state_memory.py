@@ -19,7 +19,7 @@ from asr.engine.drafters import DraftModel, allocate_drafter, drafter_bytes_per_
 from asr.engine.recovery import MAX_ROWS, RowLimit
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder
-from runtime.device_errors import is_out_of_memory
+from runtime.errors import is_out_of_memory
 from runtime.host_memory import host_memory, return_freed
 
 # Left free for encoders, diarization and CUDA graphs: a share of the device, and at least 1 GiB.

@@ -19,7 +19,7 @@ from asr.engine.draft_length import AcceptanceRate, DraftLength, StepCosts
 from asr.engine.drafters import follows, most_drafts
 from asr.engine.row_state import StepShape
 from asr.engine.state_memory import StateMemory
-from runtime.device_errors import is_out_of_memory
+from runtime.errors import is_out_of_memory
 from timebase import SAMPLE_RATE
 
 logger = logging.getLogger("endpoint")

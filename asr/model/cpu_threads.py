@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from runtime.openmp import set_threads
+from runtime.device import set_threads
 
 # Seconds from one count to the next: at least while something is decoded, about so many while
 # nothing is, and the age at which a count says nothing about now.

@@ -36,7 +36,7 @@ from benchmarks.gpu_check.subject import (
 from config import ModelSettings
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from diarization.loading import load_diarizer
-from runtime.model_errors import loading
+from runtime.errors import loading
 from timebase import SAMPLE_RATE
 
 NO_GPU = "no GPU is used here"

@@ -24,7 +24,7 @@ from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.frontend.schedule import Schedule
 from benchmarks.gpu_check.recording import Recording, read_conversation, speech_detector
 from config import DEMO_MODELS, REPOSITORY, ModelReference, ModelSettings
-from runtime.model_errors import loading
+from runtime.errors import loading
 from timebase import SAMPLE_RATE
 from transcript import Transcript
 

@@ -11,7 +11,7 @@ from demo.build.clip import Samples
 from diarization.diarizer import Diarizer, Span, Vector
 from diarization.enrolment import Enrolment
 from errors import InvalidReference
-from payload.reference_clips import ReferenceClip
+from payload.parameters import ReferenceClip
 from testing.audio_files import wav_file
 from timebase import SAMPLE_RATE
 

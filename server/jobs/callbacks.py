@@ -24,7 +24,7 @@ from typing import NamedTuple
 from pydantic import SecretStr
 
 from errors import EndpointError, InvalidParameter
-from runtime.error_edge import endpoint_errors
+from runtime.errors import endpoint_errors
 from server.errors import CallbackNotAllowed
 from server.jobs.store import Job, JobStore
 from server.jobs.wire import callback_json

@@ -21,7 +21,7 @@ from asr import Progress
 from config import InferenceConfig, OutputFormat
 from endpoint import Decoded, Finished
 from errors import EndpointError
-from runtime.error_edge import endpoint_errors, process_ends
+from runtime.errors import endpoint_errors, process_ends
 from server.jobs.callbacks import Callbacks
 from server.jobs.store import JobStore, Result
 from server.native import encode

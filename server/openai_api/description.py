@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from payload.reference_clips import MAX_CLIPS
+from payload.parameters import MAX_CLIPS
 from server.admission import FORM
 from server.openai_api.fields import FORMATS, GRANULARITIES, SUBTITLES, TRANSCRIBE
 

@@ -2,7 +2,7 @@
 
 Every type that OpenAI's clients send is known by name, those too that a transcription session has
 no use for. What is read takes time and memory that do not grow with what is sent
-(`payload.bounded_json`).
+(`payload.encodings`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from payload.base64_text import Base64Text, base64_digits, decode_digits
-from payload.bounded_json import TooMuchJson, parse_json
+from payload.encodings import Base64Text, TooMuchJson, base64_digits, decode_digits, parse_json
 from server.openai_api.form import shown
 from server.realtime.errors import (
     AppendTooLarge,

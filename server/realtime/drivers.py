@@ -10,7 +10,7 @@ from endpoint import Endpoint
 from live.driver import LiveDriver, Send
 from live.settings import TurnSettings
 from live.turn_detection import TurnDetector
-from runtime.openmp import set_threads
+from runtime.device import set_threads
 
 # Threads that read audio and look for speech, a moment at a time each.
 THREADS = 4

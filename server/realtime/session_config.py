@@ -28,9 +28,9 @@ from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
 from endpoint import Endpoint
 from errors import ClientError, Unsupported
 from live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
-from payload.base64_text import Base64Text
+from payload.encodings import Base64Text
 from payload.languages import distinct_languages, language_code, script_warning
-from payload.reference_clips import MAX_CLIPS, ReferenceClip
+from payload.parameters import MAX_CLIPS, ReferenceClip
 from server.openai_api.errors import FieldError
 from server.openai_api.form import shown
 from server.openai_api.models import model_warning

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime.imports import modules_that_stay
+from runtime import modules_that_stay
 
 WATCHED = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec")
 

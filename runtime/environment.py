@@ -1,0 +1,49 @@
+"""What a process reads and sets in its environment besides the settings of `config`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+CACHE = "asr-diarization-endpoint"
+
+
+def turn_graphs_off() -> bool:
+    """Set CUDA_GRAPHS=0 for processes started from here; return False if it was 0 already."""
+    before, os.environ["CUDA_GRAPHS"] = os.environ.get("CUDA_GRAPHS"), "0"
+    return before != "0"
+
+
+def prepare_ray() -> None:
+    """Turn off Ray's usage reports and its log on the terminal, unless the user names a level.
+
+    Call this before Ray is imported.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+
+
+def prepare_ray_serve() -> None:
+    """Call `prepare_ray`, and name the code that answers in Serve's proxies if no replica does."""
+    prepare_ray()
+    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = "server.ray_serve:proxy_middlewares"
+
+
+def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
+    """Return whether this machine has an NVIDIA GPU, usable by torch or not.
+
+    A GPU appears as `/dev/nvidia0`; a container may see another number. NVIDIA_VISIBLE_DEVICES
+    counts if it names devices, but not if it is `all`, because CUDA's container images set that on
+    machines without a GPU too.
+    """
+    if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
+        return True
+    return os.environ.get("NVIDIA_VISIBLE_DEVICES", "").strip() not in ("", "all", "none", "void")
+
+
+def cache_folder() -> Path:
+    """Return the folder of what the demo fetched, by the XDG rules; it may not exist yet."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The specification says to ignore a relative path.
+    return (named if named.is_absolute() else Path.home() / ".cache") / CACHE
