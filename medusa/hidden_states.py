@@ -252,7 +252,7 @@ def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
     of the recordings' names, sizes and languages.
     """
     digest = hashlib.sha256(FORMAT.encode())
-    for name, weight in sorted(models.model.state_dict().items()):
+    for name, weight in sorted(models.model.named_parameters()):
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for each in recordings:

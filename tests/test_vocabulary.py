@@ -18,7 +18,7 @@ from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions, Request
 from asr.model import decoder, draft_heads
 from asr.model.cpu_kernels import PackedLinear
-from asr.model.vocabulary import ALIGNED, PaddedLinear, vocabulary_product
+from asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
 
 TOKENS = 13
 REJECTING = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
