@@ -24,8 +24,8 @@ from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
-from asr.model.encoder import AudioEncoder
 from asr.model.decoder import Decoder
+from asr.model.encoder import AudioEncoder
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
 from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
