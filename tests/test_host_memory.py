@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 
+import runtime.host_memory
 from runtime.host_memory import HostMemory, host_memory, return_freed
 
 GIB = 1 << 30
@@ -18,16 +19,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc"
 glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other allocators do as they like"
 )
-MEMINFO = (
-    "MemTotal",
-    "MemFree",
-    "MemAvailable",
-    "Buffers",
-    "Cached",
-    "Shmem",
-    "Active",
-    "Inactive",
-)
+MEMINFO = ("MemTotal", "MemFree", "Buffers", "Cached", "Shmem", "Active", "Inactive")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Pages that come with the same blocks of 12 MiB again and again, after the first time.
 PAGES = """
@@ -49,6 +41,8 @@ print(written() - before)
 def host(tmp_path, monkeypatch):
     """Writes files of a host whose machine has 16 GiB, 10 of them free, and reads what is left."""
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    monkeypatch.setattr(runtime.host_memory, "OWN_CGROUPS", tmp_path / "proc/self/cgroup")
+    monkeypatch.setattr(runtime.host_memory, "CGROUPS", tmp_path / "cgroup")
 
     def read(own_cgroup, files):
         meminfo = dict.fromkeys(MEMINFO, 0) | {"MemTotal": 16, "MemFree": 2, "MemAvailable": 10}
@@ -58,7 +52,7 @@ def host(tmp_path, monkeypatch):
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{text}\n")
-        return host_memory(tmp_path / "cgroup")
+        return host_memory()
 
     return read
 
