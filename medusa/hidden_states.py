@@ -130,7 +130,7 @@ class Teacher:
                         Text(first + each.window, each.prompt, each.tokens, each.timestamps)
                         for each in kept
                     ]
-            return _packed(texts, hidden, self.engine.main.norm.shape[0])
+            return _packed(texts, hidden, len(self.engine.main.norm.weight))
 
     def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
         """What is spoken in some recordings, cut as for a request."""

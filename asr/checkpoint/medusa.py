@@ -12,7 +12,7 @@ Heads alone carry a digest of their main model, because equal shapes do not prov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,47 +79,6 @@ class MedusaHeads:
         return every if self.shortlist is None else [*every, self.shortlist]
 
 
-@dataclass(frozen=True, slots=True)
-class HeadsConfig:
-    """The entries of a config.json about heads."""
-
-    kind: str
-    count: int
-    blocks: int
-    hidden_size: int
-    base_digest: str | None = None
-    has_shortlist: bool = False
-
-    @classmethod
-    def read(cls, name: str, config: Mapping[str, Any]) -> HeadsConfig:
-        """Check the entries of a config.json. Raises StartError naming the first that is wrong."""
-        kind = config.get("medusa_heads_type")
-        if kind not in (LINEAR, BLOCK, HEADS_ONLY):
-            raise StartError(
-                f"{name}: medusa_heads_type is {kind!r}, not {LINEAR}, {BLOCK} or {HEADS_ONLY}"
-            )
-        for key in ("medusa_num_heads", "medusa_num_layers", "medusa_hidden_size"):
-            value = config.get(key)
-            if type(value) is not int or value < 1:
-                raise StartError(f"{name}: {key} is {value!r}, not a number from 1 on")
-        digest = config.get("base_digest")
-        if kind == HEADS_ONLY and not isinstance(digest, str):
-            raise StartError(f"{name}: base_digest is missing, which names the main model")
-        return cls(
-            kind,
-            config["medusa_num_heads"],
-            config["medusa_num_layers"],
-            config["medusa_hidden_size"],
-            digest,
-            config.get(SHORTLIST) is True,
-        )
-
-    @property
-    def modules(self) -> int:
-        """Return the number of heads in the files: Medusa-Linear has one more, in the main path."""
-        return self.count + (self.kind == LINEAR)
-
-
 def base_digest(model: WhisperModel) -> str:
     """Return the SHA-256 in hexadecimal digits by which heads name their main model.
 
@@ -163,39 +122,52 @@ def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -
     the name or shape of a tensor is wrong.
     """
     files = TensorFiles(source)
-    declared = HeadsConfig.read(files.name, config)
-    width = model.config.d_model
-    if declared.hidden_size != width:
-        raise StartError(
-            f"{files.name}: medusa_hidden_size is {declared.hidden_size}, "
-            f"the model's d_model {width}"
-        )
-    block_shapes = decoder_layer_shapes(model.config) if declared.kind == BLOCK else {}
-    shapes: dict[str, Shape | None] = dict(_head_shapes(declared))
-    shapes |= {BLOCK_KEYS + name: shape for name, shape in block_shapes.items()}
-    if declared.has_shortlist:
+    _require_config(files.name, config, model)
+    kind, blocks = config["medusa_heads_type"], config["medusa_num_layers"]
+    first = 1 if kind == LINEAR else 0  # head 0 of Medusa-Linear is part of the main path
+    heads = range(first, first + config["medusa_num_heads"])
+    shapes = _head_shapes(range(heads.stop), blocks, model.config.d_model)
+    if kind == BLOCK:
+        block_shapes = decoder_layer_shapes(model.config)
+        shapes |= {BLOCK_KEYS + name: shape for name, shape in block_shapes.items()}
+    if config.get(SHORTLIST) is True:
         shapes[SHORTLIST] = None
     _require_keys(files, shapes)
     read = {}
     for key, weight in files.read(shapes):
         dtype = weight.dtype if key == SHORTLIST else model.dtype
         read[key] = weight.to(model.device, dtype, copy=True)
-    drafting = range(declared.modules - declared.count, declared.modules)
     return MedusaHeads(
         files.name,
-        _stacked(read, drafting, declared.blocks),
-        base=_stacked(read, range(1), declared.blocks) if declared.kind == LINEAR else None,
+        _stacked(read, heads, blocks),
+        base=_stacked(read, range(1), blocks) if kind == LINEAR else None,
         block=below(read, BLOCK_KEYS) or None,
         shortlist=_shortlist(files.name, read.get(SHORTLIST), model),
     )
 
 
-def _head_shapes(declared: HeadsConfig) -> Iterator[tuple[str, Shape]]:
-    width = declared.hidden_size
-    for number in range(declared.modules):
-        for layer in range(declared.blocks):
-            yield f"{HEAD_KEYS}{number}.{layer}.linear.weight", (width, width)
-            yield f"{HEAD_KEYS}{number}.{layer}.linear.bias", (width,)
+def _require_config(name: str, config: Mapping[str, Any], model: WhisperModel) -> None:
+    """Raise StartError naming the first wrong entry of a config.json about heads for `model`."""
+    kind = config.get("medusa_heads_type")
+    if kind not in (LINEAR, BLOCK, HEADS_ONLY):
+        raise StartError(
+            f"{name}: medusa_heads_type is {kind!r}, not {LINEAR}, {BLOCK} or {HEADS_ONLY}"
+        )
+    for key in ("medusa_num_heads", "medusa_num_layers", "medusa_hidden_size"):
+        value = config.get(key)
+        if type(value) is not int or value < 1:
+            raise StartError(f"{name}: {key} is {value!r}, not a number from 1 on")
+    if kind == HEADS_ONLY and not isinstance(config.get("base_digest"), str):
+        raise StartError(f"{name}: base_digest is missing, which names the main model")
+    size, width = config["medusa_hidden_size"], model.config.d_model
+    if size != width:
+        raise StartError(f"{name}: medusa_hidden_size is {size}, the model's d_model {width}")
+
+
+def _head_shapes(heads: range, blocks: int, width: int) -> dict[str, Shape | None]:
+    names = [f"{HEAD_KEYS}{number}.{block}.linear" for number in heads for block in range(blocks)]
+    weights: dict[str, Shape | None] = {f"{name}.weight": (width, width) for name in names}
+    return weights | {f"{name}.bias": (width,) for name in names}
 
 
 def _require_keys(files: TensorFiles, expected: Mapping[str, object]) -> None:

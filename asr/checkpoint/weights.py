@@ -42,7 +42,7 @@ class WhisperModel(Protocol):
         """Return every weight once. A model with tied embeddings has no `proj_out.weight`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Whisper:
     """Weights by name, and the checkpoint's configurations.
 

@@ -111,7 +111,7 @@ def seconds_of_other_threads() -> float:
     """Return the processor time of Python's other threads; OpenMP's threads are not Python's."""
     python = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
     threads = psutil.Process().threads()
-    return sum(each.user_time + each.system_time for each in threads if each.id in python)
+    return float(sum(sum(each[1:]) for each in threads if each.id in python))
 
 
 def others(before: CpuSample, after: CpuSample) -> float:
