@@ -15,7 +15,11 @@ from typing import NamedTuple
 import psutil
 
 OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-UNLIMITED = 1 << 60  # version 1 writes a number of about 2^63, version 2 "max"
+# The folder of a version of cgroups, its limit and usage, and the line of memory.stat with cached
+# files that are not in use. Without a limit version 1 writes about 2^63 and version 2 "max".
+V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+V2 = ("", "memory.max", "memory.current", "inactive_file")
+UNLIMITED = 1 << 60
 # glibc's `mallopt`: how much may be free at a heap's end, and the size from which a block is a
 # mapping of its own (at most 32 MiB).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -27,19 +31,6 @@ class HostMemory(NamedTuple):
 
     free: int
     total: int
-
-
-class CgroupFiles(NamedTuple):
-    """The folder and the files of a version of cgroups; `cached` is a line of memory.stat."""
-
-    folder: str
-    limit: str
-    used: str
-    cached: str
-
-
-V1 = CgroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-V2 = CgroupFiles("", "memory.max", "memory.current", "inactive_file")
 
 
 def host_memory() -> HostMemory:
@@ -86,15 +77,14 @@ def _cgroup_limits() -> Iterator[HostMemory]:
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "memory" not in controllers.split(","):
             continue
-        files = V1 if controllers else V2
+        version_folder, limit_file, usage_file, cached = V1 if controllers else V2
         names = [name for name in path.split("/") if name not in ("", "..")]
         for depth in range(len(names), -1, -1):
-            folder = CGROUPS.joinpath(files.folder, *names[:depth])
-            limit, used = (_number(folder / name) for name in (files.limit, files.used))
+            folder = CGROUPS.joinpath(version_folder, *names[:depth])
+            limit, used = _number(folder / limit_file), _number(folder / usage_file)
             if limit is not None and limit < UNLIMITED and used is not None:
-                # Cached files that are not in use count as free.
                 stat = dict(line.partition(" ")[::2] for line in _lines(folder / "memory.stat"))
-                yield HostMemory(limit - used + int(stat.get(files.cached, 0)), limit)
+                yield HostMemory(limit - used + int(stat.get(cached, 0)), limit)
 
 
 def _number(path: Path) -> int | None:
