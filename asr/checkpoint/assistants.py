@@ -39,6 +39,8 @@ ENCODER_SHAPE = (
     "num_mel_bins",
     "max_source_positions",
 )
+# Tokens whose ids depend on the texts and the languages of a vocabulary.
+TOKENS = ("end_of_text", "start_of_transcript", "no_timestamps")
 
 
 def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperModels:
@@ -61,13 +63,10 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     model, shares_encoder = _load(models, checkpoint, config)
     tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source, **tokenizer_arguments())
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
-    _require_same_tokens(models, checkpoint, special)
-    assistant = Assistant(
-        checkpoint.name,
-        model,
-        shares_encoder,
-        only_language=_only_language(model, special),
-    )
+    if any(getattr(models.special_tokens, name) != getattr(special, name) for name in TOKENS):
+        raise _misfit(models, checkpoint, "their special tokens have different numbers")
+    language = _only_language(model, special)
+    assistant = Assistant(checkpoint.name, model, shares_encoder, only_language=language)
     return dataclasses.replace(models, assistant=assistant)
 
 
@@ -118,22 +117,6 @@ def _require_same_input(
         ours, theirs = getattr(models.model.config, name), getattr(config, name)
         if ours != theirs:
             raise _misfit(models, checkpoint, f"{name} is {theirs} here and {ours} there")
-
-
-def _require_same_tokens(
-    models: WhisperModels, checkpoint: Checkpoint, special_tokens: SpecialTokens
-) -> None:
-    if _numbers(models.special_tokens) != _numbers(special_tokens):
-        raise _misfit(models, checkpoint, "their special tokens have different numbers")
-
-
-def _numbers(special_tokens: SpecialTokens) -> tuple[int, int, int]:
-    """Return ids that differ between vocabularies of other texts or languages."""
-    return (
-        special_tokens.end_of_text,
-        special_tokens.start_of_transcript,
-        special_tokens.no_timestamps,
-    )
 
 
 def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> StartError:
