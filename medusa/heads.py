@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from asr.checkpoint.assistants import main_digest
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, MedusaHeads
-from asr.checkpoint.whisper import WhisperModel
+from asr.checkpoint.weights import WhisperModel, projection_of
 
 
 class Heads(nn.Module):
@@ -76,7 +76,7 @@ class Projection:
     @classmethod
     def of(cls, model: WhisperModel, shortlist: Tensor | None = None) -> Projection:
         """A model's, in float32; without a shortlist its whole vocabulary."""
-        weight = model.get_output_embeddings().weight.detach().float()
+        weight = projection_of(dict(model.named_parameters())).detach().float()
         every = torch.arange(len(weight), device=weight.device)
         chosen = every if shortlist is None else shortlist.to(weight.device)
         return cls(weight[chosen], chosen, len(weight))

@@ -130,7 +130,7 @@ class Teacher:
                         Text(first + each.window, each.prompt, each.tokens, each.timestamps)
                         for each in kept
                     ]
-            return _packed(texts, hidden, self.engine.main.norm.shape[0])
+            return _packed(texts, hidden, len(self.engine.main.norm.weight))
 
     def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
         """What is spoken in some recordings, cut as for a request."""
@@ -252,7 +252,7 @@ def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
     of the recordings' names, sizes and languages.
     """
     digest = hashlib.sha256(FORMAT.encode())
-    for name, weight in sorted(models.model.state_dict().items()):
+    for name, weight in sorted(models.model.named_parameters()):
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     for each in recordings:

@@ -1,8 +1,8 @@
-"""How much memory the host has left for this process; keeping what was freed, and giving it back.
+"""The host memory that this process may still take; keeping freed memory, and returning it.
 
-Linux promises more memory than there is and ends a process that writes into too much of it, so no
-MemoryError tells that it ran out. What is left has to be asked for before: of the kernel, and of
-the cgroups that bound a container or a service.
+Linux overcommits memory and ends a process that writes into too much of it without a MemoryError.
+Free memory therefore has to be read in advance: the machine's, and that of the cgroups that limit a
+container or a service.
 """
 
 from __future__ import annotations
@@ -12,51 +12,42 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-UNLIMITED = 1 << 60  # version 1 says so by a number of about 2^63, version 2 by "max"
-# Of glibc's `mallopt`: how much is free at a heap's end when it shrinks, and from which size on a
-# block is a mapping of its own, which it takes up to 32 MiB.
+import psutil
+
+OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+# The folder of a version of cgroups, its limit and usage, and the line of memory.stat with cached
+# files that are not in use. Without a limit version 1 writes about 2^63 and version 2 "max".
+V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+V2 = ("", "memory.max", "memory.current", "inactive_file")
+UNLIMITED = 1 << 60
+# glibc's `mallopt`: how much may be free at a heap's end, and the size from which a block is a
+# mapping of its own (at most 32 MiB).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, LARGEST_IN_HEAP = 1 << 27, 1 << 25
 
 
 class HostMemory(NamedTuple):
-    """Bytes that may be taken without swapping, and how many there are in all."""
+    """Bytes that may be taken without swapping, and bytes in all."""
 
     free: int
     total: int
 
 
-class CgroupFiles(NamedTuple):
-    """Where a version of cgroups has its folders, and says what it limits and counts."""
-
-    folder: str
-    limit: str
-    used: str
-    cached: str  # the line of memory.stat
-
-
-V1 = CgroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-V2 = CgroupFiles("", "memory.max", "memory.current", "inactive_file")
-
-
-def host_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> HostMemory | None:
-    """What is left by the tightest of all bounds; None where none can be read, as on macOS.
-
-    It takes half a dozen reads of small files: for now and then, not for every step.
-    """
-    bounds = [*_machine(proc), *_cgroups(proc, cgroups)]
-    if not bounds:
-        return None
-    return HostMemory(max(0, min(each.free for each in bounds)), min(each.total for each in bounds))
+def host_memory() -> HostMemory:
+    """Return what the tightest limit leaves. Takes a fraction of a millisecond."""
+    machine = psutil.virtual_memory()
+    limits = [HostMemory(machine.available, machine.total), *_cgroup_limits()]
+    return HostMemory(
+        max(0, min(limit.free for limit in limits)), min(limit.total for limit in limits)
+    )
 
 
 def keep_freed() -> None:
-    """Let the allocator keep what a window takes for the next one, where it is glibc's.
+    """Let glibc keep what a window takes for the next one.
 
-    By itself it gives the end of a heap back as soon as a few of the largest blocks are free there,
-    and the kernel then clears page after page for the next window: with Whisper base up to 24,000
-    of them for a recording of 11 s, of which none is left.
+    By default it returns the end of a heap as soon as a few large blocks are free there, and the
+    kernel clears page after page for the next window: up to 24,000 pages for a recording of 11 s
+    with Whisper base, none with this.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -65,60 +56,41 @@ def keep_freed() -> None:
 
 
 def return_freed() -> None:
-    """Let the allocator give the kernel what was freed, where it is glibc's.
+    """Let glibc return freed memory to the kernel; takes some milliseconds.
 
-    There a block of more than 32 MiB is a mapping of its own, which ends when it is freed. Smaller
-    ones come from heaps, and a heap shrinks by itself from its end alone: of states of many sizes
-    that were made and freed in turn 450 MB stayed, of one batch of Whisper base 50 to 80 MB. This
-    takes some milliseconds.
+    A block of more than 32 MiB is a mapping, which ends when it is freed. A heap of smaller blocks
+    shrinks only from its end: after states of many sizes 450 MB stayed, and 50 to 80 MB after one
+    batch of Whisper base.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-def _machine(proc: Path) -> Iterator[HostMemory]:
-    """That of the whole machine: `MemAvailable` counts caches of files that can be dropped."""
-    values = _table(proc / "meminfo")
-    if "MemAvailable:" in values and "MemTotal:" in values:
-        yield HostMemory(values["MemAvailable:"] << 10, values["MemTotal:"] << 10)
+def _cgroup_limits() -> Iterator[HostMemory]:
+    """Yield the memory below each limit of the process's cgroup and of the cgroups above it.
 
-
-def _cgroups(proc: Path, cgroups: Path) -> Iterator[HostMemory]:
-    """Those of the process's cgroup and of each above it that has a limit.
-
-    In a container the path that the process is told may be the host's; the folders that are there
-    are then the container's, whose own is the uppermost.
+    A container may be told its path on the host: of that path only the uppermost folder, the
+    container's own, exists.
     """
-    for line in _lines(proc / "self" / "cgroup"):
+    for line in _lines(OWN_CGROUPS):
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "memory" not in controllers.split(","):
             continue
-        files = V1 if controllers else V2
-        top = cgroups / files.folder
-        names = [each for each in path.split("/") if each not in ("", "..")]
+        version_folder, limit_file, usage_file, cached = V1 if controllers else V2
+        names = [name for name in path.split("/") if name not in ("", "..")]
         for depth in range(len(names), -1, -1):
-            yield from _cgroup(top.joinpath(*names[:depth]), files)
-
-
-def _cgroup(folder: Path, files: CgroupFiles) -> Iterator[HostMemory]:
-    """The memory below a limit, if there is one. Caches of files not in use count as free."""
-    limit, used = (_number(folder / each) for each in (files.limit, files.used))
-    if limit is not None and limit < UNLIMITED and used is not None:
-        cached = _table(folder / "memory.stat").get(files.cached, 0)
-        yield HostMemory(limit - used + cached, limit)
+            folder = CGROUPS.joinpath(version_folder, *names[:depth])
+            limit, used = _number(folder / limit_file), _number(folder / usage_file)
+            if limit is not None and limit < UNLIMITED and used is not None:
+                stat = dict(line.partition(" ")[::2] for line in _lines(folder / "memory.stat"))
+                yield HostMemory(limit - used + int(stat.get(cached, 0)), limit)
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is no file, or a word such as "max"."""
+    """Return the number in a file; None if there is no file, or a word such as "max"."""
     text = "".join(_lines(path))
     return int(text) if text.isdigit() else None
-
-
-def _table(path: Path) -> dict[str, int]:
-    """The first number of each line, by the line's first word."""
-    rows = [line.split() for line in _lines(path)]
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _lines(path: Path) -> list[str]:

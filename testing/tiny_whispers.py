@@ -27,7 +27,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.special_tokens import read_special_tokens
-from asr.checkpoint.whisper import WhisperModel
+from asr.checkpoint.weights import WhisperModel, below
 from asr.frontend.vad import STEP, find_speech
 from asr.frontend.windows import Span
 from demo.build.tokenizer import whisper_tokenizer
@@ -196,13 +196,15 @@ def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> PreTrainedMode
     config = copy.deepcopy(model.config)
     config.decoder_layers = len(kept)
     smaller = _initialise(config, model.dtype)
-    decoder = smaller.model.decoder
-    original = model.get_decoder()
-    smaller.model.encoder.load_state_dict(model.get_encoder().state_dict())
-    for name in ("embed_tokens", "embed_positions", "layer_norm"):
-        getattr(decoder, name).load_state_dict(getattr(original, name).state_dict())
-    for new, old in enumerate(kept):
-        decoder.layers[new].load_state_dict(original.layers[old].state_dict())
+    weights = dict(model.named_parameters())
+    layers = {
+        f"model.decoder.layers.{new}.{name}": weight
+        for new, old in enumerate(kept)
+        for name, weight in below(weights, f"model.decoder.layers.{old}.").items()
+    }
+    with torch.no_grad():
+        for name, weight in smaller.named_parameters():
+            weight.copy_(layers.get(name, weights[name]))
     smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, WhisperForCausalLM, WhisperForConditionalGeneration
 
-from asr.checkpoint.whisper import WhisperModel
+from asr.checkpoint.weights import WhisperModel
 
 
 def in_transformers(model: WhisperModel) -> PreTrainedModel:
@@ -24,8 +24,9 @@ def decoder_alone(model: WhisperModel) -> PreTrainedModel:
 def _holding(kind: type[PreTrainedModel], model: WhisperModel) -> PreTrainedModel:
     with torch.device("meta"):
         made: Any = kind(copy.deepcopy(model.config))
-    weights = model.state_dict()
-    made.load_state_dict({name: weights[name] for name in made.state_dict()}, assign=True)
+    weights = dict(model.named_parameters())
+    own = {name: weights[name] for name, _ in made.named_parameters()}
+    made.load_state_dict(own, strict=False, assign=True)
     made.tie_weights()
     made.generation_config = model.generation_config
     held: PreTrainedModel = made.eval().requires_grad_(False)

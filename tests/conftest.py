@@ -31,8 +31,7 @@ from config import NO_TELEMETRY
 if TYPE_CHECKING:
     import torch
 
-    from asr.model.audio_encoder import AudioEncoder
-    from asr.model.encoder import EncoderPass
+    from asr.model.encoder import AudioEncoder, EncoderPass
     from endpoint import Endpoint
     from handler import EndpointHandler
 

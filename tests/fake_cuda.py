@@ -33,7 +33,7 @@ from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
 from asr.engine import captures, cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
-from asr.model.vocabulary import ALIGNED
+from asr.model.decoder import ALIGNED
 from testing.tiny_whispers import Published, loaded, model_of
 from testing.transformers_models import decoder_alone
 
@@ -469,19 +469,16 @@ def fake_models(
 def _fake_heads(medusa: MedusaHeads, kind: str | None) -> MedusaHeads:
     """The heads on the fake device."""
 
-    def empty(heads: Heads) -> Heads:
-        return tuple(
-            ResidualBlocks(
-                *(torch.empty(each.shape, dtype=each.dtype, device="cuda") for each in of)
-            )
-            for of in heads
-        )
+    def like(weight: torch.Tensor) -> torch.Tensor:
+        return torch.empty(weight.shape, dtype=weight.dtype, device="cuda")
 
-    if medusa.block is not None:
-        to_fake_cuda(medusa.block)
+    def empty(heads: Heads) -> Heads:
+        return tuple(ResidualBlocks(*map(like, of)) for of in heads)
+
+    block = {name: like(weight) for name, weight in (medusa.block or {}).items()} or None
     listed = torch.empty(4_000, dtype=torch.long, device="cuda") if kind == LINEAR else None
     base = None if medusa.base is None else empty(medusa.base)
-    return MedusaHeads("fake", empty(medusa.heads), base, medusa.block, listed)
+    return MedusaHeads("fake", empty(medusa.heads), base, block, listed)
 
 
 def to_fake_cuda(model: torch.nn.Module) -> None:

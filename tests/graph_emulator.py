@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from asr.engine import beam_search, captures, cuda_graphs, warmup
 from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
 from asr.model import cpu_kernels, decoder, draft_heads, encoder
-from asr.model.vocabulary import PaddedLinear
+from asr.model.decoder import PaddedLinear
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
 POISON = 0x7FFFFFFF  # NaN in every float, an impossible index in every integer

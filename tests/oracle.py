@@ -33,7 +33,7 @@ from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR, Heads, MedusaHeads,
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.model.audio_encoder import AudioEncoder
+from asr.model.encoder import AudioEncoder
 from testing.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
@@ -266,10 +266,8 @@ def random_heads(
 
     block = None
     if kind == BLOCK:
-        block = copy.deepcopy(models.model.model.decoder.layers[-1])
-        with torch.no_grad():
-            for weight in block.parameters():
-                weight.add_(drawn(*weight.shape))
+        last = models.model.model.decoder.layers[-1].named_parameters()
+        block = {name: weight.detach() + drawn(*weight.shape) for name, weight in last}
     base = stack(1) if kind == LINEAR else None
     return dataclasses.replace(models, medusa=MedusaHeads("random", stack(count), base, block))
 
@@ -317,7 +315,9 @@ def states_read_by_heads(
         return hidden[0]
     future = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
     mask = torch.zeros(future.shape, dtype=hidden.dtype).masked_fill(future, float("-inf"))
-    through = models.medusa.block(
+    layer = copy.deepcopy(models.model.model.decoder.layers[-1])
+    layer.load_state_dict(models.medusa.block)
+    through = layer(
         hidden,
         attention_mask=mask[None, None],
         encoder_hidden_states=answer.encoder_last_hidden_state,

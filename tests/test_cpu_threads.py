@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -51,6 +52,13 @@ def test_every_thread_has_a_processor_of_its_own_and_one_is_left(most, busy, pro
 
 
 @pytest.fixture
+def stat(tmp_path, monkeypatch):
+    """The file of /proc from which processor times are read."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    return tmp_path / "stat"
+
+
+@pytest.fixture
 def clock(monkeypatch):
     """A clock that stands until it is set; torch's threads are recorded, not changed."""
     now = {"time": 0.0, "own": 0.0, "threads": 2}
@@ -73,9 +81,8 @@ def write(stat: Path, busy: float, processors: int = 2) -> None:
     stat.write_text("\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *ours, another]))
 
 
-def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, clock):
-    stat = tmp_path / "stat"
-    threads = CpuThreads(2, stat)
+def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(stat, clock):
+    threads = CpuThreads(2)
     seen = []
     for at, busy, own in [(0, 0, 0), (0.05, 9, 0), (1, 2, 1.0), (2, 4, 2.0), (3, 5, 3.0)]:
         write(stat, busy)
@@ -86,22 +93,22 @@ def test_threads_go_down_beside_a_neighbour_and_up_when_it_leaves(tmp_path, cloc
     assert seen == [2, 2, 1, 1, 2]
 
 
-def test_threads_fewer_than_processors_stay_while_as_many_are_left(tmp_path, clock, monkeypatch):
+def test_threads_fewer_than_processors_stay_while_as_many_are_left(stat, clock, monkeypatch):
     monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _: set(range(8)))
     clock["threads"] = 3
-    threads = CpuThreads(3, tmp_path / "stat")
+    threads = CpuThreads(3)
     seen = []
     # Others keep 4 of 8 processors busy, then 6, then 4.
     for at, busy in [(0, 0), (1, 4), (2, 10), (3, 14)]:
-        write(tmp_path / "stat", float(busy), processors=8)
+        write(stat, float(busy), processors=8)
         clock["time"] = float(at)
         threads.adjust()
         seen.append(clock["threads"])
     assert seen == [3, 3, 2, 3]
 
 
-def test_all_threads_are_back_when_nothing_is_left_to_do(tmp_path, clock):
-    threads = CpuThreads(2, tmp_path / "stat")
+def test_all_threads_are_back_when_nothing_is_left_to_do(stat, clock):
+    threads = CpuThreads(2)
     clock["threads"] = 1
     threads.restore()
     assert clock["threads"] == 2
@@ -110,9 +117,8 @@ def test_all_threads_are_back_when_nothing_is_left_to_do(tmp_path, clock):
     assert clock["threads"] == 1
 
 
-def test_an_old_count_says_nothing(tmp_path, clock):
-    stat = tmp_path / "stat"
-    threads = CpuThreads(2, stat)
+def test_an_old_count_says_nothing(stat, clock):
+    threads = CpuThreads(2)
     for at, busy in [(0, 0), (100, 150)]:
         write(stat, busy)
         clock["time"] = float(at)
@@ -121,10 +127,10 @@ def test_an_old_count_says_nothing(tmp_path, clock):
 
 
 @pytest.mark.parametrize("counted", ["nothing", "another's processors"])
-def test_where_the_kernel_does_not_count_ours_threads_stay(tmp_path, clock, counted):
+def test_where_the_kernel_does_not_count_ours_threads_stay(stat, clock, counted):
     if counted != "nothing":
-        (tmp_path / "stat").write_text("cpu 1 2 3 4 5 6 7 8 9 10\ncpu0 9 0 0 9 9 0 0 0 0 0\n")
-    threads = CpuThreads(2, tmp_path / "stat")
+        stat.write_text("cpu 1 2 3 4 5 6 7 8 9 10\ncpu0 9 0 0 9 9 0 0 0 0 0\n")
+    threads = CpuThreads(2)
     for at in (0.0, 1.0, 2.0):
         clock["time"] = at
         threads.adjust()
@@ -180,7 +186,7 @@ def after_idling(stat, clock, computes) -> int:
     """The threads with which a request begins after four idle seconds, in which a neighbour
     `computes` at the times for which that is true.
     """
-    threads, busy, ready = CpuThreads(2, stat), 0.0, 0.0
+    threads, busy, ready = CpuThreads(2), 0.0, 0.0
     clock["time"] = 0.0
     write(stat, busy)
     threads.adjust()
@@ -196,18 +202,17 @@ def after_idling(stat, clock, computes) -> int:
 
 
 @pytest.mark.parametrize("rested", [0.7, 3.0])
-def test_a_neighbour_that_rests_takes_no_thread_from_the_next_request(tmp_path, clock, rested):
-    assert after_idling(tmp_path / "stat", clock, lambda at: at < 4 - rested) == 2
+def test_a_neighbour_that_rests_takes_no_thread_from_the_next_request(stat, clock, rested):
+    assert after_idling(stat, clock, lambda at: at < 4 - rested) == 2
 
 
 @pytest.mark.parametrize("begun", [0.0, 1.0, 3.4])
-def test_beside_a_neighbour_that_computes_a_request_begins_with_fewer(tmp_path, clock, begun):
-    assert after_idling(tmp_path / "stat", clock, lambda at: at > begun) == 1
+def test_beside_a_neighbour_that_computes_a_request_begins_with_fewer(stat, clock, begun):
+    assert after_idling(stat, clock, lambda at: at > begun) == 1
 
 
-def test_a_request_that_follows_at_once_keeps_the_threads_of_the_last(tmp_path, clock):
-    stat = tmp_path / "stat"
-    threads = CpuThreads(2, stat)
+def test_a_request_that_follows_at_once_keeps_the_threads_of_the_last(stat, clock):
+    threads = CpuThreads(2)
     for at, busy in [(0.0, 0), (1.0, 1), (1.05, 1)]:
         write(stat, busy)
         clock["time"] = at
@@ -217,8 +222,8 @@ def test_a_request_that_follows_at_once_keeps_the_threads_of_the_last(tmp_path, 
         assert clock["threads"] == 2
 
 
-def test_where_nothing_can_be_counted_nothing_is_watched(tmp_path, clock):
-    assert CpuThreads(2, tmp_path / "stat").watch() is None
-    write(tmp_path / "stat", 0.0)
-    assert CpuThreads(1, tmp_path / "stat").watch() is None
-    assert CpuThreads(2, tmp_path / "stat").watch() == cpu_threads.IDLE_INTERVAL
+def test_where_nothing_can_be_counted_nothing_is_watched(stat, clock):
+    assert CpuThreads(2).watch() is None
+    write(stat, 0.0)
+    assert CpuThreads(1).watch() is None
+    assert CpuThreads(2).watch() == cpu_threads.IDLE_INTERVAL

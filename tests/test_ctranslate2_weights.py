@@ -38,9 +38,9 @@ def test_weights_and_special_tokens_come_back(quantization, whisper_folder, tmp_
     convert(converted(whisper_folder, tmp_path / "ct2", quantization), tmp_path / "hf")
     before = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     after = load_whisper(Checkpoint(str(tmp_path / "hf")), CPU, torch.float32)
-    weights = after.model.state_dict()
-    assert weights.keys() == before.model.state_dict().keys()
-    for name, weight in before.model.state_dict().items():
+    weights = dict(after.model.named_parameters())
+    assert weights.keys() == dict(before.model.named_parameters()).keys()
+    for name, weight in before.model.named_parameters():
         expected = weight if quantization is None else weight.half().float()
         assert torch.equal(weights[name], expected), name
     assert after.special_tokens == before.special_tokens

@@ -24,8 +24,8 @@ from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
-from asr.model.audio_encoder import AudioEncoder
 from asr.model.decoder import Decoder
+from asr.model.encoder import AudioEncoder
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
 from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
@@ -426,7 +426,7 @@ def test_a_cpu_holds_what_a_deployment_counts(dtype, width):
     product = None if dtype == torch.float32 else dtype
     model = WhisperForConditionalGeneration(config).eval()
     decoder = Decoder(model, [(0, 0), (0, 1)], product)
-    encoder = AudioEncoder(model.get_encoder(), product)
+    encoder = AudioEncoder(model, product)
     weights = {each.data_ptr(): each.nbytes for each in model.parameters()}
     seen = {}
     held = [*tensors_in(vars(decoder), seen), *tensors_in(vars(encoder), seen)]

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
+import runtime.host_memory
 from runtime.host_memory import HostMemory, host_memory, return_freed
 
 GIB = 1 << 30
@@ -17,6 +19,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc"
 glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other allocators do as they like"
 )
+MEMINFO = ("MemTotal", "MemFree", "Buffers", "Cached", "Shmem", "Active", "Inactive")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Pages that come with the same blocks of 12 MiB again and again, after the first time.
 PAGES = """
@@ -35,18 +38,21 @@ print(written() - before)
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path, monkeypatch):
     """Writes files of a host whose machine has 16 GiB, 10 of them free, and reads what is left."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    monkeypatch.setattr(runtime.host_memory, "OWN_CGROUPS", tmp_path / "proc/self/cgroup")
+    monkeypatch.setattr(runtime.host_memory, "CGROUPS", tmp_path / "cgroup")
 
     def read(own_cgroup, files):
-        meminfo = {"MemTotal": 16, "MemFree": 2, "MemAvailable": 10}
+        meminfo = dict.fromkeys(MEMINFO, 0) | {"MemTotal": 16, "MemFree": 2, "MemAvailable": 10}
         lines = [f"{name}: {size << 20:>12} kB" for name, size in meminfo.items()]
         files = files | {"proc/meminfo": "\n".join(lines), "proc/self/cgroup": own_cgroup}
         for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{text}\n")
-        return host_memory(tmp_path / "proc", tmp_path / "cgroup")
+        return host_memory()
 
     return read
 
@@ -71,10 +77,6 @@ def v1(folder, limit, used, cached):
 @pytest.mark.parametrize("own_cgroup", ["", "4:cpuset:/", "0::/"])
 def test_without_a_limit_it_is_what_the_machine_has(host, own_cgroup):
     assert host(own_cgroup, {}) == HostMemory(10 * GIB, 16 * GIB)
-
-
-def test_where_nothing_can_be_read_nothing_is_known(tmp_path):
-    assert host_memory(tmp_path / "proc", tmp_path / "cgroup") is None
 
 
 # The path that the process is told, and the folder in which its files are: a container that sees

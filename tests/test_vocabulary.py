@@ -12,13 +12,16 @@ import torch
 import torch.nn.functional as F
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
+from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.checkpoint.medusa import LINEAR
+from asr.checkpoint.weights import EMBEDDINGS
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions, Request
 from asr.model import decoder, draft_heads
 from asr.model.cpu_kernels import PackedLinear
-from asr.model.vocabulary import ALIGNED, PaddedLinear, vocabulary_product
+from asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
+from testing.tiny_whispers import SMALL, save
 
 TOKENS = 13
 REJECTING = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -50,6 +53,17 @@ def test_weights_are_a_part_of_the_padded_ones():
     assert torch.equal(weight, before)
     assert model.get_input_embeddings().weight.data_ptr() == product.weight.data_ptr()
     assert not product.weight[len(before) :].any()
+
+
+def test_a_loaded_model_holds_its_embeddings_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(decoder, "vocabulary_product", lambda weight, _: PaddedLinear(weight))
+    checkpoint = Checkpoint(str(save(tmp_path, SMALL)))
+    model = load_whisper(checkpoint, torch.device("cpu"), torch.float32).model
+    before = model.weights[EMBEDDINGS].clone()
+    main = decoder.Decoder(model)
+    held = (main.token_embeddings, main.output_embeddings, model.weights[EMBEDDINGS])
+    assert {each.data_ptr() for each in held} == {main.output.weight.data_ptr()}
+    assert torch.equal(main.token_embeddings, before)
 
 
 def test_a_model_whose_weights_were_padded_can_be_trained():

@@ -188,7 +188,7 @@ def test_the_checkpoint_is_whisper_base(models):
     assert (len(special.languages), special.languages["en"]) == (99, 50_259)
     assert special.tasks == {"transcribe": 50_359, "translate": 50_358}
     assert (special.begin_suppress, len(special.suppress)) == ((220, 50_257), 88)
-    assert sum(weight.numel() for weight in models.model.parameters()) == 72_593_920
+    assert sum(weight.numel() for _, weight in models.model.named_parameters()) == 72_593_920
     assert len(models.model.generation_config.alignment_heads) == 8
 
 

@@ -1,1 +1,1 @@
-"""Whisper checkpoints: loading a model and its assistant, special tokens, languages."""
+"""Loads Whisper checkpoints, their drafters and their special tokens."""

@@ -1,22 +1,18 @@
-"""Loads what drafts tokens for the main model, and checks that it fits: an assistant or heads.
+"""Loads an assistant or Medusa heads, which draft for the main model, and checks that they fit.
 
-An assistant is a smaller model, of which there are two kinds. Distil-Whisper checkpoints keep the
-main model's encoder and a few of its decoder layers: only their decoder is loaded, and it reads the
-main model's encoder output (Gandhi et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper
-with the same vocabulary, for example whisper-tiny, uses an encoder of its own. Heads alone are read
-by `asr.checkpoint.medusa`.
+An assistant is a smaller model. Distil-Whisper checkpoints keep the main model's encoder and a few
+of its decoder layers: only their decoder is kept, and reads the main model's encoder output (Gandhi
+et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper with the same vocabulary, for example
+whisper-tiny, uses an encoder of its own.
 
-An encoder is shared only if its weights are equal. Equal shapes prove nothing, since fine-tuned
-models have them too, so the weights are compared tensor by tensor in float16, the precision in
-which Whisper is published. The comparison is made on the CPU; a second copy of the encoder never
-reaches the device.
+An encoder is shared only if its weights equal the main model's in float16, the precision in which
+Whisper is published: fine-tuned models have encoders of equal shapes too. They are compared on the
+CPU, so that a second copy of the encoder never reaches the device.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
@@ -30,7 +26,7 @@ from asr.checkpoint.loading import (
 )
 from asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_heads
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from asr.checkpoint.whisper import Whisper, WhisperModel
+from asr.checkpoint.weights import Whisper, WhisperModel, below
 from errors import StartError
 from payload.languages import ENGLISH
 from runtime.versions import tokenizer_arguments
@@ -43,48 +39,42 @@ ENCODER_SHAPE = (
     "num_mel_bins",
     "max_source_positions",
 )
+# Tokens whose ids depend on the texts and the languages of a vocabulary.
+TOKENS = ("end_of_text", "start_of_transcript", "no_timestamps")
 
 
 def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperModels:
-    """The same models with an assistant or with heads, on the main model's device and in its dtype.
+    """Return the models with an assistant or heads, on the main model's device and in its dtype.
 
-    Raises StartError naming both models if they do not fit, or if the main one has heads of its
-    own; errors of transformers are passed on.
+    Raises StartError naming both models if they do not fit or the main model has heads of its own,
+    and errors of transformers.
     """
     if models.medusa is not None:
         raise _misfit(models, checkpoint, "that model has Medusa heads of its own, which draft")
-    heads = heads_alone(checkpoint.source)
-    if heads is not None:
-        return _with_heads(models, checkpoint, heads)
+    heads_config = heads_alone(checkpoint.source)
+    if heads_config is not None:
+        medusa = read_heads(checkpoint.source, heads_config, models.model)
+        if heads_config["base_digest"] != main_digest(models):
+            raise _misfit(models, checkpoint, "its heads were made for another model")
+        return dataclasses.replace(models, medusa=medusa)
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
     _require_same_input(models, checkpoint, config)
     model, shares_encoder = _load(models, checkpoint, config)
     tokenizer = AutoTokenizer.from_pretrained(**checkpoint.source, **tokenizer_arguments())
     special = read_special_tokens(checkpoint.name, config, model.generation_config, tokenizer)
-    _require_same_tokens(models, checkpoint, special)
-    assistant = Assistant(
-        checkpoint.name,
-        model,
-        shares_encoder,
-        only_language=_only_language(model, special),
-    )
+    if any(getattr(models.special_tokens, name) != getattr(special, name) for name in TOKENS):
+        raise _misfit(models, checkpoint, "their special tokens have different numbers")
+    language = _only_language(model, special)
+    assistant = Assistant(checkpoint.name, model, shares_encoder, only_language=language)
     return dataclasses.replace(models, assistant=assistant)
 
 
-def _with_heads(
-    models: WhisperModels, checkpoint: Checkpoint, config: Mapping[str, Any]
-) -> WhisperModels:
-    """The models with heads that were made for the main one."""
-    medusa = read_heads(checkpoint.source, config, models.model)
-    if config["base_digest"] != main_digest(models):
-        raise _misfit(models, checkpoint, "its heads were made for another model")
-    return dataclasses.replace(models, medusa=medusa)
-
-
 def main_digest(models: WhisperModels) -> str:
-    """The main model's `base_digest`, by which heads name it; of its files where the loaded weights
-    are rounded. Raises StartError where these lack a tensor.
+    """Return the digest by which heads name the main model.
+
+    If the loaded weights are rounded, the digest is made of the checkpoint's files. Raises
+    StartError if the files lack a tensor.
     """
     if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
         return base_digest(models.model)
@@ -94,8 +84,9 @@ def main_digest(models: WhisperModels) -> str:
 def _load(
     models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfig
 ) -> tuple[Whisper, bool]:
-    """The assistant's decoder and True if it can read the main model's encoder output, else all of
-    it and False.
+    """Return the decoder and True if the assistant shares the main model's encoder.
+
+    Otherwise return the whole assistant and False.
     """
     main_config, dtype = models.model.config, models.model.dtype
     same_shape = all(getattr(main_config, name) == getattr(config, name) for name in ENCODER_SHAPE)
@@ -110,12 +101,13 @@ def _load(
 
 
 def _equal_encoders(main: WhisperModel, other: WhisperModel) -> bool:
-    """Whether all weights of the encoders are equal in float16; `other` is on the CPU."""
-    expected = main.get_encoder().state_dict()
-    for name, weight in other.get_encoder().state_dict().items():
-        if not torch.equal(weight.half(), expected[name].to("cpu").half()):
-            return False
-    return True
+    """Tell whether all weights of both encoders are equal in float16; `other` is on the CPU."""
+    ours, theirs = (
+        below(dict(each.named_parameters()), "model.encoder.") for each in (main, other)
+    )
+    return all(
+        torch.equal(weight.half(), ours[name].to("cpu").half()) for name, weight in theirs.items()
+    )
 
 
 def _require_same_input(
@@ -127,22 +119,6 @@ def _require_same_input(
             raise _misfit(models, checkpoint, f"{name} is {theirs} here and {ours} there")
 
 
-def _require_same_tokens(
-    models: WhisperModels, checkpoint: Checkpoint, special_tokens: SpecialTokens
-) -> None:
-    if _numbers(models.special_tokens) != _numbers(special_tokens):
-        raise _misfit(models, checkpoint, "their special tokens have different numbers")
-
-
-def _numbers(special_tokens: SpecialTokens) -> tuple[int, int, int]:
-    """The ids that move if a vocabulary differs in its text or in its languages."""
-    return (
-        special_tokens.end_of_text,
-        special_tokens.start_of_transcript,
-        special_tokens.no_timestamps,
-    )
-
-
 def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> StartError:
     return StartError(
         f"the assistant {checkpoint.name} does not fit the model {models.name}: {reason}"
@@ -150,8 +126,9 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
 
 
 def _only_language(model: WhisperModel, special_tokens: SpecialTokens) -> str | None:
-    """English for assistants that know only English. Distil-Whisper's pin it in the generation
-    configuration of a multilingual vocabulary.
+    """Return English if the assistant knows only English.
+
+    Distil-Whisper pins the language in the generation configuration of a multilingual vocabulary.
     """
     pinned = str(getattr(model.generation_config, "language", None) or "").strip("<|>").lower()
     is_english_only = not special_tokens.multilingual or pinned in (ENGLISH, "english")

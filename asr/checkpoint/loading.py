@@ -1,7 +1,7 @@
-"""Loads a Whisper checkpoint: model, tokenizer, feature extractor, special tokens.
+"""Loads a Whisper checkpoint: weights, tokenizer, feature extractor, special tokens.
 
-The checkpoint's generation configuration (forced tokens, beams, languages, thresholds) has no
-effect of its own. What decoding needs from it is read once into `SpecialTokens`.
+A checkpoint's generation configuration (forced tokens, beams, languages, thresholds) has no effect
+of its own: `SpecialTokens` holds the few entries that decoding uses.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from transformers import (
 
 from asr.checkpoint.medusa import WHISPER_KEYS, MedusaHeads, is_medusa, read_heads
 from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from asr.checkpoint.tensors import Tensors
-from asr.checkpoint.whisper import Whisper, WhisperModel
+from asr.checkpoint.weights import (
+    PROJECTION,
+    TensorFiles,
+    Whisper,
+    WhisperModel,
+    whisper_shapes,
+)
 from errors import StartError
 from runtime.versions import load_feature_extractor, tokenizer_arguments
 
-# What a CPU multiplies in while the rest stays float32.
+# Precisions of a CPU's large products; all else stays float32.
 PRODUCT_DTYPES = (torch.bfloat16, torch.int8)
-OUTPUT_WEIGHT = "proj_out.weight"
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a model comes from: a hub id, with a revision or None for the newest, or an absolute
-    path.
-    """
+    """The source of a model: an absolute path, or a Hub id and a revision (None is the newest)."""
 
     name: str
     revision: str | None = None
@@ -45,7 +47,7 @@ class Checkpoint:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The arguments common to every `from_pretrained`."""
+        """Return the arguments common to every `from_pretrained`."""
         return {
             "pretrained_model_name_or_path": self.name,
             "revision": self.revision,
@@ -55,8 +57,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Assistant:
-    """A draft model. With `shares_encoder` it is only a decoder and reads the main model's encoder
-    output; `only_language` is the one code it knows, None for a multilingual model.
+    """A draft model.
+
+    With `shares_encoder` the model is a decoder alone, which reads the main model's encoder output.
+    `only_language` is the single language that the model knows, None if it is multilingual.
     """
 
     name: str
@@ -67,11 +71,10 @@ class Assistant:
 
 @dataclass(frozen=True, slots=True)
 class WhisperModels:
-    """A main model with all that belongs to it, and what drafts for it if anything does: an
-    assistant or Medusa heads. Immutable, so that threads can share it.
+    """A main model and its drafter, if any: an assistant or Medusa heads. Shared by threads.
 
-    `product_dtype` is the precision of a CPU's large products, bfloat16 or int8; None where it is
-    that of the weights. `checkpoint` is where the main model was loaded from, if from anywhere.
+    `product_dtype` is the precision of a CPU's large products, bfloat16 or int8; None stands for
+    the precision of the weights. `checkpoint` is the source of the main model, if it was loaded.
     """
 
     name: str
@@ -86,34 +89,32 @@ class WhisperModels:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
         return torch.device(self.model.device)
 
     @property
     def window_seconds(self) -> float:
-        """How much audio one encoder pass covers, in seconds; 30 for every published checkpoint."""
+        """Return the length of an encoder's window: 30 seconds in every published checkpoint."""
         return float(self.feature_extractor.chunk_length)
 
     @property
     def timestamps(self) -> range:
-        """The tokens that tell a time: the last ones there are."""
+        """Return the timestamp tokens, which are the last ones of the vocabulary."""
         return range(self.special_tokens.timestamp_begin, self.model.config.vocab_size)
 
     def text_of(self, tokens: Iterable[int]) -> str:
-        """What tokens say."""
         return str(self.tokenizer.decode(list(tokens)))
 
 
 def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:
-    """Load the main model in `dtype`, by which a CPU's float32 models multiply where it is lower.
+    """Load the main model in `dtype`. On a CPU a lower precision than float32 is that of products.
 
-    Raises StartError if it is not a usable Whisper; errors of transformers are passed on.
+    Raises StartError if the checkpoint is not a usable Whisper, and errors of transformers.
     """
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)
     feature_extractor = load_feature_extractor(checkpoint.source)
     _require_matching_features(checkpoint, config, feature_extractor)
-    # Clean-up is not done for Whisper's tokenizer, which warns wherever a checkpoint asks for it.
+    # Whisper's tokenizer does no clean-up, and warns if a checkpoint asks for clean-up.
     tokenizer = AutoTokenizer.from_pretrained(
         **checkpoint.source, **tokenizer_arguments(), clean_up_tokenization_spaces=False
     )
@@ -144,48 +145,38 @@ def load_model(
     encoder: bool = True,
     prefix: str = "",
 ) -> Whisper:
-    """The model of a checkpoint, in evaluation mode; without `encoder` its decoder alone.
+    """Load a checkpoint's weights; without `encoder` those of its decoder alone.
 
-    Its weights have names that begin with `prefix`, or lack "model.", as those of a WhisperModel
-    do. Raises StartError where one is missing or has another shape, or where one behind a `prefix`
-    is no Whisper's, and OSError where there are no safetensors files.
+    In the files names begin with `prefix`, or lack "model.", as those of a WhisperModel do. Raises
+    StartError if a weight is missing, has another shape or is no Whisper's behind a `prefix`.
+    Raises OSError if there are no safetensors files.
     """
-    generation_config = _generation_config(checkpoint, config)
-    with torch.device("meta"):
-        model = Whisper(config, generation_config, encoder).eval().requires_grad_(False)
-    expected, tensors = model.state_dict(), Tensors(checkpoint.source)
-    if config.tie_word_embeddings:
-        del expected[OUTPUT_WEIGHT]
-    names = _names_by_key(expected, tensors, prefix)
-    shapes = {key: tuple(expected[name].shape) for key, name in names.items()}
+    files, expected = TensorFiles(checkpoint.source), whisper_shapes(config, encoder)
+    names = _names_by_key(expected, files, prefix)
+    shapes = {key: expected[name] for key, name in names.items()}
     weights = {
-        names[key]: weight.to(device, dtype, copy=True) for key, weight in tensors.read(shapes)
+        names[key]: weight.to(device, dtype, copy=True) for key, weight in files.read(shapes)
     }
-    model.load_state_dict(weights, strict=False, assign=True)
-    if config.tie_word_embeddings:
-        model.tie_weights()
-    return model
+    return Whisper(config, _generation_config(checkpoint, config), weights)
 
 
-def _names_by_key(expected: Iterable[str], tensors: Tensors, prefix: str) -> dict[str, str]:
-    """The names of a model's weights by their keys in the files. Raises StartError as `load_model`
-    does.
-    """
+def _names_by_key(expected: Iterable[str], files: TensorFiles, prefix: str) -> dict[str, str]:
+    """Return the names of a model's weights by their keys in the files, or raise StartError."""
     names = {}
     for name in expected:
         keys = prefix + name, prefix + name.removeprefix("model.")
-        found = next((each for each in keys if each in tensors.files), None)
+        found = next((key for key in keys if key in files.files), None)
         if found is None:
-            raise StartError(f"{tensors.name} lacks {keys[0]}")
+            raise StartError(f"{files.name} lacks {keys[0]}")
         names[found] = name
-    for key in sorted(tensors.files.keys() - names.keys() - {prefix + OUTPUT_WEIGHT}):
+    for key in sorted(files.files.keys() - names.keys() - {prefix + PROJECTION}):
         if prefix and key.startswith(prefix):
-            raise StartError(f"{tensors.name} holds an unknown {key}")
+            raise StartError(f"{files.name} holds an unknown {key}")
     return names
 
 
 def _generation_config(checkpoint: Checkpoint, config: PretrainedConfig) -> GenerationConfig:
-    """The checkpoint's, or where there is none what its configuration says."""
+    """Read generation_config.json, or derive it from config.json if there is none."""
     options: dict[str, Any] = {"revision": checkpoint.revision, "token": checkpoint.token}
     try:
         return GenerationConfig.from_pretrained(checkpoint.name, **options)
@@ -194,7 +185,7 @@ def _generation_config(checkpoint: Checkpoint, config: PretrainedConfig) -> Gene
 
 
 def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
-    """Raise StartError unless the configuration is a Whisper's, which activates by GELU."""
+    """Raise StartError unless the configuration is that of a Whisper with GELU activations."""
     if config.model_type != "whisper":
         raise StartError(f"{checkpoint.name} is a {config.model_type} model, not a Whisper")
     if config.activation_function != "gelu":

@@ -1,8 +1,7 @@
-"""The special tokens of one checkpoint, and the prompts made of them.
+"""The special tokens of a checkpoint, and the prompts made of them.
 
-They are read once, when a checkpoint is loaded: from its generation configuration and, for fields
-that an older or distilled checkpoint leaves out, from its tokenizer. No other module looks at
-either.
+They are read once, when a checkpoint is loaded: from its generation configuration, and from its
+tokenizer if an older or distilled checkpoint leaves fields out.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizer
 from errors import StartError
 from payload.languages import CODES
 
-# The size from which a vocabulary is multilingual: openai/whisper's own test (`model.py`), for
-# checkpoints that do not say.
+# The smallest multilingual vocabulary, for checkpoints that do not say: openai/whisper's own test
+# (`model.py`).
 MULTILINGUAL_SIZE = 51_865
 ANNOTATION_STARTS = ("[", "(", "{", "<", "*", "♪", "♩", "♫", "♬")
 
@@ -25,12 +24,12 @@ ANNOTATION_STARTS = ("[", "(", "{", "<", "*", "♪", "♩", "♫", "♬")
 class SpecialTokens:
     """Ids of Whisper's special tokens, and limits that depend on the vocabulary.
 
-    Text tokens lie below `end_of_text`, timestamps from `timestamp_begin` on. `size` is the
-    vocabulary's. `suppress` are never sampled, `begin_suppress` not as the first token, and the
-    first timestamp is at most `max_initial_timestamp_index` steps of 20 ms. `max_length` is the
-    most tokens a sequence can have. `start_of_previous` (<|startofprev|>) is None where the
-    vocabulary lacks it: such a model takes no prompt. `annotations` are those of `suppress` that
-    begin with a bracket, an asterisk or a note, as captions write laughter and music.
+    Text tokens are below `end_of_text`, timestamps from `timestamp_begin` on; `size` counts all
+    tokens. `suppress` are never sampled, `begin_suppress` are not sampled as the first token. The
+    first timestamp is at most `max_initial_timestamp_index` steps of 20 ms. A sequence has at most
+    `max_length` tokens. `start_of_previous` (<|startofprev|>) is None if the vocabulary lacks the
+    token: such a model takes no prompt. `annotations` are the tokens of `suppress` that begin with
+    a bracket, an asterisk or a note, as captions write laughter and music.
     """
 
     size: int
@@ -50,23 +49,24 @@ class SpecialTokens:
 
     @property
     def timestamp_begin(self) -> int:
-        """The id of <|0.00|>; each further id is 20 ms later."""
+        """Return the id of <|0.00|>; each further id is 20 ms later."""
         return self.no_timestamps + 1
 
     @property
     def longest_previous(self) -> int:
-        """The most tokens of previous text in a prompt: as in openai/whisper half of `max_length`,
-        less <|startofprev|>.
+        """Return the most tokens of previous text in a prompt.
+
+        As in openai/whisper, the limit is half of `max_length` less <|startofprev|>.
         """
         return self.max_length // 2 - 1
 
     def prompt(
         self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """The tokens that precede a window's text; those of an English-only checkpoint contain
-        neither language nor task.
+        """Return the tokens that precede a window's text.
 
-        `previous` are tokens of earlier text, at most `longest_previous` of them.
+        `previous` are at most `longest_previous` tokens of earlier text. The prompt of an
+        English-only checkpoint contains neither language nor task.
         """
         tokens: list[int] = []
         if previous and self.start_of_previous is not None:
@@ -79,7 +79,7 @@ class SpecialTokens:
         return tuple(tokens)
 
     def with_timestamps(self, prompt: tuple[int, ...], timestamps: bool) -> tuple[int, ...]:
-        """`prompt` for a text with timestamps, or for one without."""
+        """Return `prompt` for a text with or without timestamps."""
         plain = prompt[:-1] if prompt[-1] == self.no_timestamps else prompt
         return plain if timestamps else (*plain, self.no_timestamps)
 
@@ -90,9 +90,10 @@ def read_special_tokens(
     generation_config: GenerationConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> SpecialTokens:
-    """The special tokens of the checkpoint called `name`.
+    """Read the special tokens of the checkpoint `name`.
 
-    Raises StartError if it has no timestamps, or is multilingual and names no languages.
+    Raises StartError if the vocabulary has no timestamps, or if a multilingual checkpoint names no
+    languages.
     """
     declared, entries = generation_config.to_dict(), tokenizer.get_vocab()
     no_timestamps = declared.get("no_timestamps_token_id") or entries.get("<|notimestamps|>")
@@ -147,6 +148,6 @@ def _tasks(declared: dict[str, Any], entries: dict[str, int]) -> dict[str, int]:
 
 
 def _first(*values: int | list[int] | None) -> int:
-    """The first value that is set; of a list of tokens, its first."""
+    """Return the first value that is set, or its first token if it is a list."""
     value = next(value for value in values if value is not None)
     return value[0] if isinstance(value, list) else value

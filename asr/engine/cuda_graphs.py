@@ -27,7 +27,7 @@ from asr.engine.prefill import PrefillBatch, PrefillShape, prefill
 from asr.engine.row_state import StepShape, upload
 from asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from asr.engine.speculative import decode_step
-from asr.model.audio_encoder import AudioEncoder
+from asr.model.encoder import AudioEncoder
 
 ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds

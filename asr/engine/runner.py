@@ -20,7 +20,7 @@ from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, prefill
 from asr.engine.row_state import SequenceState, StepShape
 from asr.engine.speculative import decode_step
-from asr.model.audio_encoder import AudioEncoder
+from asr.model.encoder import AudioEncoder
 
 
 class StepResult(NamedTuple):

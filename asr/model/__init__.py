@@ -1,3 +1,1 @@
-"""Whisper's encoder and decoder over a checkpoint's weights, the decoder's caches, and the kernels
-they run on a CPU.
-"""
+"""Whisper's encoder and decoder over a checkpoint's weights, KV caches, and kernels for CPUs."""

@@ -1,7 +1,6 @@
-"""The cross-attention heads that follow the speech, and what sets each token's attention apart.
+"""The cross-attention heads that follow the speech, and the normalisation of their attention.
 
-Which heads align is a fact of the checkpoint, and how their attention is normalised needs neither
-words nor times; `asr.output` makes word times of it.
+`asr.output` makes word times of the result.
 """
 
 from __future__ import annotations
@@ -10,18 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.checkpoint.whisper import WhisperModel
+from asr.checkpoint.weights import WhisperModel
 
 AlignmentHead = tuple[int, int]  # layer and head, counted from 0
 MEDIAN_WIDTH = 7  # frames; openai/whisper's `medfilt_width`
 
 
 def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
-    """The heads that look where a token is spoken: those the checkpoint lists, else all of the
-    upper half's layers.
+    """Return the heads that a checkpoint lists, else all heads of the upper half of its layers.
 
-    A list copied from a deeper model (some distilled checkpoints have one) counts where it names
-    heads that exist.
+    Heads that do not exist are left out: some distilled checkpoints list those of a deeper model.
     """
     layers, heads = model.config.decoder_layers, model.config.decoder_attention_heads
     listed = model.generation_config.to_dict().get("alignment_heads") or ()
@@ -32,12 +29,11 @@ def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
 
 
 def normalize_attention(attention: Tensor) -> Tensor:
-    """What sets each token's attention apart, (tokens, frames), from that of several heads (heads,
-    tokens, frames).
+    """Normalise attention (heads, tokens, frames) over the tokens: (tokens, frames).
 
-    As openai/whisper's `find_alignment`: what all tokens look at is taken off, a median over time
-    takes off spikes, and heads are averaged. Frames are scaled by their deviation over the tokens,
-    but no frame by less than the typical one, or the silence that no token looks at would weigh as
+    As in openai/whisper's `find_alignment`, the mean over the tokens is subtracted, a median over
+    time removes spikes, and heads are averaged. Frames are scaled by their deviation over the
+    tokens, plus the typical deviation: otherwise silence, at which no token looks, would weigh as
     much as speech.
     """
     variance, mean = torch.var_mean(attention, dim=1, keepdim=True, correction=0)
@@ -50,10 +46,9 @@ def normalize_attention(attention: Tensor) -> Tensor:
 
 
 def _median_filter(values: Tensor) -> Tensor:
-    """The median over each frame and its neighbours, mirrored at the ends.
+    """Return the median over each frame and its neighbours, mirrored at the ends.
 
-    Half a bubble sort over shifted copies: for so few neighbours it is many times faster than
-    torch's median.
+    Half a bubble sort over shifted copies is many times faster than torch's median of seven.
     """
     reach = min(MEDIAN_WIDTH, 2 * values.shape[2] - 1) // 2
     near = list(

@@ -1,19 +1,18 @@
-"""Linear layers and attention, nearly all that Whisper computes, as a CPU runs them fastest.
+"""Linear layers and attention, nearly all that Whisper computes, in their fastest form on a CPU.
 
-torch multiplies float32 matrices with MKL, which on processors other than Intel's reaches less than
-half the speed of oneDNN. torch ships oneDNN as well and uses it for other types. For a decoder,
-which multiplies the same weights with few positions again and again, the layout of the weights
-matters more: packed in oneDNN's own layout, one position costs half, and the dozens of a large
-batch or of drafts to verify cost a third less (`benchmarks/speed/kernels.py`).
+torch multiplies float32 matrices with MKL, which reaches less than half the speed of oneDNN on
+processors other than Intel's. torch ships oneDNN too, but uses it for other types. A decoder
+multiplies the same weights with few positions again and again: weights packed in oneDNN's own
+layout halve the time of one position, and save a third for the dozens of positions of a large batch
+or of drafts (`benchmarks/speed/kernels.py`).
 
-Large weights are packed once, through the operators that torch's own compiler emits, and kept
-beside the checkpoint's. With smaller weights a few positions are done before oneDNN's call is set
-up. Attention is two products with a softmax between them; torch's fused kernel saves memory there,
-not time. Cross-attention K and V are stored transposed: decode steps query only a few positions.
-Only rounding differs.
+Large weights are packed once, with the operators that torch's own compiler emits, and kept beside
+the checkpoint's. For smaller weights, setting up a call of oneDNN takes longer than the product.
+Attention is two products with a softmax between them: torch's fused kernel saves memory on a CPU,
+not time. Only rounding differs.
 
-In a lower precision (`dtype`) the large products alone are: bfloat16, or for the decoder's largest
-int8. What lies between them stays float32: sums, layer norms, softmax, caches.
+In a lower precision (`dtype`) only the large products are in bfloat16, and the decoder's largest in
+int8. Sums, layer norms, softmax and caches stay float32.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Found by benchmarks/speed/kernels.py: elements of a weight worth packing; positions from which
-# oneDNN is faster on weights in the usual layout; positions up to which attention's second product
-# is faster transposed.
+# Measured by benchmarks/speed/kernels.py: the smallest weight worth packing, in elements; the
+# positions from which oneDNN is faster on weights in the usual layout; the positions up to which
+# attention's second product is faster transposed.
 PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3
 # Query positions whose scores are held at once: 3 MB for a window's 1,500 frames, which fit caches.
 QUERY_BLOCK = 500
-BLOCK = 256  # values, among whose largest the largest of all are looked for
-# Elements of a weight from which quantizing its input costs less than int8 gains over bfloat16.
+BLOCK = 256  # values of which `largest` takes the maximum first
+# The smallest weight, in elements, for which int8 gains more over bfloat16 than quantizing costs.
 INT8_FROM_ELEMENTS = 1 << 19
 INT8_LARGEST, INT8_ZERO, SMALLEST_SCALE = 127, 128, 1e-30
-# oneDNN chooses a layout for a number of positions; that for many serves few as well.
+# oneDNN chooses a layout for a number of positions; a layout for many serves few as well.
 PACKED_FOR_POSITIONS = 1_500
 HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 HAS_MKL: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
@@ -54,9 +53,9 @@ class PackedLinear:
         dtype: torch.dtype | None = None,
         gelu: bool = False,
     ) -> None:
-        """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later.
+        """Pack `weight` (outputs, inputs), which like `bias` (outputs,) must not change later.
 
-        `dtype` is bfloat16 or int8 for a product in that precision; None is the weight's own.
+        `dtype` is the precision of the product, bfloat16 or int8; None is that of `weight`.
         """
         self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
         self.packed = _supported(weight) and weight.numel() >= PACK_FROM_ELEMENTS
@@ -65,41 +64,43 @@ class PackedLinear:
             return
         if dtype == torch.int8 and weight.numel() >= INT8_FROM_ELEMENTS:
             self.quantized = QuantizedWeight(self.weight)
-            self.weight = self.quantized.packed  # of joined weights nobody else holds the original
+            self.weight = self.quantized.packed  # so that joined weights are freed
             return
         self.weight = _pack(self.weight if dtype is None else self.weight.bfloat16())
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Multiply, and add `bias` (outputs,) or else the layer's own."""
+        """Multiply `x`, and add `bias` (outputs,) or else the layer's own."""
         bias = self.bias if bias is None else bias
         if self.quantized is not None:
             product = self.quantized.multiply(x, bias)
         elif self.packed:
             x = x.to(self.weight.dtype)
             return _onednn_linear(x, self.weight, bias, self.gelu).to(torch.float32)
+        elif _many_positions(x, self.weight):
+            product = _onednn_linear(x, self.weight, bias)
         else:
-            product = _linear(x, self.weight, bias)
+            product = F.linear(x, self.weight, bias)
         return F.gelu(product) if self.gelu else product
 
 
 class QuantizedWeight:
-    """A float32 matrix in int8, symmetric with a scale for each output."""
+    """A float32 matrix in int8, symmetric, with a scale for each output."""
 
     def __init__(self, weight: Tensor) -> None:
-        """Quantize `weight` (outputs, inputs): the largest of each output's becomes 127."""
+        """Quantize `weight` (outputs, inputs): the largest of each output becomes 127."""
         self.scales = _scales(weight)
         levels = (weight / self.scales).round_().to(torch.int8)
         self.packed: Tensor = torch.ops.onednn.qlinear_prepack(levels, None)
         self.zeros = torch.zeros(len(weight), dtype=torch.int32)
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """`F.linear` of `x` (.., inputs), each of whose rows is quantized by its own largest.
+        """Compute `F.linear` of `x` (.., inputs). Each row is quantized by its own largest.
 
         Sums are exact, in int32; scales and `bias` are float32.
         """
         rows = x.reshape(-1, x.shape[-1])
         scales = _scales(rows)
-        # Unsigned, as the first releases of the operator take it; conversion rounds down.
+        # The operator's first releases take unsigned numbers; the conversion rounds down.
         levels = (rows / scales).add_(INT8_ZERO + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels,
@@ -121,12 +122,12 @@ class QuantizedWeight:
 
 
 class TransposedLinear:
-    """`F.linear` whose result is stored transposed, positions side by side, on a CPU."""
+    """`F.linear` that stores its result transposed on a CPU, positions side by side."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype | None = None) -> None:
         """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later.
 
-        `dtype` as in PackedLinear; int8, which gains nothing on so many positions, is bfloat16.
+        `dtype` is PackedLinear's, but int8 becomes bfloat16: int8 gains nothing for many positions.
         """
         self.weight, self.bias = weight.detach(), bias
         self.rounded = None if dtype is None else self.weight.bfloat16()
@@ -143,26 +144,26 @@ class TransposedLinear:
 
 
 def encoder_batch_size(windows: int, device: torch.device) -> int:
-    """How many of so many windows to encode together.
+    """Return how many of `windows` to encode together.
 
-    On a CPU one, which stays in the processor's caches: 16 together take longer than one by one
+    On a CPU one window, which fits the processor's caches: 16 together take longer than one by one
     (`benchmarks/speed/cpu.py`).
     """
     return 1 if device.type == "cpu" else windows
 
 
 def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """As `empty_transposed`, for keys: those in bfloat16 are read fastest in the usual layout."""
+    """Return `empty_transposed` for keys: bfloat16 keys are read fastest in the usual layout."""
     if _rounded(like):
         return like.new_zeros(rows, heads, positions, size)
     return empty_transposed(like, rows, heads, positions, size)
 
 
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Zeros (rows, heads, positions, size) of the type and device of `like`.
+    """Return zeros (rows, heads, positions, size) of the type and device of `like`.
 
-    Stored so that `attention` with few query positions reads them fastest: float32 keys and values,
-    and bfloat16 values.
+    The layout is the one that `attention` with few query positions reads fastest, for float32 keys
+    and values and for bfloat16 values.
     """
     if not (_supported(like) or _rounded(like)):
         return like.new_zeros(rows, heads, positions, size)
@@ -170,9 +171,9 @@ def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: 
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """`F.scaled_dot_product_attention` without a mask, all (rows, heads, positions, head size).
+    """Attend without a mask; all tensors are (rows, heads, positions, head size).
 
-    A float32 query over bfloat16 keys and values is rounded for each product; softmax sums in
+    With bfloat16 keys and values a float32 query is rounded for each product; softmax sums in
     float32.
     """
     if _rounded(keys) and query.dtype == torch.float32:
@@ -191,7 +192,7 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 class EncoderLinear:
     """`F.linear` with an encoder's weights, or `F.gelu` of it: (.., inputs) -> (.., outputs).
 
-    For positions in the hundreds: float32 weights stay in their usual layout.
+    For hundreds of positions, at which float32 weights are best in their usual layout.
     """
 
     def __init__(
@@ -201,33 +202,25 @@ class EncoderLinear:
         dtype: torch.dtype | None = None,
         gelu: bool = False,
     ) -> None:
-        """`dtype` as in TransposedLinear; with one, results are bfloat16 too."""
+        """Take `dtype` as in TransposedLinear. With a lower precision, results are bfloat16 too."""
         self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
         self.packed = dtype is not None and _supported(weight)
         if self.packed:
             self.weight = _pack(self.weight.bfloat16())
 
     def rounded(self, x: Tensor) -> Tensor:
-        """`x` in the type of the product; query, key and value read one copy."""
+        """Return `x` in the product's type, a copy that query, key and value share."""
         return x.to(self.weight.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Multiply."""
         if self.packed or _many_positions(x, self.weight):
             return _onednn_linear(self.rounded(x), self.weight, self.bias, self.gelu)
         product = F.linear(x, self.weight, self.bias)
         return F.gelu(product) if self.gelu else product
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`, on oneDNN where that is faster."""
-    if _many_positions(x, weight):
-        return _onednn_linear(x, weight, bias)
-    return F.linear(x, weight, bias)
-
-
 def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of a query that is scaled, all (rows, heads, positions, head size) of one type."""
+    """Attend with a scaled query; all (rows, heads, positions, head size) and of one type."""
     supported = _supported(query) or (AVAILABLE and _rounded(query))
     if supported and query.shape[2] >= ONEDNN_FROM_POSITIONS:
         return _blockwise_attention(query, keys, values)
@@ -235,9 +228,9 @@ def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of a scaled query, a block of positions of one head of one row at a time.
+    """Attend with a scaled query, for a block of positions of one head of one row at a time.
 
-    torch's softmax sums in float32 where its input is bfloat16.
+    torch's softmax sums in float32 even if its input is bfloat16.
     """
     mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
     transposed = values.transpose(2, 3).contiguous()
@@ -252,10 +245,10 @@ def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`values.topk(count)` of (.., n), or of all where these are fewer: values and indices.
+    """Return values and indices of `values.topk(count)`, or of all n values (.., n) if fewer.
 
-    They are in the `count` blocks with the largest maxima, or in what is left beside blocks. With a
-    vocabulary's ids that takes a third of the time of looking among all.
+    The largest values are in the `count` blocks with the largest maxima, or in the rest after the
+    last block. For a vocabulary this takes a third of the time of a search among all values.
     """
     size = values.shape[-1]
     whole = size // BLOCK * BLOCK
@@ -276,7 +269,7 @@ def _scale(query: Tensor) -> float:
 
 
 def _scales(rows: Tensor) -> Tensor:
-    """What one level of int8 stands for in each row (rows, n): (rows, 1)."""
+    """Return the value of one level of int8 in each row: (rows, n) -> (rows, 1)."""
     return rows.abs().amax(dim=1, keepdim=True).div_(INT8_LARGEST).clamp_(min=SMALLEST_SCALE)
 
 
@@ -293,7 +286,6 @@ def _many_positions(x: Tensor, weight: Tensor) -> bool:
 
 
 def _pack(weight: Tensor) -> Tensor:
-    """In oneDNN's own layout."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(
         weight.contiguous(), PACKED_FOR_POSITIONS
     )
@@ -301,9 +293,9 @@ def _pack(weight: Tensor) -> Tensor:
 
 
 def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Tensor:
-    """Of the type of `x`, which is the weight's; `bias` is added in float32.
+    """Return the product in the common type of `x` and `weight`; `bias` is added in float32.
 
-    Contiguous input: oneDNN multiplies strided rows one number at a time.
+    `x` is made contiguous: oneDNN multiplies strided rows one number at a time.
     """
     after, algorithm = ("gelu", "none") if gelu else ("none", "")
     product: Tensor = torch.ops.mkldnn._linear_pointwise(

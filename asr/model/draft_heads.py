@@ -1,8 +1,8 @@
 """Medusa heads as products: from the newest hidden state to scores for several tokens ahead.
 
-All heads are one product. Their weights are stacked, so that drafting costs one small product and
-one over the vocabulary whatever the number of drafts; an assistant reads its weights once for every
-token. Cf. aiola-lab/whisper-medusa, `models/model.py`.
+The weights of all heads are stacked: any number of drafts costs one small product and one over the
+vocabulary, whereas an assistant reads its weights once for every token. Cf.
+aiola-lab/whisper-medusa, `models/model.py`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from torch import Tensor
 
 from asr.checkpoint.medusa import Heads, MedusaHeads
 from asr.model.cpu_kernels import PackedLinear
-from asr.model.decoder import Decoder
-from asr.model.decoder_layer import DecoderLayer
+from asr.model.decoder import Decoder, DecoderLayer, vocabulary_product
 from asr.model.kv_cache import KVCache
-from asr.model.vocabulary import vocabulary_product
 
 
 class HeadStack:
     """Heads over the same input: (.., d_model) -> (.., heads, d_model).
 
-    `dtype` is that of the first blocks' product (see `PackedLinear`).
+    `dtype` is the precision of the first blocks' product (see `PackedLinear`).
     """
 
     def __init__(self, heads: Heads, dtype: torch.dtype | None = None) -> None:
@@ -31,7 +29,6 @@ class HeadStack:
         self.first = PackedLinear(first.weight.flatten(0, 1), first.bias.flatten(), dtype)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Every head's output."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         inner = F.silu(self.first(rows)).view(-1, self.count, rows.shape[-1])
         x = rows[:, None] + inner
@@ -48,15 +45,15 @@ class BaseHead:
         self.stack = HeadStack(head, dtype)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """What is projected onto the vocabulary in place of `hidden`."""
+        """Return the state that is projected onto the vocabulary in place of `hidden`."""
         return self.stack(hidden).squeeze(-2)
 
 
 class MedusaModel:
     """The heads that draft for `main`, over its vocabulary or a shortlist of it.
 
-    `block` is a decoder of the one further layer of a Medusa-Block checkpoint, which has a cache of
-    its own; its output goes to the heads without a norm.
+    `block` is a decoder of a Medusa-Block checkpoint's further layer, with a cache of its own. The
+    heads read its output without a norm.
     """
 
     def __init__(self, main: Decoder, heads: MedusaHeads, dtype: torch.dtype | None = None) -> None:
@@ -69,18 +66,19 @@ class MedusaModel:
             self.output = vocabulary_product(main.output_embeddings[heads.shortlist], dtype)
         self.block = None
         if heads.block is not None:
-            self.block = main.with_layers([DecoderLayer(heads.block, (), dtype)])
+            layer = DecoderLayer(heads.block, main.layers[0].heads, dtype=dtype)
+            self.block = main.with_layers([layer])
 
     @property
     def count(self) -> int:
-        """How many tokens the heads can draft at once."""
+        """Return how many tokens the heads can draft at once."""
         return self.heads.count
 
     def scores(self, newest: Tensor, drafts: int, bias: Tensor) -> Tensor:
-        """Scores (rows, drafts, vocabulary) of the tokens behind the newest, and `bias` on them.
+        """Return scores (rows, drafts, vocabulary) of the tokens after the newest, plus `bias`.
 
-        `newest` (rows, d_model) are the states that chose the newest tokens. Tokens that are not on
-        the shortlist have minus infinity.
+        `newest` (rows, d_model) are the states that chose the newest tokens. Tokens off the
+        shortlist score minus infinity.
         """
         ahead = self.heads(newest)[:, :drafts].contiguous()
         if self.shortlist is None:
@@ -92,9 +90,9 @@ class MedusaModel:
     def states(
         self, hidden: Tensor, positions: Tensor, cache: KVCache | None, kv_len: int
     ) -> Tensor:
-        """What the heads read of the main model's hidden states (rows, n, d_model) at `positions`.
+        """Return the states that the heads read, (rows, n, d_model): `hidden` at `positions`.
 
-        With a further layer its output, for which its `cache` holds all positions below.
+        A further layer maps `hidden` to its output, and needs all positions below in its `cache`.
         """
         if self.block is None or cache is None:
             return hidden

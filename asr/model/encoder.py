@@ -1,7 +1,7 @@
-"""From samples to the encoders' outputs, each window once.
+"""Whisper's encoder: from samples to the encoders' outputs, each window once.
 
-The encoder's output is handed on, not kept: it is projected into the decoders' caches when a window
-enters a row. Language detection hands it back to the caller, who gives it along with the request.
+The output is returned, not kept: it is projected into the decoders' caches when a window enters a
+row. Language detection returns it to the caller, who passes it along with the request.
 """
 
 from __future__ import annotations
@@ -13,37 +13,106 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
+from asr.checkpoint.weights import Weights, WhisperModel, below
 from asr.frontend.features import LogMel
-from asr.model.audio_encoder import AudioEncoder
-from asr.model.cpu_kernels import encoder_batch_size
+from asr.model.cpu_kernels import EncoderLinear, encoder_attention, encoder_batch_size
 from asr.model.cpu_threads import CpuThreads
+from asr.model.decoder import Norm
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 Samples = NDArray[np.float32]
 
+# Fractions of a window that may be read alone, and the seconds by which such a part is longer than
+# the speech in it: silence after the speech ends a text.
+PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
+FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
+# transformers' limit: half precision would overflow in some checkpoints.
+LARGEST_HALF = torch.finfo(torch.float16).max - 1000
+
 
 class EncoderOutput(NamedTuple):
-    """Outputs (windows, frames, d_model); `assistant` where one will draft."""
+    """Outputs (windows, frames, d_model); `assistant` if an assistant will draft."""
 
     main: Tensor
     assistant: Tensor | None = None
 
 
+class EncoderLayer:
+    """Self-attention and a perceptron, each after its norm and added to its input."""
+
+    def __init__(self, weights: Weights, heads: int, dtype: torch.dtype | None) -> None:
+        def linear(name: str, gelu: bool = False) -> EncoderLinear:
+            bias = weights.get(f"{name}.bias")
+            return EncoderLinear(weights[f"{name}.weight"], bias, dtype, gelu)
+
+        self.heads = heads
+        self.norm = Norm.of(weights, "self_attn_layer_norm")
+        self.inner_norm = Norm.of(weights, "final_layer_norm")
+        self.query, self.key, self.value, self.out = (
+            linear(f"self_attn.{each}_proj") for each in ("q", "k", "v", "out")
+        )
+        self.fc1, self.fc2 = linear("fc1", gelu=True), linear("fc2")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(windows, frames, d_model) -> (windows, frames, d_model)."""
+        normed = self.query.rounded(self.norm(x))
+        query, keys, values = (
+            each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+            for each in (self._scaled_query(normed), self.key(normed), self.value(normed))
+        )
+        mixed = encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
+        x = self.out(mixed).to(x.dtype).add_(x)
+        x = self.fc2(self.fc1(self.inner_norm(x))).to(x.dtype).add_(x)
+        return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
+
+    def _scaled_query(self, normed: Tensor) -> Tensor:
+        """Scale the query before the product with the keys, as transformers does: it is rounded."""
+        query = self.query(normed)
+        return query * float((query.shape[-1] // self.heads) ** -0.5)
+
+
+class AudioEncoder:
+    """A checkpoint's encoder; `dtype` is the precision of its products (see `EncoderLinear`).
+
+    Computes the results of transformers' modeling_whisper.WhisperEncoder (to rounding). A window
+    with fewer frames than the model's is given the first positions.
+    """
+
+    def __init__(self, model: WhisperModel, dtype: torch.dtype | None = None) -> None:
+        weights, heads = dict(model.named_parameters()), model.config.encoder_attention_heads
+        own = below(weights, "model.encoder.")
+        self.convolutions = [
+            (own[f"{name}.weight"], own[f"{name}.bias"], stride)
+            for name, stride in (("conv1", 1), ("conv2", 2))
+        ]
+        self.positions = own["embed_positions.weight"]
+        self.layers = [
+            EncoderLayer(below(own, f"layers.{number}."), heads, dtype)
+            for number in range(model.config.encoder_layers)
+        ]
+        self.norm = Norm.of(own, "layer_norm")
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
+        for weight, bias, stride in self.convolutions:
+            features = F.gelu(F.conv1d(features, weight, bias, stride, padding=1))
+        x = features.transpose(1, 2)
+        x = x + self.positions[: x.shape[1]]
+        for layer in self.layers:
+            x = layer.forward(x)
+        return self.norm(x)
+
+
 EncoderPass = Callable[[AudioEncoder, Tensor], Tensor]
 
 
-# Parts of the window that may be read instead of all of it, and the seconds that a part is
-# longer than the speech in it: a text is ended by the silence behind it.
-PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
-FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
-
-
 class Encoder:
-    """The encoders of a set of models, and the spectrogram both read."""
+    """The encoders of a main model and its assistant, and the spectrogram that both read."""
 
     def __init__(
         self,
@@ -51,20 +120,16 @@ class Encoder:
         threads: CpuThreads | None = None,
         run_pass: EncoderPass = AudioEncoder.forward,
     ) -> None:
-        """Take the models; `threads` are adjusted before every pass, which is long on a CPU.
-
-        `run_pass` does what `AudioEncoder.forward` does, maybe otherwise.
-        """
+        """Adjust `threads` before every pass. `run_pass` may replay `AudioEncoder.forward`."""
         self.threads, self.run_pass = threads, run_pass
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device, self.dtype = models.device, models.model.dtype
-        self.main = AudioEncoder(models.model.get_encoder(), models.product_dtype)
+        self.main = AudioEncoder(models.model, models.product_dtype)
         self.assistant: AudioEncoder | None = None
         if models.assistant is not None:
-            shares, own = models.assistant.shares_encoder, models.assistant.model
             self.assistant = self.main
-            if not shares:
-                self.assistant = AudioEncoder(own.get_encoder(), models.product_dtype)
+            if not models.assistant.shares_encoder:
+                self.assistant = AudioEncoder(models.assistant.model, models.product_dtype)
 
     @torch.inference_mode()
     def encode(
@@ -75,12 +140,12 @@ class Encoder:
         until: float = math.inf,
         frames: Sequence[int | None] | None = None,
     ) -> EncoderOutput:
-        """Encode windows of samples, for the main model and, if `drafted`, for the assistant.
+        """Encode windows of samples for the main model and, if `drafted`, for the assistant.
 
-        `known` holds, for each window, the main encoder's output (1, frames, d_model) where there
-        is one already. From the time `until` (of time.perf_counter) on the other windows are left
-        out; at least one pass is made. `frames` are those of `part_of_window`, by window; output
-        that has fewer than the model's is repeated beside such as has all.
+        `known` holds the main encoder's output (1, frames, d_model) of each window that has been
+        encoded before. After the first pass no further one starts once time.perf_counter() reaches
+        `until`: the output then lacks the last windows. `frames` holds the `part_of_window` of each
+        window. Outputs of different lengths are repeated to a common length.
         """
         known, passes = known or [None] * len(windows), []
         frames = frames or [None] * len(windows)
@@ -100,12 +165,12 @@ class Encoder:
         return EncoderOutput(main, torch.cat(own))
 
     def part_of_window(self, seconds: float) -> int | None:
-        """How many frames to read of a window with `seconds` of speech where speed is worth more
-        than the last word; None for all.
+        """Return how many frames to read of a window with `seconds` of speech; None for all.
 
-        On a CPU an encoder's pass takes the longer the more frames it reads, silence or not. A part
-        divides the whole, so that its output may be repeated: attention over keys of which each
-        occurs equally often is the same. Compare whisper.cpp's `audio_ctx`.
+        For windows whose speed matters more than their last word. On a CPU the time of a pass grows
+        with its frames, silent or not. A part divides the whole, so that its output can be
+        repeated: attention over keys that all occur equally often is the same. Compare
+        whisper.cpp's `audio_ctx`.
         """
         whole = len(self.main.positions)
         if self.device.type != "cpu":
@@ -115,7 +180,7 @@ class Encoder:
         return next((whole // each for each in parts if needed <= whole // each), None)
 
     def _shorter(self, frames: Sequence[int | None]) -> int | None:
-        """How many frames windows that are encoded together have, None for all."""
+        """Return the frames of windows that are encoded together; None for all."""
         wanted = [each for each in frames if each is not None]
         return max(wanted) if len(wanted) == len(frames) else None
 
@@ -126,7 +191,7 @@ class Encoder:
         known: Sequence[Tensor | None],
         frames: int | None,
     ) -> EncoderOutput:
-        """One pass of each encoder, and none of the main one where every output is known."""
+        """Run one pass of each encoder; the main one is left out if every output is known."""
         if self.threads is not None:
             self.threads.adjust()
         own = self.assistant if drafted and self.assistant is not self.main else None
@@ -143,7 +208,7 @@ class Encoder:
 
 
 def repeated(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs (windows, frames, d_model), each with the fewest frames that all can have so."""
+    """Repeat outputs (windows, frames, d_model) to their smallest common length."""
     frames = math.lcm(*(each.shape[1] for each in outputs))
     return [
         each if each.shape[1] == frames else each.repeat(1, frames // each.shape[1], 1)

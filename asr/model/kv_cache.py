@@ -1,10 +1,9 @@
-"""Keys and values of a batch of rows, allocated once, each row at a length of its own.
+"""Keys and values of a batch of rows, allocated once; each row has a length of its own.
 
-The cache stores no lengths. A pass writes at the positions it is given and attends to nothing
-beyond them, so rejected tokens are simply overwritten by the next pass, and the addresses never
-change: CUDA graphs replay over them. All layers of one kind are one tensor, so that a row is moved
-or cleared by an operation a kind rather than one a layer. The beams of a row have keys and values
-of their own for the text and share those of the audio.
+The cache stores no lengths. A pass writes at given positions and attends to nothing beyond them, so
+the next pass overwrites rejected tokens, and addresses never change: CUDA graphs replay over them.
+All layers of one kind are one tensor, so that one operation moves or clears a row. The beams of a
+row have their own keys and values of the text and share those of the audio.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KVCache:
-    """Rows are the second dimension of every tensor.
+    """A cache whose tensors have rows as their second dimension.
 
     Self-attention's `keys` and `values` are (layers, rows x beams, heads, max_len, head size), the
-    beams of a row side by side; cross-attention's (layers, rows, heads, frames, head size).
-    `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) are kept
-    for word times, which then need no second pass. `selected` (n,) are the numbers of the rows that
-    a pass is about, where they are not all: a CUDA graph reads them where it is replayed.
+    beams of a row side by side; cross-attention's are (layers, rows, heads, frames, head size).
+    `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) serve word
+    times, which then need no second pass. `selected` (n,) holds the numbers of the rows of a pass,
+    None for all rows; a replayed CUDA graph reads them.
     """
 
     keys: Tensor
@@ -35,12 +34,11 @@ class KVCache:
 
     @property
     def max_len(self) -> int:
-        """How many positions a row holds."""
+        """Return the number of positions of a row."""
         return self.keys.shape[3]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that is held."""
         return (
             self.keys,
             self.values,
@@ -50,7 +48,7 @@ class KVCache:
         )
 
     def view(self, start: int, stop: int) -> KVCache:
-        """Rows `start` to `stop`, sharing memory."""
+        """Return rows `start` to `stop`, which share memory."""
         beams = slice(start * self.num_beams, stop * self.num_beams)
         return KVCache(
             self.keys[:, beams],
@@ -62,13 +60,15 @@ class KVCache:
         )
 
     def select(self, rows: Tensor) -> KVCache:
-        """The rows with the numbers (n,), in any places, sharing memory: for `fill_cross_kv`,
-        `clear`, `first_beams` and, of one beam, a pass; what a pass reads of them is gathered.
+        """Return a cache of the rows with the numbers (n,), which shares memory.
+
+        Serves `fill_cross_kv`, `clear`, `first_beams` and passes with one beam. A pass gathers the
+        rows that it reads.
         """
         return replace(self, selected=rows)
 
     def first_beams(self) -> KVCache:
-        """The first beam of every row alone, sharing memory."""
+        """Return the first beam of every row, which shares memory."""
         first = slice(None, None, self.num_beams)
         return replace(
             self,
@@ -79,7 +79,7 @@ class KVCache:
         )
 
     def copy_first_beams(self, length: int) -> None:
-        """Give the first `length` positions of every row's first beam to its other beams."""
+        """Copy the first `length` positions of every row's first beam to its other beams."""
         for each in (self.keys, self.values):
             beams = self._split_beams(each)
             rows = self.places(slice(None))
@@ -94,11 +94,11 @@ class KVCache:
                 self._split_beams(each)[..., :length, :].index_fill_(1, self.selected, 0.0)
 
     def places(self, rows: slice) -> slice | Tensor:
-        """Where some of the rows that a pass is about stand in the tensors."""
+        """Return the indices in the tensors of some `rows` of a pass."""
         return rows if self.selected is None else self.selected[rows]
 
     def gathered(self, of_layer: Tensor) -> Tensor:
-        """What a pass reads of a layer's tensor (rows, ..): the rows that it is about."""
+        """Return the rows of a pass, of a layer's tensor (rows, ..)."""
         return of_layer if self.selected is None else of_layer.index_select(0, self.selected)
 
     def move(self, source: int, target: int) -> None:
@@ -112,7 +112,7 @@ class KVCache:
             target[:, :rows].copy_(source[:, :rows])
 
     def _by_row(self) -> list[Tensor]:
-        """All tensors, the rows their second dimension."""
+        """Return all tensors with rows as their second dimension."""
         own = (self.keys, self.values, self.alignment_queries)
         return [*map(self._split_beams, own), self.cross_keys, self.cross_values]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
-from asr.checkpoint.whisper import WhisperModel
+from asr.checkpoint.weights import WhisperModel
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel
@@ -100,7 +100,7 @@ def footprint(
     models: Sequence[WhisperModel], main: Decoder, draft_model: DraftModel | None
 ) -> Footprint:
     """The same, of checkpoints' models by themselves."""
-    weights: list[Tensor] = [weight for model in models for weight in model.parameters()]
+    weights = [weight for model in models for _, weight in model.named_parameters()]
     drafter = draft_model.block if isinstance(draft_model, MedusaModel) else draft_model
     decoders = [main] if drafter is None else [main, drafter]
     joined = [

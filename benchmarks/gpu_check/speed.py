@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from asr.checkpoint.weights import below
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import MedusaDrafter
@@ -124,8 +125,8 @@ def _step_bytes(subject: Subject, rows: int) -> int:
     for half of the longest text.
     """
     main = subject.transcriber.engine.main
-    decoder = subject.transcriber.models.model.get_decoder()
-    weights: int = sum(each.nbytes for each in decoder.parameters())
+    named = dict(subject.transcriber.models.model.named_parameters())
+    weights = sum(each.nbytes for each in below(named, "model.decoder.").values())
     return weights + rows * main.cache_bytes_per_row(main.max_positions // 2, 1)
 
 

@@ -7,7 +7,6 @@ as is set, with heads of either type.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ import torch
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels
 from asr.checkpoint.medusa import MedusaHeads, ResidualBlocks
+from asr.checkpoint.weights import below
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from benchmarks.medusa.figures import figures
@@ -107,13 +107,16 @@ def pairs(device: torch.device) -> list[Pair]:
 def with_random_heads(models: WhisperModels, count: int, block: bool) -> WhisperModels:
     """The models with heads that nearly copy, and for Medusa-Block a copy of the last layer."""
     generator = torch.Generator(models.device).manual_seed(SEED)
-    width, like = models.model.config.d_model, models.model.get_output_embeddings().weight
+    width = models.model.config.d_model
     weight, bias = (
         SCALE
-        * torch.randn(count, *shape, generator=generator, device=models.device, dtype=like.dtype)
+        * torch.randn(
+            count, *shape, generator=generator, device=models.device, dtype=models.model.dtype
+        )
         for shape in ((width, width), (width,))
     )
-    layer = copy.deepcopy(models.model.get_decoder().layers[-1]) if block else None
+    last = f"model.decoder.layers.{models.model.config.decoder_layers - 1}."
+    layer = below(dict(models.model.named_parameters()), last) if block else None
     heads = MedusaHeads("random", (ResidualBlocks(weight, bias),), None, layer)
     return dataclasses.replace(models, medusa=heads)
 

@@ -22,8 +22,8 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from asr.frontend.features import LogMel
-from asr.model.audio_encoder import AudioEncoder
 from asr.model.cpu_kernels import attention
+from asr.model.encoder import AudioEncoder
 from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
@@ -69,7 +69,7 @@ def encoders(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
     windows = cut(recording(WINDOWS * 30))[:WINDOWS]
     for name in models:
         loaded = PAIRS[name](CPU, torch.float32)
-        encode = AudioEncoder(loaded.model.get_encoder()).forward
+        encode = AudioEncoder(loaded.model).forward
         features = LogMel(loaded.feature_extractor, CPU)(windows)
         actions: dict[str, Action] = {
             "together": partial(encode, features),
