@@ -30,8 +30,7 @@ from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decodi
 from config import InferenceConfig
 from diarization.diarizer import Diarization, Diarizer
 from diarization.known_speakers import KnownVoices
-from diarization.session_speakers import SessionSpeakers
-from diarization.thread import DiarizationClient, DiarizationThread
+from diarization.thread import DiarizationClient, DiarizationThread, SessionSpeakers
 from errors import EndpointError, InvalidParameter, Unsupported
 from payload.reference_clips import ReferenceClip
 from runtime.error_edge import end_process, endpoint_errors
@@ -222,7 +221,7 @@ class Endpoint:
             guess = len(clip.reference) / GUESSED_BYTES_PER_SECOND
             with self._preparation.recording(guess) as recording:
                 samples = await self._prepare(recording, enrolment.decode(clip), decodes=True)
-                await speakers.hear(enrolment, recording, clip.name, samples)
+                await speakers.enrol(enrolment, recording, clip.name, samples)
         return enrolment.known
 
     def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:

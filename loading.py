@@ -23,8 +23,8 @@ from asr import (
 )
 from audio.decode import AudioLimits
 from config import ModelReference, ModelSettings, misspelt_variables, nvidia_device_present
+from diarization import load_diarizer
 from diarization.diarizer import Diarizer
-from diarization.loading import load_diarizer
 from endpoint import Endpoint
 from errors import EndpointError, StartError
 from runtime.device import choose_device, choose_dtype, prepare_device

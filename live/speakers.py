@@ -27,7 +27,7 @@ from payload.reference_clips import ReferenceClip
 from transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
 
 if TYPE_CHECKING:
-    from diarization.session_speakers import SessionSpeakers
+    from diarization.thread import SessionSpeakers
 
 # Seconds around words in which turns may matter to them; `diarization_utils` looks half as far.
 AROUND = 1.0

@@ -8,8 +8,7 @@ import transformers
 from fake_cuda import fake_cuda, to_fake_cuda
 from test_nemotron_diarizer import CHUNK_SAMPLES, processor, small_config
 
-from diarization.nemotron_diarizer import NemotronDiarizer
-from diarization.nemotron_features import MelFeatures
+from diarization.nemotron import MelFeatures, NemotronDiarizer
 from runtime.versions import nemotron_speaker_cache
 
 

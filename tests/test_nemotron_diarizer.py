@@ -24,21 +24,20 @@ from pyannote.audio.utils.signal import Binarize
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from config import DEMO_MODELS, ModelSettings
+from diarization import load_diarizer
 from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
-from diarization.loading import load_diarizer
-from diarization.nemotron_diarizer import (
+from diarization.nemotron import (
     Chunking,
     Durations,
+    MelFeatures,
     NemotronDiarizer,
     NemotronStream,
     TurnsSoFar,
     chunks,
     likeliest,
-    runs,
     smooth,
     turns_of,
 )
-from diarization.nemotron_features import MelFeatures
 from errors import ModelError, OutOfMemory, StartError
 from loading import load_endpoint
 from runtime import versions
@@ -254,13 +253,6 @@ def test_exclusive_turns_have_the_likeliest_of_the_active(found):
     assert (found[alone] == np.where(active, found, 0).max(axis=1)[active.any(axis=1)]).all()
 
 
-@given(st.lists(st.booleans()))
-def test_runs_are_where_it_is_true(values):
-    inside = {at for start, end in runs(np.array(values, bool)) for at in range(start, end)}
-    assert inside == {at for at, value in enumerate(values) if value}
-    assert all(end < start for (_, end), (start, _) in pairwise(runs(np.array(values, bool))))
-
-
 @needs_the_model
 def test_durations_come_from_the_models_configuration(folder, tmp_path, spoken):
     model = transformers.AutoModelForAudioFrameClassification.from_pretrained(folder)
@@ -325,7 +317,7 @@ def test_it_embeds_no_voices(diarizer, spoken):
 @needs_the_model
 def test_where_all_its_speakers_talk_there_may_be_more(diarizer, spoken):
     found = diarizer.diarize(spoken, NO_HINTS)
-    warning = "8 speakers were found, the most that the diarization model knows"
+    warning = "8 speakers were found, the most that the model can tell apart"
     assert found.warnings == (warning,)
     fewer = tuple(turn for turn in found.turns if turn.speaker != "SPEAKER_03")
     assert replace(found, turns=fewer).warnings == ()
@@ -649,14 +641,14 @@ def test_weights_that_lack_a_part_are_refused(tmp_path):
     state = {name: each for name, each in model.state_dict().items() if "upsampler" not in name}
     save(tmp_path)
     model.save_pretrained(tmp_path, state_dict=state)
-    assert "lacks model.upsampler.conv.bias" in start_failure(tmp_path)
+    assert "lacks the weights model.upsampler.conv.bias" in start_failure(tmp_path)
 
 
 @needs_the_model
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "asks for WhisperFeatureExtractor"),
+        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "needs WhisperFeatureExtractor"),
         ({"sampling_rate": 8_000}, "at 8000 Hz"),
         ({"feature_size": 128}, "could not be loaded"),
     ],

@@ -34,8 +34,8 @@ from benchmarks.gpu_check.subject import (
     model_name,
 )
 from config import ModelSettings
+from diarization import load_diarizer
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
-from diarization.loading import load_diarizer
 from runtime.model_errors import loading
 from timebase import SAMPLE_RATE
 
