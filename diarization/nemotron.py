@@ -150,13 +150,8 @@ class NemotronDiarizer:
         """Find the speaker turns of `samples`, without regard to `hints`; the rest is in
         `Diarizer.diarize`. Once cancelled, computes at most one more chunk.
         """
-        with computing(self._stream):
-            parts = []
-            pause(cancelled, between)
-            for part in self._probabilities(torch.from_numpy(samples)):
-                parts.append(_on_host(part))
-                pause(cancelled, between)
-        found = self._turns_so_far().push(parts, last=True)
+        whole = NemotronStream(self, self._whole)
+        found = whole.push(samples, last=True, cancelled=cancelled, between=between)
         return replace(found, hints=hints, most_speakers=self._speakers)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
@@ -166,26 +161,6 @@ class NemotronDiarizer:
     def stream(self) -> NemotronStream:
         """Open a stream of live audio; the caller checks `capabilities.streams`."""
         return NemotronStream(self, self._live)
-
-    def _turns_so_far(self) -> TurnsSoFar:
-        rate = SAMPLE_RATE / self._features.hop_length
-        return TurnsSoFar(self._durations, rate, self._speakers)
-
-    def _probabilities(self, samples: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the probabilities of each chunk, (frames, speakers), on the model's device.
-
-        Together they equal those of the model's own forward over the whole recording.
-        """
-        cache = self._cache(self._whole)
-        for chunk in chunks(self._features.count(samples), self._stack, self._whole):
-            yield self._score(samples, chunk, cache)
-
-    def _cache(self, chunking: Chunking) -> object:
-        return self._new_cache(
-            self._model.config.streaming_config,
-            fifo_length=chunking.queued,
-            speaker_cache_update_period=chunking.popped,
-        )
 
     @torch.inference_mode()
     def _score(self, samples: torch.Tensor, chunk: Chunk, cache: object) -> torch.Tensor:
@@ -229,11 +204,15 @@ class NemotronStream:
         self._diarizer, self._chunking = diarizer, chunking
         self._features, self._stack = diarizer._features, diarizer._stack
         self._hop = self._features.hop_length
-        self._cache = diarizer._cache(chunking)
+        self._cache = diarizer._new_cache(
+            diarizer._model.config.streaming_config,
+            fifo_length=chunking.queued,
+            speaker_cache_update_period=chunking.popped,
+        )
         self._audio = torch.zeros(0)
         # Encoder frames before `_audio`, and before the next chunk.
         self._dropped = self._start = 0
-        self._turns = diarizer._turns_so_far()
+        self._turns = TurnsSoFar(diarizer._durations, SAMPLE_RATE / self._hop, diarizer._speakers)
 
     @property
     def clock(self) -> float:
@@ -252,29 +231,40 @@ class NemotronStream:
         samples: NDArray[np.float32],
         last: bool = False,
         cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
     ) -> Diarization:
-        """Add samples and return the new turns; the rest is in `DiarizationStream.push`. Once
-        cancelled, computes at most one more chunk.
+        """Add samples and return the new turns; the rest is in `DiarizationStream.push`.
+
+        Once cancelled, computes at most one more chunk. `between` is called between two chunks.
         """
-        self._audio = torch.cat([self._audio, torch.from_numpy(samples)])
+        new = torch.from_numpy(samples)
+        self._audio = torch.cat([self._audio, new]) if len(self._audio) else new
         parts = []
         with computing(self._diarizer._stream):
-            pause(cancelled, None)
-            for chunk in self._chunks(last):
-                parts.append(_on_host(self._diarizer._score(self._audio, chunk, self._cache)))
-                self._move_on(chunk)
-                pause(cancelled, None)
+            pause(cancelled, between)
+            for part in self._probabilities(last):
+                parts.append(_on_host(part))
+                pause(cancelled, between)
         self._audio = self._audio.clone()  # a slice would keep all earlier samples in memory
         return self._turns.push(parts, last)
 
-    def _chunks(self, last: bool) -> Iterator[Chunk]:
-        """Yield the complete chunks, each in encoder frames of `_audio` at that moment."""
+    def _probabilities(self, last: bool) -> Iterator[torch.Tensor]:
+        """Yield the probabilities of each complete chunk, (frames, speakers), as computed.
+
+        For a whole recording they equal those of the model's own forward.
+        """
+        chunking = self._chunking
         while last or self.missing <= 0:
-            count = self._features.count(self._audio)
-            start = self._start - self._dropped
+            # Encoder frames of `_audio`; behind its end the model reads a masked frame.
+            count, start = self._features.count(self._audio), self._start - self._dropped
             if start * self._stack >= count:
                 return
-            yield chunk_at(start, count // self._stack + 1, self._chunking)
+            stop = count // self._stack + 1
+            end = min(start + chunking.length, stop)
+            first, beyond = max(start - chunking.left, 0), min(end + chunking.right, stop)
+            chunk = Chunk(first, start, end, beyond)
+            yield self._diarizer._score(self._audio, chunk, self._cache)
+            self._move_on(chunk)
 
     def _move_on(self, chunk: Chunk) -> None:
         """Drop the samples that no later chunk reads. The first frame of a chunk reads samples of
@@ -329,23 +319,6 @@ def _on_host(probabilities: torch.Tensor) -> NDArray[np.float32]:
     if not np.isfinite(values).all():
         raise ValueError("probabilities are not finite")
     return values
-
-
-def chunks(count: int, stack: int, chunking: Chunking) -> Iterator[Chunk]:
-    """Yield the chunks of a recording of `count` frames, as the model's own forward splits it.
-
-    An encoder frame is a stack of `stack` frames. The masked frame at the recording's end makes no
-    chunk of its own.
-    """
-    for start in range(0, -(-count // stack), chunking.length):
-        yield chunk_at(start, count // stack + 1, chunking)
-
-
-def chunk_at(start: int, all_frames: int, chunking: Chunking) -> Chunk:
-    """Return the chunk from `start` on, in a recording of `all_frames` encoder frames."""
-    end = min(start + chunking.length, all_frames)
-    first, last = max(start - chunking.left, 0), min(end + chunking.right, all_frames)
-    return Chunk(first, start, end, last)
 
 
 def smooth(active: Activity, durations: Durations, rate: float) -> Activity:

@@ -8,8 +8,9 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,13 +28,13 @@ from config import DEMO_MODELS, ModelSettings
 from diarization import load_diarizer
 from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
 from diarization.nemotron import (
+    Chunk,
     Chunking,
     Durations,
     MelFeatures,
     NemotronDiarizer,
     NemotronStream,
     TurnsSoFar,
-    chunks,
     likeliest,
     smooth,
     turns_of,
@@ -128,8 +129,15 @@ def diarizer_of(model, folder) -> NemotronDiarizer:
     return diarizer
 
 
+def in_chunks(diarizer: NemotronDiarizer, audio: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The probabilities of each chunk of a whole recording."""
+    stream = NemotronStream(diarizer, diarizer._whole)
+    stream._audio = audio
+    return stream._probabilities(last=True)
+
+
 def probabilities(diarizer: NemotronDiarizer, samples: np.ndarray) -> np.ndarray:
-    return torch.cat(list(diarizer._probabilities(torch.from_numpy(samples)))).numpy()
+    return torch.cat(list(in_chunks(diarizer, torch.from_numpy(samples)))).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +202,17 @@ def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path)
 
 
 @needs_the_model
-def test_a_chunk_is_heard_with_its_context_and_the_last_with_the_frame_beyond(diarizer):
+def test_a_chunk_is_read_with_its_context_and_the_last_with_the_frame_beyond(diarizer, monkeypatch):
     for count in range(1, 3 * CHUNK * 8 + 1):
-        found = list(chunks(count, 8, diarizer._whole))
+        stream = NemotronStream(diarizer, diarizer._whole)
+        stream._audio = torch.zeros(160 * count)
+        found = []
+
+        def score(audio, chunk, cache, stream=stream, found=found):
+            found.append(Chunk(*(each + stream._dropped for each in astuple(chunk))))
+
+        monkeypatch.setattr(diarizer, "_score", score)
+        list(stream._probabilities(last=True))
         assert [each.start for each in found] == list(range(0, -(-count // 8), CHUNK))
         assert all(one.end == two.start for one, two in pairwise(found))
         assert all(each.last == min(each.end + RIGHT, count // 8 + 1) for each in found)
@@ -418,8 +434,8 @@ def joined(turns) -> tuple[SpeakerTurn, ...]:
 def streamed(stream: NemotronStream, samples: np.ndarray, sizes: list[int]):
     """Probabilities, turns, and turns of one speaker at a time, of samples in pieces."""
     parts, turns, exclusive, clock = [], [], [], 0.0
-    push = stream._found.push
-    stream._found.push = lambda new, last: parts.extend(new) or push(new, last)
+    push = stream._turns.push
+    stream._turns.push = lambda new, last: parts.extend(new) or push(new, last)
     edges = np.cumsum(sizes)
     pieces = np.split(samples, edges[edges < len(samples)])
     for place, piece in enumerate(pieces):
