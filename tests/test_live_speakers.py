@@ -387,7 +387,7 @@ def test_speakers_asked_for_after_audio_came_are_refused_and_others_are_let_go()
             return finders[-1]
 
         wanted = WantedSpeakers(open_speakers, workers, nothing)
-        with pytest.raises(InvalidParameter, match="before audio comes"):
+        with pytest.raises(InvalidParameter, match="before the first audio"):
             await wanted.change(LiveSettings(speakers=True), begun=True)
         assert finders == []
         await wanted.change(LiveSettings(speakers=True), begun=False)
